@@ -1,0 +1,24 @@
+"""Finds the data that iosim ships: hardware profiles, CUDA sources, recorded measurements.
+
+In a wheel they lie in `iosim/_data/`; in a checkout (editable install) they lie beside the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from iosim.errors import InputError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_dir(name: str) -> Path:
+    """The directory of shipped data called `name` (`hardware_profiles`, `kernels`).
+
+    Raises:
+        InputError: neither the wheel's nor the checkout's directory exists.
+    """
+    for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
+        if candidate.is_dir():
+            return candidate
+    raise InputError(f"the data directory '{name}' is missing from this installation of iosim")

@@ -1,0 +1,85 @@
+"""Tensors and domains that every algorithm builds on."""
+
+from __future__ import annotations
+
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Access, Domain, Mode, Per, Resources, Tensor
+from iosim.problem import AttentionProblem
+
+
+def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: int | None = None) -> Tensor:
+    """Q, K, V, O or a gradient of one of them, by the last letter of its name."""
+    kind = name.removesuffix("_acc")[-1]
+    on_keys = kind in "KV"
+    default = problem.output_type if kind == "O" or name.startswith("d") else problem.input_type
+    return Tensor(
+        name=name,
+        batch=problem.batch,
+        heads=problem.n_kv_heads if on_keys else problem.heads,
+        rows=problem.n_seq_k if on_keys else problem.seq_q,
+        cols=problem.d_v if kind in "VO" else problem.head_dim,
+        element_bytes=default.bytes if element_bytes is None else element_bytes,
+        role=role,
+        strided=problem.layout == "bshd",
+    )
+
+
+def row_vector(problem: AttentionProblem, name: str, role: str) -> Tensor:
+    """An fp32 value per query row: LSE, the running max and sum, rowsum(dO o O)."""
+    return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role)
+
+
+def score_matrix(problem: AttentionProblem, name: str, role: str, element_bytes: int | None = None) -> Tensor:
+    """An N x N tensor of all query heads."""
+    size = problem.input_type.bytes if element_bytes is None else element_bytes
+    return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.n_seq_k, size, role)
+
+
+def attention_domain(problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1) -> Domain:
+    """Query blocks x key blocks of every head under the problem's mask."""
+    return Domain(
+        batch=problem.batch,
+        heads=problem.n_kv_heads if pack > 1 else problem.heads,
+        rows=problem.seq_q * pack,
+        seq_k=problem.n_seq_k,
+        block_q=tile.block_q,
+        block_k=tile.block_k,
+        mask=problem.interval_mask,
+        pack=pack,
+        splits=splits,
+    )
+
+
+def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
+    """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
+    return Domain(
+        batch=problem.batch,
+        heads=heads if heads is not None else (problem.n_kv_heads if keys else problem.heads),
+        rows=problem.n_seq_k if keys else problem.seq_q,
+        seq_k=1,
+        block_q=block,
+        block_k=1,
+    )
+
+
+def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
+    """What a CTA of the kernel's main launch takes: as the kernel states it, else (block_q + 2 x stages x block_k) rows
+    of shared memory, the two operands at their own widths."""
+    shared = kernel.shared_memory_bytes
+    source = "stated by the kernel"
+    if shared is None:
+        d = max(problem.head_dim, kernel.compiled_head_dim or 0)
+        dv = max(problem.d_v, kernel.compiled_head_dim or 0)
+        t = kernel.tile
+        shared = (t.block_q * d + t.stages * t.block_k * (d + dv)) * problem.input_type.bytes
+        source = "(block_q x d + stages x block_k x (d + d_v)) x element bytes"
+    return Resources(kernel.cta_threads, kernel.registers, shared, source)
+
+
+def load(tensor: str, rows: str, per: Per, **kw: object) -> Access:
+    return Access(tensor, Mode.LOAD, rows, per, **kw)  # type: ignore[arg-type]
+
+
+def store(tensor: str, rows: str, per: Per, **kw: object) -> Access:
+    return Access(tensor, Mode.STORE, rows, per, **kw)  # type: ignore[arg-type]
+

@@ -1,0 +1,207 @@
+"""`flash`: queries outside, keys inside, O written once (FlashAttention-2, arXiv 2307.08691, Algorithms 1 and 2).
+
+Forward reads Q once a query block (or again at every key block where the kernel does so), K and V once a visited
+(query block, key block) pair, and writes O and one fp32 log-sum-exp a row. With `splits` > 1 the keys of a head are
+divided among CTAs, partial O and LSE in fp32 pass through memory, and a second launch combines them.
+Backward turns the loops: keys outside, dQ by fp32 atomic adds, between a launch for rowsum(dO o O) and one that
+converts dQ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Resources, Scheduler, Tensor, tensors
+from iosim.problem import AttentionProblem
+
+DOT_ROWS = 128
+"""Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
+
+
+@algorithm("flash")
+def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Chain of the forward, the backward, or both."""
+    if problem.passes == "fwd":
+        return forward(problem, kernel)
+    if problem.passes == "bwd":
+        return backward(problem, kernel)
+    if not kernel.writes_lse:
+        kernel = kernel.with_(writes_lse=True)
+    return forward(problem, kernel).then(backward(problem, kernel))
+
+
+def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
+    """Query heads packed into one tile's rows: a group's, when one query token would leave the tile empty."""
+    if kernel.packs_group and problem.seq_q == 1 and problem.forward:
+        return problem.group
+    return 1
+
+
+def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The forward launch, or the split launch and its combine."""
+    pack = _pack(problem, kernel)
+    splits = kernel.splits
+    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits)
+    if splits > domain.key_blocks_total:
+        raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
+    per_q = Per.SPLIT if splits > 1 else Per.QUERY
+    reads = (
+        load("Q", "q", Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
+        load("K", "k", Per.PAIR, edge=kernel.edge_k),
+        load("V", "k", Per.PAIR, edge=kernel.edge_k),
+    )
+    q, k, v, o = (matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO")
+    lse = row_vector(problem, "LSE", "output")
+    flops = 2 * (max(problem.head_dim, kernel.compiled_head_dim or 0) + max(problem.d_v, kernel.compiled_head_dim or 0))
+    spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
+    main = Launch(
+        name="main",
+        domain=domain,
+        outer="q" if splits == 1 else "q,split",
+        accesses=reads,
+        schedule=kernel.schedule,
+        resources=resources(problem, kernel),
+        overheads=kernel.overheads + spill,
+        persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        flops_per_pair=flops,
+        exps_per_pair=1,
+        stages=kernel.tile.stages,
+    )
+    if splits == 1:
+        writes = (store("O", "q", Per.QUERY),) + ((store("LSE", "q", Per.QUERY),) if kernel.writes_lse else ())
+        held = tensors((q, k, v, o, lse) if kernel.writes_lse else (q, k, v, o))
+        return Chain(held, (replace(main, accesses=reads + writes),), kernel.notes)
+    return _split_chain(problem, kernel, main, tensors((q, k, v, o, lse)))
+
+
+def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
+    """Split-KV: partial O and statistics of every split go through memory, then one launch combines them.
+
+    The partial LSE is `statistics_per_row` fp32 values a row (1 for a log-sum-exp, 2 for a max and a sum).
+    """
+    splits, d = main.domain.splits, main.domain
+    rows = d.batch * d.heads * d.rows
+    statistics = int(kernel.option("statistics_per_row", 1))
+    partial = Tensor("O_partial", d.batch, d.heads, d.rows, problem.d_v, 4, "temp", copies=splits)
+    vectors = tuple(
+        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", d.batch, d.heads, d.rows, 1, 4, "temp",
+               copies=splits)
+        for n in range(statistics)
+    )  # fmt: skip
+    writes = (store("O_partial", "q", Per.SPLIT), *(store(v.name, "q", Per.SPLIT) for v in vectors))
+    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.d_v))
+    final = ("O", "LSE") if kernel.writes_lse else ("O",)
+    combine = Launch(
+        name="combine",
+        domain=Domain(1, 1, rows, splits, combine_rows, splits, splits=splits),
+        outer="q",
+        accesses=(
+            load("O_partial", "q", Per.SPLIT),
+            *(load(v.name, "q", Per.SPLIT) for v in vectors),
+            *(store(name, "q", Per.QUERY) for name in final),
+        ),
+        resources=Resources(int(kernel.option("combine_threads", 128))),
+        tensor_cores=False,
+    )
+    if not kernel.writes_lse:
+        held = {n: t for n, t in held.items() if n != "LSE"}
+    return Chain(
+        {**held, **tensors((partial, *vectors))}, (replace(main, accesses=main.accesses + writes), combine), kernel.notes
+    )
+
+
+def _combine_rows(head_dim_v: int) -> int:
+    """Rows a CTA of FlashAttention-2's combine kernel takes: 4, 8, 16 for head_dim a multiple of 128, of 64, other."""
+    return 4 if head_dim_v % 128 == 0 else 8 if head_dim_v % 64 == 0 else 16
+
+
+def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """rowsum(dO o O) and a zeroed dQ; the main launch over key blocks; the conversion of dQ.
+
+    With grouped heads dK and dV are written per query head and summed over the group by one more launch.
+    """
+    tile = kernel.backward_tile or kernel.tile
+    inputs = tuple(matrix(problem, n, "input") for n in ("Q", "K", "V", "O", "dO"))
+    grouped = problem.group > 1
+    dq_acc = matrix(problem, "dQ_acc", "temp", element_bytes=4)
+    held = [*inputs, row_vector(problem, "LSE", "input"), row_vector(problem, "D", "temp"), dq_acc]
+    held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
+    if grouped:
+        held += [replace(matrix(problem, n[:2], "temp"), name=n, heads=problem.heads) for n in (dk, dv)]
+
+    copies = tuple(
+        Launch(f"bwd.copy{n}", row_domain(problem, DOT_ROWS), "flat",
+               (load("dO", "q", Per.QUERY), store("dO", "q", Per.QUERY)), tensor_cores=False)
+        for n in range(int(kernel.option("backward_copies", 0)))
+    )  # fmt: skip
+    packet = int(kernel.option("dot_packet_rows", 0))
+    dot = Launch(
+        "bwd.dot",
+        row_domain(problem, DOT_ROWS),
+        "flat",
+        (
+            load("O", "q", Per.QUERY),
+            load("dO", "q", Per.QUERY),
+            store("D", "q", Per.QUERY, packet_rows=packet),
+            store("dQ_acc", "q", Per.QUERY),
+        ),
+        resources=Resources(256),
+        tensor_cores=False,
+    )
+    domain = attention_domain(problem, tile)
+    rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
+    main = Launch(
+        "bwd.main",
+        domain,
+        "k",
+        (
+            load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+            load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+            load("Q", "q", Per.PAIR, edge=rows),
+            load("dO", "q", Per.PAIR, edge=rows),
+            load("LSE", "q", Per.PAIR),
+            load("D", "q", Per.PAIR),
+            Access("dQ_acc", Mode.REDUCE, "q", Per.PAIR),
+            store(dk, "k", Per.KEY),
+            store(dv, "k", Per.KEY),
+        ),
+        schedule=kernel.backward_schedule,
+        resources=Resources(32 * tile.warps),
+        overheads=kernel.overheads,
+        persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),
+        exps_per_pair=1,
+        stages=tile.stages,
+    )
+    convert = Launch(
+        "bwd.convert",
+        row_domain(problem, DOT_ROWS),
+        "flat",
+        (load("dQ_acc", "q", Per.QUERY), store("dQ", "q", Per.QUERY)),
+        tensor_cores=False,
+    )
+    launches = (*copies, dot, main, convert)
+    if grouped:
+        launches += (_sum_groups(problem),)
+    return Chain(tensors(held), launches, kernel.notes)
+
+
+def _sum_groups(problem: AttentionProblem) -> Launch:
+    """dK and dV of a key/value head: the sum over its group's query heads."""
+    return Launch(
+        "bwd.sum_groups",
+        row_domain(problem, DOT_ROWS, keys=True),
+        "flat",
+        (
+            load("dK_heads", "q", Per.QUERY, times=problem.group),
+            load("dV_heads", "q", Per.QUERY, times=problem.group),
+            store("dK", "q", Per.QUERY),
+            store("dV", "q", Per.QUERY),
+        ),
+        tensor_cores=False,
+    )

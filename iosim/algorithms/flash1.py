@@ -1,0 +1,124 @@
+"""`flash1`: keys outside, queries inside; O and the row statistics pass through memory at every key block.
+
+FlashAttention (arXiv 2205.14135): Algorithm 1 forward, Algorithm 4 backward. One CTA walks a whole head.
+Options: `intermediate` is the type O (and dQ) have between key blocks (fp32 in the real kernel, the inputs' type where
+option "fp16_intermediates" is set); "to_the_letter" reads O, l and m at the first key block too, as the paper's
+listing does, where the real kernel starts from zero.
+"""
+
+from __future__ import annotations
+
+from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.algorithms.registry import algorithm
+from iosim.kernel import Kernel
+from iosim.launch import Access, Chain, Launch, Per, tensors
+from iosim.problem import AttentionProblem
+
+FILL_ROWS = 128
+
+
+@algorithm("flash1")
+def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Chain of the forward, the backward, or both."""
+    if problem.passes == "fwd":
+        return forward(problem, kernel)
+    if problem.passes == "bwd":
+        return backward(problem, kernel)
+    return forward(problem, kernel).then(backward(problem, kernel))
+
+
+def _letter(kernel: Kernel) -> bool:
+    return bool(kernel.option("to_the_letter", True))
+
+
+def _intermediate_bytes(problem: AttentionProblem, kernel: Kernel) -> int:
+    return int(kernel.option("intermediate_bytes", problem.output_type.bytes if _letter(kernel) else 4))
+
+
+def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Lines 1 to 16 of Algorithm 1; l and m are fp32, O in the output's type (to the letter) or fp32 (real kernel)."""
+    letter = _letter(kernel)
+    size = _intermediate_bytes(problem, kernel)
+    same = size == problem.output_type.bytes
+    running = "O" if same else "O_acc"
+    skip = 0 if letter else 1
+    q, k, v, o = (matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO")
+    held = [q, k, v, o, row_vector(problem, "l", "output"), row_vector(problem, "m", "output")]
+    if not same:
+        held.append(matrix(problem, "O_acc", "temp", element_bytes=size))
+    accesses: list[Access] = [
+        load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("Q", "q", Per.PAIR, edge=kernel.edge_q),
+    ]
+    for name in (running, "l", "m"):
+        accesses.append(load(name, "q", Per.PAIR, skip=skip))
+    accesses.append(store(running, "q", Per.PAIR, skip=0 if same else 1))
+    if not same:
+        accesses.append(store("O", "q", Per.QUERY))
+    accesses += [store("l", "q", Per.PAIR), store("m", "q", Per.PAIR)]
+    main = Launch(
+        "main",
+        attention_domain(problem, kernel.tile),
+        "head",
+        tuple(accesses),
+        schedule=kernel.schedule,
+        resources=resources(problem, kernel),
+        overheads=kernel.overheads,
+        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        exps_per_pair=1,
+        stages=kernel.tile.stages,
+    )
+    launches = (_fill(problem, (running, "l", "m")), main) if letter else (main,)
+    return Chain(tensors(held), launches, kernel.notes)
+
+
+def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:
+    """Line 2: O = 0, l = 0, m = -inf."""
+    accesses = tuple(store(name, "q", Per.QUERY) for name in names)
+    return Launch(launch, row_domain(problem, FILL_ROWS), "flat", accesses, tensor_cores=False)
+
+
+def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Algorithm 4: for every key block K, V once; for every query block in it Q, O, dO, dQ, l, m in and dQ out.
+
+    With grouped heads the group's query heads write dK and dV in turn: counted per query head, as the listing does.
+    """
+    letter = _letter(kernel)
+    size = _intermediate_bytes(problem, kernel)
+    same = size == problem.output_type.bytes
+    running = "dQ" if same else "dQ_acc"
+    reads_output_once = bool(kernel.option("output_read_once", False))
+    held = [matrix(problem, n, "input") for n in ("Q", "K", "V", "O", "dO")]
+    held += [row_vector(problem, n, "input") for n in ("l", "m")]
+    held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    if not same:
+        held.append(matrix(problem, "dQ_acc", "temp", element_bytes=size))
+    accesses: list[Access] = [
+        load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("Q", "q", Per.PAIR, edge=kernel.edge_q),
+        load("O", "q", Per.QUERY if reads_output_once else Per.PAIR, visited_only=True),
+        load("dO", "q", Per.PAIR),
+        load(running, "q", Per.PAIR, skip=0 if letter else 1),
+        load("l", "q", Per.PAIR),
+        load("m", "q", Per.PAIR),
+        store(running, "q", Per.PAIR, skip=0 if same else 1),
+    ]
+    if not same:
+        accesses.append(store("dQ", "q", Per.QUERY))
+    accesses += [store("dK", "k", Per.KEY), store("dV", "k", Per.KEY)]
+    main = Launch(
+        "bwd.main",
+        attention_domain(problem, kernel.backward_tile or kernel.tile),
+        "head",
+        tuple(accesses),
+        schedule=kernel.schedule,
+        resources=resources(problem, kernel),
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),
+        exps_per_pair=1,
+        stages=kernel.tile.stages,
+    )
+    fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
+    return Chain(tensors(held), (*fill, main), kernel.notes)
+

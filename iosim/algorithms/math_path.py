@@ -1,0 +1,74 @@
+"""`math`: the path PyTorch's scaled_dot_product_attention falls back to, pass by pass.
+
+Half-precision inputs are cast to fp32, Q and K are each scaled by the square root of the scale, the softmax is the
+"safe" one that finds fully masked rows (compare with -inf, reduce, select), and both results are cast back
+(PyTorch, aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math and _safe_softmax).
+It writes 15 bytes an N x N element for fp16 inputs, which the recorded chains confirm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms.common import matrix, score_matrix
+from iosim.algorithms.naive import ChainBuilder
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import Chain, Tensor
+from iosim.problem import AttentionProblem
+
+
+@algorithm("math")
+def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Forward chain.
+
+    Raises:
+        InputError: a backward pass; autograd's backward of this path is not described.
+    """
+    if problem.passes != "fwd":
+        raise InputError(f"pass '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
+    b = ChainBuilder(problem, kernel.with_(options=(*kernel.options, ("score_bytes", 4))))
+    casts = problem.input_type.bytes < 4
+    b.hold(*(matrix(problem, n, "input") for n in "QKV"))
+
+    def wide(name: str, source: str) -> Tensor:
+        return replace(matrix(problem, source, "temp", element_bytes=4), name=name)
+
+    current = {n: n for n in "QKV"}
+    if casts:
+        for n in "QKV":
+            b.copy(f"cast_{n}", n, wide(f"{n}_fp32", n), keys=n != "Q")
+            current[n] = f"{n}_fp32"
+    for n in "QK":
+        b.copy(f"scale_{n}", current[n], wide(f"{n}_scaled", n), keys=n != "Q")
+        current[n] = f"{n}_scaled"
+    b.product_to_scores("scores", current["Q"], current["K"], "S", problem.head_dim)
+    scores = "S"
+    if problem.mask != "none":
+        b.hold(Tensor("mask", 1, 1, problem.seq_q, problem.n_seq_k, 4, "input"))
+        b.pass_over_scores("mask", ("S", "mask"), (score_matrix(problem, "S_masked", "temp", 4),))
+        scores = "S_masked"
+    b.pass_over_scores("softmax", (scores,), (score_matrix(problem, "P_raw", "temp", 4),), exps=1)
+    b.pass_over_scores("is_masked", (scores,), (score_matrix(problem, "is_masked", "temp", 1),))
+    b.pass_over_scores("all_masked", ("is_masked",), ())
+    b.pass_over_scores("select", ("P_raw",), (score_matrix(problem, "P", "temp", 4),))
+    weights = "P"
+    if problem.dropout > 0:
+        b.pass_over_scores(
+            "dropout",
+            ("P",),
+            (score_matrix(problem, "P_dropped", "temp", 4), score_matrix(problem, "dropout_mask", "temp", 1)),
+        )
+        weights = "P_dropped"
+    b.hold(matrix(problem, "O", "output"))
+    if casts:
+        b.hold(replace(matrix(problem, "O", "temp", element_bytes=4), name="O_fp32"))
+        b.product_over_keys("values", weights, current["V"], "O_fp32", problem.d_v)
+        b.copy("cast_O", "O_fp32", matrix(problem, "O", "output"))
+        b.pass_over_scores(
+            "cast_P", (weights,), (score_matrix(problem, "P_out", "temp", problem.input_type.bytes),)
+        )
+    else:
+        b.product_over_keys("values", weights, current["V"], "O", problem.d_v)
+    return b.chain()

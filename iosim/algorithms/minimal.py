@@ -1,0 +1,63 @@
+"""`minimal`: the public minimal CUDA re-implementation of FlashAttention's forward.
+
+fp32, 32 x 32 tiles, one thread a row, keys outside, one CTA a head; O, l and m are read and written at every key block
+and zero-filled by the host. The access pattern of its threads (a warp touches 32 rows at once and uses 4 bytes of each
+sector) is an L1 matter and not part of the SM<->L2 count.
+"""
+
+from __future__ import annotations
+
+from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import Chain, Launch, Per, tensors
+from iosim.problem import AttentionProblem
+
+
+@algorithm("minimal")
+def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The fill and the one launch.
+
+    Raises:
+        InputError: a backward pass, a mask, another type than fp32, grouped heads, or a length that is not a multiple
+            of the tile: the kernel has none of these.
+    """
+    if problem.passes != "fwd":
+        raise InputError(f"pass '{problem.passes}' is not possible with kernel 'minimal': it has a forward only")
+    if problem.mask != "none":
+        raise InputError(f"mask '{problem.mask}' is not possible with kernel 'minimal': it has no mask")
+    if problem.dtype not in ("fp32", "tf32"):
+        raise InputError(f"dtype '{problem.dtype}' is not possible with kernel 'minimal'; accepted: fp32")
+    if problem.group != 1:
+        raise InputError(f"kv_heads {problem.kv_heads} is not possible with kernel 'minimal': it has no grouped heads")
+    for name, value, block in (("seq_q", problem.seq_q, kernel.tile.block_q),
+                               ("seq_k", problem.n_seq_k, kernel.tile.block_k)):  # fmt: skip
+        if value % block:
+            raise InputError(f"{name} {value} is not possible with kernel 'minimal': not a multiple of {block}")
+    held = [matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO"]
+    held += [row_vector(problem, n, "temp") for n in ("l", "m")]
+    fill = Launch(
+        "fill",
+        row_domain(problem, kernel.tile.block_q),
+        "flat",
+        tuple(store(n, "q", Per.QUERY) for n in ("O", "l", "m")),
+        tensor_cores=False,
+    )
+    main = Launch(
+        "main",
+        attention_domain(problem, kernel.tile),
+        "head",
+        (
+            load("K", "k", Per.KEY),
+            load("V", "k", Per.KEY),
+            *(load(n, "q", Per.PAIR) for n in ("Q", "O", "l", "m")),
+            *(store(n, "q", Per.PAIR) for n in ("O", "l", "m")),
+        ),
+        schedule=kernel.schedule,
+        resources=resources(problem, kernel),
+        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        exps_per_pair=1,
+        tensor_cores=False,
+    )
+    return Chain(tensors(held), (fill, main), kernel.notes)

@@ -1,0 +1,229 @@
+"""`naive`: attention through N x N tensors in memory (arXiv 2205.14135, Algorithms 0 and 3).
+
+Forward: S = Q K^T, P = softmax(S), O = P V; every further pass over an N x N tensor is a launch of its own, and which
+of them run is the kernel's option `passes`, in order, out of:
+
+    scale_q   Q times the softmax scale, before the product (u read, u written)
+    scale     S times the softmax scale (where no product folds it in)
+    mask      S with a mask of one byte a (query, key) pair that all heads share
+    dropout   P with a mask of one byte an element, kept for the backward
+
+Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dQ = dS K, dK = dS^T Q, with the passes undone in reverse.
+Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
+(aten/src/ATen/native/cuda/SoftMax.cu).
+A naive product computes every pair: masks save nothing.
+
+NB: the products' SM<->L2 bytes depend on the tiles of the matrix library. `gemm_tile` gives the rule used here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms.common import load, matrix, row_domain, score_matrix, store
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
+from iosim.problem import AttentionProblem
+
+PASSES = ("scale_q", "scale", "mask", "dropout")
+COPY_ROWS = 128
+GEMM_TILES = ((256, 128), (128, 128), (64, 128), (64, 64))
+"""Tiles of a matrix library's half-precision products, largest first."""
+FILL_FRACTION = 0.95
+
+
+def gemm_tile(rows: int, cols: int, products: int, sm_count: int) -> tuple[int, int]:
+    """Tile of a batched matrix product: the largest that still gives a CTA to 95 % of the SMs.
+
+    Inferred from the SM<->L2 bytes of eager attention on an H200, not published; within 15 % of them.
+    """
+    for tile_rows, tile_cols in GEMM_TILES:
+        tile_cols = min(tile_cols, max(16, cols))
+        if -(-rows // tile_rows) * -(-cols // tile_cols) * products >= FILL_FRACTION * sm_count:
+            return tile_rows, tile_cols
+    return GEMM_TILES[-1][0], min(GEMM_TILES[-1][1], max(16, cols))
+
+
+@algorithm("naive")
+def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Chain of the forward, the backward, or both.
+
+    Raises:
+        InputError: an unknown pass in the kernel's `passes`.
+    """
+    if problem.passes == "fwd":
+        return forward(problem, kernel)
+    if problem.passes == "bwd":
+        return backward(problem, kernel)
+    return forward(problem, kernel).then(backward(problem, kernel))
+
+
+def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[str, ...]:
+    """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them."""
+    said = kernel.option("passes")
+    if said is None:
+        return ("mask",) * (problem.mask != "none") + ("dropout",) * (problem.dropout > 0)
+    for name in said:
+        if name not in PASSES:
+            raise InputError(f"pass '{name}' of kernel '{kernel.name}' is not known; accepted: {', '.join(PASSES)}")
+    wanted = [p for p in said if (p != "mask" or problem.mask != "none") and (p != "dropout" or problem.dropout > 0)]
+    return tuple(wanted)
+
+
+class ChainBuilder:
+    """Collects launches and tensors; every pass gives its output a name of its own."""
+
+    def __init__(self, problem: AttentionProblem, kernel: Kernel) -> None:
+        self.problem = problem
+        self.kernel = kernel
+        self.launches: list[Launch] = []
+        self.held: dict[str, Tensor] = {}
+
+    def hold(self, *items: Tensor) -> None:
+        for item in items:
+            self.held.setdefault(item.name, item)
+
+    def _domain(self, tile: tuple[int, int]) -> Domain:
+        p = self.problem
+        return Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, tile[0], tile[1])
+
+    def tile(self, rows: int, cols: int) -> tuple[int, int]:
+        fixed = self.kernel.option("gemm_tile")
+        if fixed:
+            return int(fixed[0]), int(fixed[1])
+        return gemm_tile(rows, cols, self.problem.batch * self.problem.heads, int(self.kernel.option("sm_count", 108)))
+
+    def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
+        """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
+        p = self.problem
+        self.hold(score_matrix(p, out, "temp", self.score_bytes))
+        self.launches.append(
+            Launch(name, self._domain(self.tile(p.seq_q, p.n_seq_k)), "qk",
+                   (load(left, "q", Per.PAIR), load(right, "k", Per.PAIR), store(out, "qk", Per.PAIR)),
+                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+        )  # fmt: skip
+
+    def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
+        """out[q, :] = sum over k of scores[q, k] right[k, :]: a CTA a query block."""
+        p = self.problem
+        rows, width = self.tile(p.seq_q, cols)
+        domain = self._domain((rows, 64))
+        self.launches.append(
+            Launch(name, domain, "q",
+                   (load(scores, "qk", Per.PAIR, times=-(-cols // width)), load(right, "k", Per.PAIR),
+                    store(out, "q", Per.QUERY)),
+                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+        )  # fmt: skip
+
+    def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
+        """out[k, :] = sum over q of scores[q, k] right[q, :]: a CTA a key block."""
+        p = self.problem
+        rows, width = self.tile(p.n_seq_k, cols)
+        self.launches.append(
+            Launch(name, self._domain((64, rows)), "k",
+                   (load(scores, "qk", Per.PAIR, times=-(-cols // width)), load(right, "q", Per.PAIR),
+                    store(out, "k", Per.KEY)),
+                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+        )  # fmt: skip
+
+    def pass_over_scores(self, name: str, reads: tuple[str, ...], writes: tuple[Tensor, ...], exps: int = 0) -> None:
+        """An elementwise or row-wise launch over N x N tensors."""
+        self.hold(*writes)
+        accesses: tuple[Access, ...] = tuple(load(n, "qk", Per.PAIR) for n in reads)
+        accesses += tuple(store(t.name, "qk", Per.PAIR) for t in writes)
+        p = self.problem
+        domain = Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, 4, p.n_seq_k)
+        self.launches.append(
+            Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False)
+        )
+
+    def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
+        """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
+        self.hold(target)
+        self.launches.append(
+            Launch(name, row_domain(self.problem, COPY_ROWS, keys=keys), "flat",
+                   (load(source, "q", Per.QUERY), store(target.name, "q", Per.QUERY)),
+                   resources=Resources(256), tensor_cores=False)
+        )  # fmt: skip
+
+    @property
+    def score_bytes(self) -> int:
+        return int(self.kernel.option("score_bytes", self.problem.input_type.bytes))
+
+    def chain(self) -> Chain:
+        return Chain(self.held, tuple(self.launches), self.kernel.notes)
+
+
+def _mask_tensor(problem: AttentionProblem) -> Tensor:
+    return Tensor("mask", 1, 1, problem.seq_q, problem.n_seq_k, 1, "input")
+
+
+def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
+    return score_matrix(b.problem, name, "temp", b.score_bytes if size is None else size)
+
+
+def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """S, the passes over it, P, O."""
+    b = ChainBuilder(problem, kernel)
+    run = passes(problem, kernel)
+    b.hold(*(matrix(problem, n, "input") for n in "QKV"))
+    query = "Q"
+    if "scale_q" in run:
+        b.copy("scale_q", "Q", replace(matrix(problem, "Q", "temp"), name="Q_scaled"))
+        query = "Q_scaled"
+    b.product_to_scores("scores", query, "K", "S", problem.head_dim)
+    scores = "S"
+    if "scale" in run:
+        b.pass_over_scores("scale", (scores,), (_scores(b, "S_scaled"),))
+        scores = "S_scaled"
+    if "mask" in run:
+        b.hold(_mask_tensor(problem))
+        b.pass_over_scores("mask", (scores, "mask"), (_scores(b, "S_masked"),))
+        scores = "S_masked"
+    b.pass_over_scores("softmax", (scores,), (_scores(b, "P"),), exps=1)
+    weights = "P"
+    if "dropout" in run:
+        b.pass_over_scores("dropout", ("P",), (_scores(b, "P_dropped"), _scores(b, "dropout_mask", 1)))
+        weights = "P_dropped"
+    b.hold(matrix(problem, "O", "output"))
+    b.product_over_keys("values", weights, "V", "O", problem.d_v)
+    return b.chain()
+
+
+def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """dV, dP, dS, dQ, dK, from the P that the forward kept."""
+    b = ChainBuilder(problem, kernel)
+    run = passes(problem, kernel)
+    dropped = "dropout" in run
+    b.hold(*(matrix(problem, n, "input") for n in ("Q", "K", "V", "dO")))
+    kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
+    b.hold(*(replace(_scores(b, n, 1 if n == "dropout_mask" else None), role="input") for n in kept))
+    b.hold(*(matrix(problem, n, "output") for n in ("dV", "dQ", "dK")))
+    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", "dV", problem.d_v)
+    b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.d_v)
+    grad = "dP"
+    if dropped:
+        b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_scores(b, "dP_dropped"),))
+        grad = "dP_dropped"
+    if kernel.option("softmax_backward_product"):
+        b.pass_over_scores("bwd.product", ("P", grad), (_scores(b, "PdP"),))
+        grad = "PdP"
+    b.pass_over_scores("bwd.softmax", ("P", grad), (_scores(b, "dS"),))
+    scores = "dS"
+    if "mask" in run:
+        b.hold(_mask_tensor(problem))
+        b.pass_over_scores("bwd.mask", (scores, "mask"), (_scores(b, "dS_masked"),))
+        scores = "dS_masked"
+    if "scale" in run:
+        b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
+        scores = "dS_scaled"
+    if "scale_q" in run:
+        b.hold(replace(matrix(problem, "dQ", "temp"), name="dQ_scaled"))
+        b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
+        b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", "output"))
+    else:
+        b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
+    b.product_over_queries("bwd.dk", scores, "Q", "dK", problem.head_dim)
+    return b.chain()

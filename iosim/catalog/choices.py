@@ -1,0 +1,168 @@
+"""What library kernels decide at launch by a rule rather than a table: splits, schedules, PyTorch's choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from iosim.catalog.loader import Entry
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Order, Schedule, Scheduler
+from iosim.problem import AttentionProblem
+
+MAX_SPLITS = 128
+SPLIT_EFFICIENCY = 0.85
+FEW_TILES = 0.8
+
+
+def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
+    """FlashAttention-2's number of KV splits (csrc/flash_attn/flash_api.cpp, num_splits_heuristic).
+
+    1 when the tiles nearly fill the machine; else the fewest splits within 85 % of the best wave efficiency, among
+    those that change the number of key blocks a split gets.
+    """
+    if tiles >= FEW_TILES * machine_width:
+        return 1
+    most = min(MAX_SPLITS, machine_width, key_blocks)
+
+    def eligible(s: int) -> bool:
+        return s == 1 or -(-key_blocks // s) != -(-key_blocks // (s - 1))
+
+    def efficiency(s: int) -> float:
+        waves = tiles * s / machine_width
+        return waves / -(-tiles * s // machine_width)
+
+    candidates = [s for s in range(1, most + 1) if eligible(s)]
+    best = max(efficiency(s) for s in candidates)
+    return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)
+
+
+def _split_rows(problem: AttentionProblem, packs: bool) -> tuple[int, int]:
+    """(rows, heads) of the grid, with a group's query heads packed into rows for one query token."""
+    if packs and problem.seq_q == 1:
+        return problem.group, problem.n_kv_heads
+    return problem.seq_q, problem.heads
+
+
+def splits(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
+) -> tuple[int, bool]:
+    """(number of splits, whether the split kernel's tiles are used)."""
+    if asked is not None:
+        if isinstance(asked, bool) or asked < 1:
+            raise InputError(f"--splits {asked} is out of range; accepted: 1 or more")
+        if asked > 1 and data["algorithm"] != "flash":
+            raise InputError(f"--splits {asked}: kernel {data['name']} does not split its keys")
+        return asked, asked > 1 and "split_tile" in data
+    if "split_tile" not in data or not problem.forward or problem.dropout > 0 or problem.passes != "fwd":
+        return 1, False
+    rule = data.get("tile_choice")
+    rows, heads = _split_rows(problem, bool(data["kernel"].get("packs_group")))
+    width = max(problem.head_dim, problem.d_v)
+    table = [r for r in data["split_tile"] if width <= r["head_dim"]]
+    if not table:
+        return 1, False
+    block_q, block_k = table[0]["block_q"], table[0]["block_k"]
+    key_blocks = -(-problem.n_seq_k // block_k)
+    tiles = problem.batch * heads * -(-rows // block_q)
+    sms = int(profile.need("sm_count"))
+    if rule == "fa2":
+        n = fa2_splits(tiles, key_blocks, 2 * sms)
+        return n, n > 1
+    if rule == "cudnn" and problem.seq_q == 1:
+        return cudnn_splits(tiles, key_blocks, 2 * sms), True
+    return 1, False
+
+
+def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
+    """cuDNN's splits for one query token: the largest power of two whose CTAs fit the machine at two an SM.
+
+    Inferred from two recorded rows (32 splits for 8 tiles, 1 for 512), not published.
+    """
+    n = 1
+    while 2 * n * tiles <= slots and 2 * n <= key_blocks:
+        n *= 2
+    return n
+
+
+def schedule(data: Entry, problem: AttentionProblem, base: Schedule) -> Schedule:
+    """The schedule a library sets by problem: FlashAttention-3's dynamic, sectioned one under a mask."""
+    if data.get("tile_choice") != "fa3" or problem.mask == "none":
+        return base
+    return replace(
+        base,
+        order=Order.HEAD,
+        heavy_first=True,
+        scheduler=Scheduler.DYNAMIC,
+        section_heads=fa3_section_heads(problem),
+    )
+
+
+def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = 32 << 20) -> int:
+    """Query heads per section: 2^floor(log2(budget / bytes of one head's K and V)), at least one, times the group.
+
+    FlashAttention-3, hopper/tile_scheduler.hpp 218-314: 32 MiB forward, 40 MiB backward.
+    """
+    one = problem.n_seq_k * (problem.head_dim + problem.d_v) * problem.input_type.bytes
+    fits = max(1, budget_bytes // one)
+    return int(1 << (fits.bit_length() - 1)) * problem.group
+
+
+def options(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, split: bool
+) -> tuple[tuple[str, Any], ...]:
+    """The kernel's options: its file's, plus what only this GPU or this launch decides."""
+    made: dict[str, Any] = dict(data["kernel"].get("options", {}))
+    if data["algorithm"] in ("naive", "math"):
+        made["sm_count"] = int(profile.need("sm_count"))
+    back = data.get("backward", {})
+    if "dot_packet_rows" in back:
+        made["dot_packet_rows"] = back["dot_packet_rows"]
+    if "copies" in back:
+        made["backward_copies"] = back["copies"]
+    if split and data["name"] == "cudnn":
+        made |= {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256}
+    return tuple(made.items())
+
+
+def notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
+    """What a reader of the prediction should know of the kernel."""
+    made = []
+    if data.get("inferred"):
+        made.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
+    widest = max(problem.head_dim, problem.d_v)
+    if compiled is not None and compiled != widest:
+        made.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
+                    "are read")  # fmt: skip
+    return tuple(made)
+
+
+def tile(data: Entry, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """Tiles that a formula gives: Algorithm 1's own choice from the size of the fast memory."""
+    if data.get("tile_choice") != "flash1":
+        return kernel
+    elements = int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
+    block_k = min(max(1, -(-elements // (4 * problem.head_dim))), problem.n_seq_k, 4096)
+    block_q = min(block_k, problem.head_dim)
+    note = f"Algorithm 1 with M = {elements} elements: block_k = ceil(M / 4d) = {block_k}, block_q = {block_q}"
+    chosen = Tile(block_q, block_k, kernel.tile.warps, kernel.tile.stages)
+    return replace(kernel, tile=chosen, notes=(*kernel.notes, note))
+
+
+def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
+    """(kernel, reason): what torch.nn.functional.scaled_dot_product_attention takes on that GPU.
+
+    PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    """
+    half = problem.dtype in ("fp16", "bf16")
+    if half and profile.cc >= 80 and max(problem.head_dim, problem.d_v) <= 256 and problem.head_dim == problem.d_v:
+        hopper = " (cuDNN may come first on Hopper with a recent cuDNN)" if profile.cc == 90 else ""
+        return "fa2", f"sdpa: flash, which needs cc 8.0 and fp16 or bf16{hopper}"
+    if problem.dtype == "bf16" and profile.cc < 80:
+        return "math", f"sdpa: the math path, since {profile.name} (cc {profile.cc / 10:.1f}) has no bf16 kernels"
+    if problem.dtype in ("fp16", "bf16", "fp32", "tf32"):
+        why = "fp32 inputs" if not half else f"cc {profile.cc / 10:.1f} has no flash" if profile.cc < 80 else "head_dim"
+        return "cutlass", f"sdpa: memory-efficient ({why})"
+    return "math", f"sdpa: the math path, since no fused kernel takes {problem.dtype}"

@@ -1,0 +1,216 @@
+"""From a kernel's name, a problem and a GPU to the Kernel that the library would launch there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iosim.catalog import choices
+from iosim.catalog.loader import Entry, entry
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel, Spill, Tile
+from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a user sets by hand over a catalog kernel's own choice; None leaves the choice."""
+
+    tile: tuple[int, int] | None = None
+    warps: int | None = None
+    stages: int | None = None
+    order: str | None = None
+    heavy_first: bool | None = None
+    section_heads: int | None = None
+    direction: str | None = None
+    scheduler: str | None = None
+    splits: int | None = None
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+
+
+def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
+    """The compiled head dimension (None: any), once the kernel is known to run there.
+
+    Raises:
+        InputError: the GPU, the dtype or the head dimension is one that the kernel is not made for.
+    """
+    requires, name = data["requires"], data["name"]
+    needs = f"{data['title'].split(',')[0]} needs"
+    if profile.cc < requires.get("min_cc", 0):
+        raise InputError(f"--kernel {name}: {needs} cc {_cc(requires['min_cc'])} or later; {profile.name} has "
+                         f"cc {_cc(profile.cc)}")  # fmt: skip
+    if "max_cc" in requires and profile.cc > requires["max_cc"]:
+        raise InputError(f"--kernel {name}: {needs} cc {_cc(requires['max_cc'])}; {profile.name} has "
+                         f"cc {_cc(profile.cc)}")  # fmt: skip
+    if problem.dtype not in requires["dtypes"]:
+        raise InputError(f"--dtype {problem.dtype}: not supported by kernel {name}; accepted: "
+                         f"{', '.join(requires['dtypes'])}")  # fmt: skip
+    dtype_cc = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
+    if profile.cc < dtype_cc:
+        raise InputError(f"--dtype {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
+                         f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
+    widest = max(problem.head_dim, problem.d_v)
+    compiled: list[int] | None = requires.get("head_dims")
+    if compiled is None:
+        if widest > requires["max_head_dim"]:
+            raise InputError(f"--head-dim {widest}: kernel {name} goes up to {requires['max_head_dim']}")
+        return None
+    fitting = [d for d in compiled if d >= widest]
+    if not fitting:
+        raise InputError(f"--head-dim {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
+    return min(fitting)
+
+
+def _cc(cc: int) -> str:
+    return f"{cc // 10}.{cc % 10}"
+
+
+def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
+    shared = row.get("min_shared_memory_per_block_bytes", 0)
+    return (
+        width <= row["head_dim"]
+        and profile.cc in row.get("cc", (profile.cc,))
+        and profile.cc < row.get("cc_below", 10_000)
+        and row.get("causal", problem.mask != "none") == (problem.mask != "none")
+        and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
+        and problem.dtype in row.get("dtype", (problem.dtype,))
+        and (not shared or (profile.shared_memory_per_block_optin_bytes or 0) >= shared)
+    )
+
+
+def tile_row(
+    data: Entry, table: str, problem: AttentionProblem, profile: HardwareProfile, width: int
+) -> Mapping[str, Any]:
+    """The first row of the entry's `table` whose conditions hold.
+
+    Raises:
+        InputError: none does.
+    """
+    for row in data.get(table, ()):
+        if _matches(row, problem, profile, width):
+            return dict(row)
+    raise InputError(f"--head-dim {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
+
+
+def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
+    return Tile(row["block_q"], row["block_k"], row["warps"], row.get("stages", kernel.get("stages", 1)))
+
+
+def _schedule(values: Mapping[str, Any]) -> Schedule:
+    return Schedule(
+        order=Order(values.get("order", "query")),
+        heavy_first=bool(values.get("heavy_first", False)),
+        direction=Direction(values.get("direction", "ascending")),
+        scheduler=Scheduler(values.get("scheduler", "static")),
+    )
+
+
+def _spill(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool) -> Spill | None:
+    for row in data.get("spill", ()):
+        if row.get("split", False) == split and _matches(row, problem, profile, width):
+            return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
+                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0), row["source"])  # fmt: skip
+    return None
+
+
+def resolve(
+    name: str, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides | None = None
+) -> Kernel:
+    """The kernel called `name` as it would run `problem` on `profile`.
+
+    `sdpa` is what PyTorch's scaled_dot_product_attention would choose; the choice is in the kernel's notes.
+
+    Raises:
+        InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
+    """
+    notes: tuple[str, ...] = ()
+    if name.strip().lower() in ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention"):
+        name, why = choices.sdpa(problem, profile)
+        notes = (why,)
+    data = entry(name)
+    overrides = overrides or Overrides()
+    compiled = check_support(data, problem, profile)
+    width = compiled if compiled is not None else max(problem.head_dim, problem.d_v)
+    settings = data["kernel"]
+    splits, split_table = choices.splits(data, problem, profile, overrides.splits)
+    row = tile_row(data, "split_tile" if split_table else "tile", problem, profile, width)
+    kernel = Kernel(
+        name=data["name"],
+        algorithm=data["algorithm"],
+        tile=_tile(row, settings),
+        backward_tile=_backward_tile(data, problem, profile, width),
+        schedule=choices.schedule(data, problem, _schedule(settings)),
+        backward_schedule=_schedule(data.get("backward", {})),
+        splits=splits,
+        writes_lse=settings["writes_lse"],
+        edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
+        edge_k=Edge(settings["edge_k"]),
+        rereads_q=settings.get("rereads_q", False),
+        packs_group=settings.get("packs_group", False),
+        compiled_head_dim=compiled,
+        threads=None if split_table else settings.get("threads"),
+        registers=row.get("registers", settings.get("registers")),
+        shared_memory_bytes=row.get("shared_memory_bytes"),
+        overheads=_overheads(data, "split_overhead" if split_table else "overhead"),
+        spill=_spill(data, problem, profile, width, split_table),
+        options=choices.options(data, problem, profile, split_table),
+        notes=notes + choices.notes(data, problem, compiled),
+    )
+    kernel = choices.tile(data, kernel, problem, profile)
+    return _apply(kernel, overrides, profile)
+
+
+def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
+    return tuple(
+        Overhead(o["name"], Mode(o["mode"]), per_cta=o.get("per_cta", 0), per_tile=o.get("per_tile", 0),
+                 per_pair=o.get("per_pair", 0), per_tile_fetch=o.get("per_tile_fetch", 0),
+                 inferred_from=data["source"])
+        for o in data.get(table, ())
+    )  # fmt: skip
+
+
+def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Tile | None:
+    if not problem.backward or "backward_tile" not in data:
+        return None
+    return _tile(tile_row(data, "backward_tile", problem, profile, width), data.get("backward", {}))
+
+
+def _apply(kernel: Kernel, over: Overrides, profile: HardwareProfile) -> Kernel:
+    """The kernel with the user's settings, and its persistent grid."""
+    tile = kernel.tile
+    by_hand = over.tile is not None or over.warps is not None or over.stages is not None
+    if by_hand:
+        block_q, block_k = over.tile or (tile.block_q, tile.block_k)
+        tile = Tile(block_q, block_k, over.warps or tile.warps, over.stages or tile.stages)
+        kernel = replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None)
+        if kernel.threads is not None and over.warps is not None:
+            kernel = replace(kernel, threads=None)
+    schedule = kernel.schedule
+    try:
+        schedule = replace(
+            schedule,
+            order=schedule.order if over.order is None else Order(over.order),
+            heavy_first=schedule.heavy_first if over.heavy_first is None else over.heavy_first,
+            section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
+            direction=schedule.direction if over.direction is None else Direction(over.direction),
+            scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
+        )
+    except ValueError as error:
+        raise InputError(f"{error}; accepted: orders {', '.join(Order)}, directions {', '.join(Direction)}, "
+                         f"schedulers {', '.join(Scheduler)}") from None  # fmt: skip
+    kernel = replace(
+        kernel,
+        schedule=schedule,
+        registers=kernel.registers if over.registers is None else over.registers,
+        shared_memory_bytes=(
+            kernel.shared_memory_bytes if over.shared_memory_bytes is None else over.shared_memory_bytes
+        ),
+    )
+    if schedule.scheduler is not Scheduler.STATIC and kernel.persistent_ctas is None:
+        per_sm = int(kernel.option("persistent_ctas_per_sm", 1))
+        kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")) * per_sm)
+    return kernel

@@ -1,0 +1,53 @@
+"""Number formats: their storage size, and rounding to their precision for the executing reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosim.errors import unknown_name
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A storage format. `bytes` is what one element takes in memory; `significand_bits` counts the hidden bit."""
+
+    name: str
+    bytes: int
+    significand_bits: int
+    max_finite: float
+    tensor_rate: str
+    """The name under which a hardware profile lists the tensor-core rate of this input type."""
+
+
+_DTYPES = {
+    d.name: d
+    for d in (
+        DType("fp64", 8, 53, 1.7976931348623157e308, "fp64"),
+        DType("fp32", 4, 24, 3.4028234663852886e38, "fp32"),
+        DType("tf32", 4, 11, 3.4028234663852886e38, "tf32"),
+        DType("fp16", 2, 11, 65504.0, "fp16"),
+        DType("bf16", 2, 8, 3.3895313892515355e38, "bf16"),
+        DType("fp8", 1, 4, 448.0, "fp8"),
+    )
+}
+
+_ALIASES = {
+    "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32", "single": "fp32",
+    "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "e4m3": "fp8",
+    "float8": "fp8", "float8_e4m3fn": "fp8",
+}  # fmt: skip
+
+INPUT_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
+
+def dtype(name: str) -> DType:
+    """The format called `name`, aliases such as `bfloat16` included.
+
+    Raises:
+        InputError: no such format.
+    """
+    key = str(name).strip().lower().removeprefix("torch.")
+    key = _ALIASES.get(key, key)
+    if key not in _DTYPES:
+        raise unknown_name("dtype", str(name), INPUT_DTYPES)
+    return _DTYPES[key]

@@ -1,0 +1,308 @@
+"""Hardware profiles: what iosim knows about a GPU, every number with its source.
+
+`load_profile("h100")` reads one TOML file; `list_profiles()` names those that iosim ships; `check_profile_file(path)`
+lists what is wrong with a file of your own. What is not known is None, and `HardwareProfile.need` says so. Occupancy,
+bandwidth ceilings and times are derived elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from iosim import _profile_file as _file
+from iosim._data import data_dir
+from iosim.errors import InputError, unknown_name
+
+_DTYPE_WORDS = {
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "e4m3": "fp8",
+    "e5m2": "fp8",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareProfile:
+    """One GPU. Sizes are in bytes, rates in units per second, clocks in hertz; None is unknown.
+
+    Rates of tensor cores are dense, with fp32 accumulation where the GPU distinguishes it; a multiply-add is two
+    operations. Links count both directions together. Memory sizes are the vendor's, read with GB = 10**9 bytes.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    compute_capability: tuple[int, int]
+    sm_count: int
+    warp_size: int
+    sector_bytes: int
+    line_bytes: int
+    boost_clock_hz: float | None = None
+    sustained_clock_hz: float | None = None
+    max_warps_per_sm: int | None = None
+    max_threads_per_sm: int | None = None
+    max_threads_per_block: int | None = None
+    max_blocks_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    registers_per_block: int | None = None
+    max_registers_per_thread: int | None = None
+    register_allocation_unit: int | None = None
+    warp_allocation_granularity: int | None = None
+    l1_shared_bytes: int | None = None
+    shared_memory_per_sm_bytes: int | None = None
+    shared_memory_per_block_bytes: int | None = None
+    shared_memory_per_block_optin_bytes: int | None = None
+    shared_memory_reserved_per_block_bytes: int | None = None
+    shared_memory_allocation_unit_bytes: int | None = None
+    shared_memory_carveouts_bytes: tuple[int, ...] | None = None
+    shared_memory_bytes_per_clock_per_sm: int | None = None
+    exp_per_clock_per_sm: float | None = None
+    l2_bytes: int | None = None
+    l2_partitions: int | None = None
+    l2_read_bandwidth_bytes_per_s: float | None = None
+    l2_read_bandwidth_measured_bytes_per_s: float | None = None
+    l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = None
+    l2_latency_near_cycles: float | None = None
+    l2_latency_far_cycles: float | None = None
+    dram_latency_cycles: float | None = None
+    memory_bytes: int | None = None
+    dram_bandwidth_bytes_per_s: float | None = None
+    dram_bandwidth_measured_bytes_per_s: float | None = None
+    tensor_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    tensor_flops_achieved_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    fp32_flops_per_s: float | None = None
+    nvlink_bytes_per_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    power_w: float | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    kinds: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+
+    @property
+    def cc(self) -> int:
+        """The compute capability as one number: 80 for 8.0, 100 for 10.0."""
+        major, minor = self.compute_capability
+        return 10 * major + minor
+
+    def need(self, quantity: str) -> float:
+        """The number called `quantity`.
+
+        Raises:
+            InputError: the profile does not know it.
+            AttributeError: there is no such quantity, or it is a list or a table.
+        """
+        if quantity not in _file.QUANTITIES or _file.QUANTITIES[quantity].form not in ("int", "float"):
+            raise AttributeError(f"'{quantity}' is not a single number of a hardware profile")
+        value: float | None = getattr(self, quantity)
+        if value is None:
+            raise InputError(f"profile '{self.name}' does not know {quantity}; a profile file of your own can give it")
+        return value
+
+    def need_int(self, quantity: str) -> int:
+        """As `need`, for a quantity that is a whole number."""
+        value = self.need(quantity)
+        if not isinstance(value, int):
+            raise AttributeError(f"'{quantity}' is not a whole number")
+        return value
+
+    def tensor_flops(self, dtype: str, measured: bool = False) -> float:
+        """Operations per second of dense matrix products in `dtype` (fp16, bf16, tf32, fp8, int8, or fp32).
+
+        fp32 products run on the ordinary fp32 units, not on tensor cores: their specified rate is
+        `fp32_flops_per_s`. With `measured`, the rate that large products have reached.
+
+        Raises:
+            InputError: the rate is not known: most often, the GPU has no such units.
+        """
+        word = _DTYPE_WORDS.get(dtype.lower(), dtype.lower())
+        if word == "fp32" and not measured:
+            return self.need("fp32_flops_per_s")
+        rates = self.tensor_flops_achieved_per_s if measured else self.tensor_flops_per_s
+        if word not in rates:
+            what = "measured tensor rate" if measured else "tensor rate"
+            known = ", ".join(rates) or "none"
+            raise InputError(f"profile '{self.name}' has no {what} for '{_file.one_line(dtype, 40)}'; it knows {known}")
+        return rates[word]
+
+    def l2_read_bandwidth(self, footprint_bytes: float) -> float:
+        """Measured bytes per second that all SMs together read from L2, when they sweep `footprint_bytes` of data.
+
+        Linear between the measured footprints, constant outside them; the one measured figure where there is no curve.
+
+        Raises:
+            InputError: neither is known.
+        """
+        points = self.l2_read_bandwidth_by_footprint_bytes_per_s
+        if points is None:
+            return self.need("l2_read_bandwidth_measured_bytes_per_s")
+        if footprint_bytes <= points[0][0]:
+            return points[0][1]
+        for (left, low), (right, high) in pairwise(points):
+            if footprint_bytes <= right:
+                return low + (high - low) * (footprint_bytes - left) / (right - left)
+        return points[-1][1]
+
+    def source_of(self, quantity: str) -> str:
+        """Where the number comes from; entries of tables are `table.dtype`, such as `tensor_flops_per_s.fp16`.
+
+        Raises:
+            InputError: the profile does not know the quantity.
+        """
+        return self._note(self.sources, quantity)
+
+    def kind_of(self, quantity: str) -> str:
+        """`specification`, `measured`, `estimate` or `inferred`; names and errors as `source_of`."""
+        return self._note(self.kinds, quantity)
+
+    def _note(self, notes: Mapping[str, str], quantity: str) -> str:
+        if quantity not in notes:
+            raise InputError(f"profile '{self.name}' has no source for '{_file.one_line(quantity, 60)}'")
+        return notes[quantity]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The profile as plain types, JSON-able, with the structure of a profile file; `from_dict` takes it back."""
+
+        def entry(key: str, value: Any) -> dict[str, Any]:
+            plain = [list(v) if isinstance(v, tuple) else v for v in value] if isinstance(value, tuple) else value
+            return {"value": plain, "source": self.source_of(key), "kind": self.kind_of(key)}
+
+        major, minor = self.compute_capability
+        result: dict[str, Any] = {
+            "schema": _file.SCHEMA,
+            "name": self.name,
+            "title": self.title,
+            "aliases": list(self.aliases),
+            "compute_capability": f"{major}.{minor}",
+        }
+        for key, quantity in _file.QUANTITIES.items():
+            value = getattr(self, key)
+            if quantity.form == "rates" and value:
+                result[key] = {dtype: entry(f"{key}.{dtype}", rate) for dtype, rate in value.items()}
+            elif quantity.form != "rates" and value is not None:
+                result[key] = entry(key, value)
+        return result
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], origin: str = "profile") -> HardwareProfile:
+        """A profile from the structure of a profile file (see docs/profiles.md), as TOML or `to_dict` gives it.
+
+        `origin` names the data in error messages. Limits that the compute capability fixes are added.
+
+        Raises:
+            InputError: the data has a problem; the message tells the first and how many more there are.
+        """
+        parsed = _file.parse(data)
+        if parsed.problems:
+            more = f" (and {len(parsed.problems) - 1} more)" if len(parsed.problems) > 1 else ""
+            raise InputError(f"{_file.one_line(origin)}: {parsed.problems[0]}{more}")
+        capability = _file.parse_capability(parsed.header["compute_capability"])
+        assert capability is not None, "parse() has checked it"
+        name = parsed.header["name"]
+        return cls(
+            name=name,
+            title=parsed.header.get("title", name),
+            aliases=tuple(parsed.header.get("aliases", ())),
+            compute_capability=capability,
+            sources=parsed.sources,
+            kinds=parsed.kinds,
+            **parsed.values,
+        )
+
+
+def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
+    """The profile of that name, or of that file.
+
+    Names forgive case and punctuation and are matched with names, aliases and the driver's device name: `"A100"`,
+    `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path is what contains a separator, ends in `.toml`, or exists.
+
+    Raises:
+        InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem.
+    """
+    if not isinstance(name_or_path, str):
+        return _load_file(Path(name_or_path))
+    if "/" in name_or_path or os.sep in name_or_path or name_or_path.lower().endswith(".toml"):
+        return _load_file(Path(name_or_path))
+    stem = _find(name_or_path)
+    if stem is not None:
+        return _load_shipped(stem)
+    if name_or_path and _exists(name_or_path):
+        return _load_file(Path(name_or_path))
+    shown, stems = _file.one_line(name_or_path, 60), list_profiles()
+    names = [*stems, *(alias for stem in stems for alias in _head_names(stem)[1:])]
+    raise unknown_name("GPU", shown, names if get_close_matches(shown.lower(), names, cutoff=0.5) else stems)
+
+
+def list_profiles() -> list[str]:
+    """The names of the profiles that iosim ships, sorted. Reads no file."""
+    found = data_dir("hardware_profiles").glob("*.toml")
+    return sorted(path.stem for path in found if path.name != _file.INHERITANCE_FILE)
+
+
+def check_profile_file(path: str | os.PathLike[str]) -> list[str]:
+    """Everything that is wrong with a profile file, one line each, the key first; empty when it is fine.
+
+    Raises:
+        InputError: the file cannot be read as TOML at all.
+    """
+    return _file.parse(_file.read_toml(Path(path))).problems
+
+
+def _load_file(path: Path) -> HardwareProfile:
+    return HardwareProfile.from_dict(_file.read_toml(path), origin=f"profile file '{path}'")
+
+
+@lru_cache(maxsize=64)
+def _load_shipped(stem: str) -> HardwareProfile:
+    return _load_file(data_dir("hardware_profiles") / f"{stem}.toml")
+
+
+def _key(name: str) -> str:
+    """`name` in lower case without punctuation and without the vendor's brand."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    while len(words) > 1 and words[0] in ("nvidia", "geforce", "tesla"):
+        words = words[1:]
+    return "".join(words)
+
+
+def _find(name: str) -> str | None:
+    """The file stem of the shipped profile called `name`; opens files only where no stem matches."""
+    key = _key(name)
+    stems = list_profiles()
+    for stem in stems:
+        if _key(stem) == key:
+            return stem
+    for stem in stems:
+        if any(_key(other) == key for other in _head_names(stem)):
+            return stem
+    return None
+
+
+def _head_names(stem: str) -> list[str]:
+    """The title and the aliases of a shipped profile, from the two lines that hold them: no TOML parser needed."""
+    names: list[str] = []
+    with (data_dir("hardware_profiles") / f"{stem}.toml").open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith(("title =", "aliases =")):
+                names += re.findall(r'"([^"]*)"', line)
+            if line.startswith("compute_capability"):
+                break
+    return names
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # longer than the system allows
+        return False

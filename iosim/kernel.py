@@ -1,0 +1,122 @@
+"""Kernel: how attention is computed. One algorithm with its tile sizes, warps, stages, grid order and edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from iosim.errors import InputError
+from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+
+MAX_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Tile:
+    """block_q query rows x block_k key rows, computed by `warps` warps with `stages` key/value buffers."""
+
+    block_q: int
+    block_k: int
+    warps: int = 4
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("block_q", "block_k"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BLOCK:
+                raise InputError(f"{name} {value!r} is out of range; accepted: 1 to {MAX_BLOCK}")
+        for name, most in (("warps", 32), ("stages", 16)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InputError(f"{name} {value!r} is out of range; accepted: 1 to {most}")
+
+    def __str__(self) -> str:
+        return f"{self.block_q}x{self.block_k}"
+
+    @classmethod
+    def parse(cls, text: str, warps: int = 4, stages: int = 1) -> Tile:
+        """A tile written QxK, such as 128x64."""
+        parts = text.lower().split("x")
+        if len(parts) != 2 or not all(p.strip().isdigit() for p in parts):
+            raise InputError(f"--tile '{text}' is not of the form QxK, such as 128x64")
+        return cls(int(parts[0]), int(parts[1]), warps, stages)
+
+
+@dataclass(frozen=True)
+class Spill:
+    """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
+
+    `read_*` are the bytes that miss L1 on the way back.
+    """
+
+    write_per_tile: float = 0.0
+    write_per_pair: float = 0.0
+    read_per_tile: float = 0.0
+    read_per_pair: float = 0.0
+    source: str = ""
+
+    def overheads(self, threads: int) -> tuple[Overhead, ...]:
+        """The spill as overheads of a launch with `threads` threads a CTA."""
+        made = (
+            Overhead("spill", Mode.STORE, per_tile=round(self.write_per_tile * threads),
+                     per_pair=round(self.write_per_pair * threads), inferred_from=self.source),
+            Overhead("spill", Mode.LOAD, per_tile=round(self.read_per_tile * threads),
+                     per_pair=round(self.read_per_pair * threads), inferred_from=self.source),
+        )  # fmt: skip
+        return tuple(o for o in made if o.per_tile or o.per_pair)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel to predict.
+
+    `splits` is the number of parts the keys of a head are divided into; 1 for none. `compiled_head_dim` is what the
+    kernel computes with where that is more than the problem's head_dim: it reads the true columns only.
+    `options` holds what one algorithm alone understands.
+    """
+
+    name: str
+    algorithm: str
+    tile: Tile
+    backward_tile: Tile | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    backward_schedule: Schedule = field(default_factory=Schedule)
+    splits: int = 1
+    writes_lse: bool = True
+    edge_q: Edge = Edge.EXACT
+    edge_k: Edge = Edge.EXACT
+    rereads_q: bool = False
+    packs_group: bool = False
+    compiled_head_dim: int | None = None
+    threads: int | None = None
+    """Threads a CTA, where it is not 32 x warps."""
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+    persistent_ctas: int | None = None
+    overheads: tuple[Overhead, ...] = ()
+    spill: Spill | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cta_threads(self) -> int:
+        return self.threads if self.threads is not None else 32 * self.tile.warps
+
+    def option(self, name: str, default: Any = None) -> Any:
+        return dict(self.options).get(name, default)
+
+    def with_(self, **changes: Any) -> Kernel:
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `kernel` object of the command line's JSON."""
+        return {
+            "name": self.name, "algorithm": self.algorithm, "block_q": self.tile.block_q, "block_k": self.tile.block_k,
+            "warps": self.tile.warps, "stages": self.tile.stages, "order": str(self.schedule.order),
+            "heavy_first": self.schedule.heavy_first, "section_heads": self.schedule.section_heads,
+            "direction": str(self.schedule.direction), "scheduler": str(self.schedule.scheduler),
+            "splits": self.splits, "writes_lse": self.writes_lse,
+        }  # fmt: skip
+
+
+__all__ = ["Direction", "Edge", "Kernel", "Order", "Schedule", "Scheduler", "Spill", "Tile"]

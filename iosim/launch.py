@@ -1,0 +1,314 @@
+"""Launch, Chain and what they are made of: the one description of a kernel that all readers take.
+
+A launch tiles the queries and the keys of every (batch, head) of its grid, and lists its accesses: which tensor, how
+often, which rows. It knows nothing of caches or SMs; the schedule beside it says in which order its CTAs start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from iosim.mask import IntervalMask, KeyBlocks, key_blocks
+
+SECTOR_BYTES = 32
+
+
+class Mode(StrEnum):
+    """What an access does. A REDUCE is an atomic add performed at the L2: it counts as a write there."""
+
+    LOAD = "load"
+    STORE = "store"
+    REDUCE = "reduce"
+
+    @property
+    def direction(self) -> str:
+        return "read" if self is Mode.LOAD else "write"
+
+
+class Edge(StrEnum):
+    """Which rows of the last, ragged tile are moved."""
+
+    EXACT = "exact"
+    """Rows up to the end of the tensor."""
+    WHOLE = "whole"
+    """The whole tile, past the end of the tensor."""
+    NEEDED = "needed"
+    """Key rows up to the last one that the query block's mask keeps."""
+
+
+class Per(StrEnum):
+    """How often an access happens, for every (batch, head) of the grid."""
+
+    QUERY = "q"
+    KEY = "k"
+    PAIR = "qk"
+    """Every visited (query block, key block) pair."""
+    SPLIT = "q,split"
+    """Every (query block, split of its keys)."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in device memory, [batch, heads, rows, cols], or [copies x that] for split partial results.
+
+    `role` is "input", "output" or "temp" (made and used up inside the chain).
+    """
+
+    name: str
+    batch: int
+    heads: int
+    rows: int
+    cols: int
+    element_bytes: int
+    role: str
+    copies: int = 1
+    strided: bool = False
+    """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
+
+    @property
+    def elements(self) -> int:
+        return self.batch * self.heads * self.rows * self.cols * self.copies
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.element_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes moved for one row of a matrix: whole sectors where rows are strided."""
+        raw = self.cols * self.element_bytes
+        return -(-raw // SECTOR_BYTES) * SECTOR_BYTES if self.strided else raw
+
+    @property
+    def is_vector(self) -> bool:
+        return self.cols == 1
+
+    def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
+        """Bytes between SM and L2 for a tile of `rows` full rows.
+
+        A row vector's tile (LSE) moves in whole sectors, `packet_rows` rows at a time where that is not 0; a matrix
+        tile moves by the byte, its strided rows in whole sectors.
+        """
+        if not self.is_vector:
+            return rows * self.row_bytes
+        if packet_rows:
+            packet = -(-packet_rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
+            return -(-rows // packet_rows) * packet
+        return -(-rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
+
+
+@dataclass(frozen=True)
+class Access:
+    """One tensor access of a launch.
+
+    Args:
+        tensor: name of a tensor of the chain.
+        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor.
+        per: how often; must cover the axes of `rows`.
+        visited_only: happens only where at least one key block is visited (a CTA with nothing to do exits early).
+    """
+
+    tensor: str
+    mode: Mode
+    rows: str
+    per: Per
+    edge: Edge = Edge.EXACT
+    visited_only: bool = False
+    times: int = 1
+    """How many times in a row the same tile is moved (a softmax that reads its row again)."""
+    skip: int = 0
+    """Of a query block's visits, how many go without this access (0 or 1; per PAIR only): running sums that are
+    not read at the first visit, or not written at the last."""
+    packet_rows: int = 0
+    """Rows of a vector that one store instruction covers, where that is less than a sector's worth."""
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
+
+    total = per_cta x CTAs + per_tile x work tiles + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched
+    from a queue, where every CTA also makes one last fetch that finds the queue empty.
+    """
+
+    name: str
+    mode: Mode
+    per_cta: int = 0
+    per_tile: int = 0
+    per_pair: int = 0
+    per_tile_fetch: int = 0
+    inferred_from: str = ""
+
+
+class Order(StrEnum):
+    """Grid order: which index of the grid runs fastest as CTAs start."""
+
+    QUERY = "query"
+    """Query (or key) blocks fastest, then heads, then batch."""
+    HEAD = "head"
+    """Heads fastest, then batch, then query blocks."""
+    BATCH = "batch"
+    """Query blocks fastest, then batch, then heads (FlashAttention-2's grid)."""
+
+
+class Direction(StrEnum):
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+    ALTERNATING = "alternating"
+
+
+class Scheduler(StrEnum):
+    STATIC = "static"
+    """One CTA a tile; the hardware starts the next CTA when one ends."""
+    PERSISTENT = "persistent"
+    """As many CTAs as fit; CTA c takes tiles c, c + CTAs, c + 2 CTAs, ..."""
+    DYNAMIC = "dynamic"
+    """As many CTAs as fit; each takes the next tile from an atomic counter."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a launch's tiles reach the SMs."""
+
+    order: Order = Order.QUERY
+    heavy_first: bool = False
+    """Query blocks in descending order, so that causal's long rows start first."""
+    section_heads: int = 0
+    """Heads per section of an L2-aware schedule (0: no sections); inside one, heads run fastest."""
+    direction: Direction = Direction.ASCENDING
+    scheduler: Scheduler = Scheduler.STATIC
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The tile domain of a launch.
+
+    `heads` are grid heads: query heads, or key/value heads where the query heads of a group are packed into the rows
+    of one tile (`pack` rows a query token). `rows` = query tokens x pack.
+    """
+
+    batch: int
+    heads: int
+    rows: int
+    seq_k: int
+    block_q: int
+    block_k: int
+    mask: IntervalMask = field(default_factory=IntervalMask)
+    pack: int = 1
+    splits: int = 1
+
+    @property
+    def query_blocks(self) -> int:
+        return -(-self.rows // self.block_q)
+
+    @property
+    def key_blocks_total(self) -> int:
+        return -(-self.seq_k // self.block_k)
+
+    @property
+    def key_blocks_per_split(self) -> int:
+        return -(-self.key_blocks_total // self.splits)
+
+    @property
+    def grid_heads(self) -> int:
+        return self.batch * self.heads
+
+    @cached_property
+    def visited(self) -> KeyBlocks:
+        """Visited key blocks per query block."""
+        return key_blocks(self.mask, self.rows, self.seq_k, self.block_q, self.block_k, self.pack)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one CTA takes of an SM. `registers` and `shared_memory_bytes` are None where no source states them."""
+
+    threads: int
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    `outer` says what one work tile is: "q" (a query block; loops over keys), "k" (a key block; loops over queries),
+    "qk" (one pair), "q,split", "head" (a whole head: keys outside, queries inside) or "flat" (an elementwise pass).
+    `flops_per_pair` and `exps_per_pair` are per pair of query row and key row inside visited tiles.
+    """
+
+    name: str
+    domain: Domain
+    outer: str
+    accesses: tuple[Access, ...]
+    schedule: Schedule = field(default_factory=Schedule)
+    resources: Resources = field(default_factory=lambda: Resources(threads=128))
+    overheads: tuple[Overhead, ...] = ()
+    persistent_ctas: int | None = None
+    """Grid of a persistent launch: what fits on the GPU; None for one CTA a tile."""
+    flops_per_pair: int = 0
+    exps_per_pair: int = 0
+    tensor_cores: bool = True
+    stages: int = 1
+    note: str = ""
+
+    @property
+    def work_tiles(self) -> int:
+        """Work tiles of the launch, over all heads and sequences."""
+        d = self.domain
+        per_head = {
+            "q": d.query_blocks, "k": d.key_blocks_total, "qk": d.query_blocks * d.key_blocks_total,
+            "q,split": d.query_blocks * d.splits, "head": 1, "flat": d.query_blocks,
+        }[self.outer]  # fmt: skip
+        return per_head * d.grid_heads
+
+    @property
+    def ctas(self) -> int:
+        return self.work_tiles if self.persistent_ctas is None else min(self.persistent_ctas, self.work_tiles)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The launches of one call in order, and the tensors they move.
+
+    A tensor with role "temp" lives from the launch that first writes it to the launch that last reads it.
+    """
+
+    tensors: Mapping[str, Tensor]
+    launches: tuple[Launch, ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for launch in self.launches:
+            for access in launch.accesses:
+                if access.tensor not in self.tensors:
+                    raise KeyError(f"launch {launch.name} accesses {access.tensor}, which the chain does not hold")
+
+    def role(self, role: str) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors.values() if t.role == role)
+
+    def users(self, tensor: str) -> tuple[int, ...]:
+        """Indices of the launches that touch `tensor`."""
+        return tuple(
+            n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses)
+        )
+
+    def then(self, other: Chain) -> Chain:
+        """This chain followed by `other`; tensors of one name must be the same tensor but for their role."""
+        merged = dict(self.tensors)
+        for name, tensor in other.tensors.items():
+            mine = merged.get(name)
+            if mine is not None and replace(mine, role=tensor.role) != tensor:
+                raise ValueError(f"the chains disagree on tensor {name}")
+            if mine is None:
+                merged[name] = tensor
+        return Chain(merged, self.launches + other.launches, self.notes + other.notes)
+
+
+def tensors(items: Iterable[Tensor]) -> dict[str, Tensor]:
+    """Tensors by name."""
+    return {t.name: t for t in items}

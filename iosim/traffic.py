@@ -1,0 +1,62 @@
+"""Traffic: bytes by launch, level, tensor and direction, as integers or SymPy expressions alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+LEVELS = ("hbm", "l2", "smem")
+DIRECTIONS = ("read", "write")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """`bytes` moved at `level` for `tensor`; read is towards the SMs. `bytes` is an int or a SymPy expression."""
+
+    launch: str
+    level: str
+    tensor: str
+    direction: str
+    bytes: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "launch": self.launch, "level": self.level, "tensor": self.tensor, "direction": self.direction,
+            "bytes": self.bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A table of `TrafficRow`s that adds with `+`."""
+
+    rows: tuple[TrafficRow, ...] = ()
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(self.rows + other.rows)
+
+    def __iter__(self) -> Iterator[TrafficRow]:
+        return iter(self.rows)
+
+    def total(
+        self, level: str, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None
+    ) -> Any:
+        """Sum of the rows that match; 0 when none does."""
+        return sum(
+            r.bytes
+            for r in self.rows
+            if r.level == level
+            and direction in (None, r.direction)
+            and launch in (None, r.launch)
+            and tensor in (None, r.tensor)
+        )
+
+    def tensors(self, level: str) -> dict[tuple[str, str], Any]:
+        """(tensor, direction) -> bytes at `level`, over all launches."""
+        out: dict[tuple[str, str], Any] = {}
+        for row in self.rows:
+            if row.level == level:
+                key = (row.tensor, row.direction)
+                out[key] = out.get(key, 0) + row.bytes
+        return out
