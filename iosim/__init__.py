@@ -1,0 +1,50 @@
+"""iosim: simulator and cost model of the input/output of attention on GPUs.
+
+    >>> import iosim
+    >>> print(iosim.predict(iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128), "fa2", "a100"))
+
+The names below load on first use, so that `import iosim` stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "AttentionProblem": "iosim.problem",
+    "HardwareProfile": "iosim.hardware",
+    "InputError": "iosim.errors",
+    "Kernel": "iosim.kernel",
+    "Overrides": "iosim.catalog",
+    "Prediction": "iosim.prediction",
+    "Tile": "iosim.kernel",
+    "list_profiles": "iosim.hardware",
+    "load_profile": "iosim.hardware",
+    "predict": "iosim.predict",
+    "resolve": "iosim.catalog",
+}
+
+__all__ = ["__version__", *_WHERE]
+
+if TYPE_CHECKING:
+    from iosim.catalog import Overrides, resolve
+    from iosim.errors import InputError
+    from iosim.hardware import HardwareProfile, list_profiles, load_profile
+    from iosim.kernel import Kernel, Tile
+    from iosim.predict import predict
+    from iosim.prediction import Prediction
+    from iosim.problem import AttentionProblem
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        import importlib
+
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'iosim' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -24,7 +24,7 @@ from iosim.algorithms.common import load, matrix, row_domain, score_matrix, stor
 from iosim.algorithms.registry import algorithm
 from iosim.errors import InputError
 from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
+from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor
 from iosim.problem import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")

@@ -1,0 +1,71 @@
+"""What HBM traffic can be at least, and would be with no L2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.count import count
+from iosim.launch import Chain, Tensor
+from iosim.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class HbmBounds:
+    """`compulsory`: every input read once, every output written once. `no_l2`: every SM access goes to HBM."""
+
+    compulsory_read: int
+    compulsory_write: int
+    no_l2_read: int
+    no_l2_write: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "compulsory": {"read": self.compulsory_read, "write": self.compulsory_write},
+            "no_l2": {"read": self.no_l2_read, "write": self.no_l2_write},
+        }
+
+
+def kept_keys(problem: AttentionProblem) -> int:
+    """Key rows of one head that some query's mask keeps: a window that starts late needs no earlier keys."""
+    mask = problem.interval_mask
+    if mask.is_full:
+        return problem.n_seq_k
+    first_row = max(0, -(mask.offset + (mask.right or 0)))
+    last_row = problem.seq_q - 1
+    if first_row > last_row:
+        return 0
+    first = 0 if mask.left is None else max(0, first_row + mask.offset - mask.left)
+    end = problem.n_seq_k
+    if mask.right is not None:
+        end = min(end, last_row + mask.offset + mask.right + 1)
+    return max(0, end - first)
+
+
+def _needed(problem: AttentionProblem, tensor: Tensor) -> int:
+    if tensor.role == "input" and tensor.name in ("K", "V"):
+        return tensor.bytes // max(1, tensor.rows) * kept_keys(problem)
+    return tensor.bytes
+
+
+def bounds(problem: AttentionProblem, chain: Chain) -> HbmBounds:
+    """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end."""
+    traffic = count(chain)
+    return HbmBounds(
+        compulsory_read=sum(_needed(problem, t) for t in chain.role("input")),
+        compulsory_write=sum(t.bytes for t in chain.role("output")),
+        no_l2_read=traffic.total("l2", "read"),
+        no_l2_write=traffic.total("l2", "write"),
+    )
+
+
+def memory(chain: Chain) -> dict[str, int]:
+    """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
+    and outputs."""
+    fixed = sum(t.bytes for t in chain.tensors.values() if t.role != "temp")
+    lifetimes = [(t, chain.users(t.name)) for t in chain.role("temp")]
+    live = [
+        sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))
+    ]
+    workspace = max(live, default=0)
+    return {"workspace": workspace, "peak": fixed + workspace}

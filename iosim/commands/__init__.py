@@ -1,0 +1,1 @@
+"""The commands of `iosim`, one module each: `add_parser(subparsers)` and `run(args)`. Heavy imports wait for `run`."""

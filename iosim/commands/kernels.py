@@ -1,0 +1,43 @@
+"""`iosim kernels list | show NAME`: the catalog."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from iosim.commands import common
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list and show the catalog of kernels")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="all kernels")
+    common.add_output_options(listing)
+    show = actions.add_parser("show", help="a kernel's tiles, order, and where they come from")
+    show.add_argument("name", metavar="NAME")
+    common.add_output_options(show, ("json",))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.catalog import entry, entry_names
+
+    if args.action == "show":
+        common.emit(common.json_text({"schema": 1, "kernel": dict(entry(args.name))}), args.out)
+        return 0
+    rows = []
+    for name in entry_names():
+        data = entry(name)
+        requires = data["requires"]
+        rows.append({
+            "name": name, "algorithm": data["algorithm"], "title": data["title"], "min_cc": requires.get("min_cc"),
+            "max_cc": requires.get("max_cc"), "dtypes": " ".join(requires["dtypes"]),
+            "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
+        })  # fmt: skip
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "kernels": rows}), args.out)
+    elif args.format == "csv":
+        common.emit(common.csv_text(rows), args.out)
+    else:
+        common.emit(common.table_text([{k: v for k, v in r.items() if k != "source"} for r in rows]), args.out)
+    return 0

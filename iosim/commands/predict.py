@@ -1,0 +1,62 @@
+"""`iosim predict`: the bytes, time and memory of attention on a GPU."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from iosim.prediction import Prediction
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "predict", help="bytes by level and tensor, bounds, time and memory of attention on a GPU"
+    )
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
+    common.add_problem_options(parser)
+    common.add_kernel_options(parser)
+    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay")
+    common.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def flat(p: Prediction) -> dict[str, Any]:
+    """One row of the CSV: what was asked, and the totals."""
+    d = p.to_dict()
+    row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
+    row |= d["problem"]
+    row |= {"l2_start": p.l2_start, "method": p.method}
+    for level in ("hbm", "l2"):
+        for direction in ("read", "write"):
+            totals = d["totals"][level]
+            row[f"{level}_{direction}_bytes"] = totals[direction] if totals else None
+    for name, bound in d["hbm_bounds"].items():
+        row |= {f"{name}_{k}_bytes": v for k, v in bound.items()}
+    row |= {"flops": d["flops"], "time_s": d["time_s"], "bound_by": d["bound_by"]}
+    row |= {f"memory_{k}_bytes": v for k, v in d["memory_bytes"].items()}
+    return row
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.predict import DEFAULT_METHOD, predict
+
+    settings = common.overrides(args)
+    made = [
+        predict(problem, kernel, gpu, l2_start=args.l2, method=args.method or DEFAULT_METHOD, overrides=settings)
+        for gpu in args.gpu or ["a100"]
+        for problem in common.problems(args)
+        for kernel in args.kernel or ["naive", "fa2"]
+    ]
+    if args.format == "json":
+        text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in made]})
+    elif args.format == "csv":
+        text = common.csv_text(flat(p) for p in made)
+    else:
+        text = "\n\n".join(p.to_text() for p in made) + "\n"
+    common.emit(text, args.out)
+    return 0

@@ -1,0 +1,78 @@
+"""`iosim profiles list | show NAME | check FILE`: the GPUs that iosim knows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from iosim.commands import common
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser("profiles", help="list, show and check hardware profiles")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="all shipped profiles")
+    common.add_output_options(listing)
+    show = actions.add_parser("show", help="every number of a profile, with its source")
+    show.add_argument("name", metavar="NAME", help="GPU or profile file")
+    common.add_output_options(show)
+    check = actions.add_parser("check", help="what is wrong with a profile file of your own")
+    check.add_argument("file", metavar="FILE")
+    common.add_output_options(check, ("table", "json"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    return {"list": _list, "show": _show, "check": _check}[args.action](args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from iosim.hardware import list_profiles, load_profile
+
+    rows = []
+    for name in list_profiles():
+        p = load_profile(name)
+        rows.append({
+            "name": p.name, "title": p.title, "compute_capability": ".".join(map(str, p.compute_capability)),
+            "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
+            "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
+        })  # fmt: skip
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "profiles": rows}), args.out)
+    else:
+        common.emit(common.csv_text(rows) if args.format == "csv" else common.table_text(rows), args.out)
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from iosim.hardware import load_profile
+
+    data = load_profile(args.name).to_dict()
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "profile": data}), args.out)
+        return 0
+    rows = []
+    for key, value in data.items():
+        if isinstance(value, dict) and "value" not in value:
+            rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
+        else:
+            rows.append(_entry(key, value))
+    common.emit(common.csv_text(rows) if args.format == "csv" else common.table_text(rows), args.out)
+    return 0
+
+
+def _entry(key: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {"quantity": key, "value": value["value"], "kind": value["kind"], "source": value["source"]}
+    return {"quantity": key, "value": value, "kind": "", "source": ""}
+
+
+def _check(args: argparse.Namespace) -> int:
+    from iosim.hardware import check_profile_file
+
+    found = check_profile_file(args.file)
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "file": args.file, "problems": found}), args.out)
+    else:
+        common.emit("".join(f"{line}\n" for line in found) or f"{args.file}: no problems\n", args.out)
+    return 2 if found else 0

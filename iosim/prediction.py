@@ -1,0 +1,126 @@
+"""Prediction: the result of predict(), as data, JSON and text that shows where its numbers come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.bounds import HbmBounds
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel
+from iosim.launch import Chain
+from iosim.problem import AttentionProblem
+from iosim.timing import ChainTime
+from iosim.traffic import DIRECTIONS, Traffic
+from iosim.units import bytes_text, seconds_text
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
+
+    `traffic` has rows at level "l2" (SM<->L2, exact) and, unless the method is "bounds", at "hbm".
+    """
+
+    problem: AttentionProblem
+    kernel: Kernel
+    profile: HardwareProfile
+    chain: Chain
+    traffic: Traffic
+    hbm_bounds: HbmBounds
+    l2_start: str
+    method: str
+    time: ChainTime
+    time_specification: ChainTime
+    memory_bytes: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def total(self, level: str, direction: str | None = None) -> int:
+        """Bytes at "l2" or "hbm", read, written or both."""
+        return int(self.traffic.total(level, direction))
+
+    @property
+    def hbm_known(self) -> bool:
+        return self.method != "bounds"
+
+    def _totals(self, launch: str | None = None) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for level in ("hbm", "l2"):
+            known = level == "l2" or self.hbm_known
+            out[level] = (
+                {d: int(self.traffic.total(level, d, launch=launch)) for d in DIRECTIONS} if known else None
+            )
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `predictions` in the command line's JSON; bytes are integers."""
+        return {
+            "problem": self.problem.to_dict(),
+            "kernel": self.kernel.to_dict(),
+            "profile": self.profile.name,
+            "l2_start": self.l2_start,
+            "method": self.method,
+            "totals": {**self._totals(), "smem": None},
+            "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
+            "traffic": [row.to_dict() for row in self.traffic],
+            "hbm_bounds": self.hbm_bounds.to_dict(),
+            "flops": self.problem.matmul_flops(),
+            "exps": self.problem.exp_count(),
+            "time_s": self.time.total_s,
+            "bound_by": self.time.bound_by,
+            "time": [self.time.to_dict(), self.time_specification.to_dict()],
+            "memory_bytes": dict(self.memory_bytes),
+            "notes": list(self.notes) + list(self.time.missing),
+        }
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self) -> str:
+        """A table a person can read, with the argument behind the totals."""
+        p, k = self.problem, self.kernel
+        kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
+        width = str(p.head_dim) if p.head_dim == p.d_v else f"{p.head_dim}/{p.d_v}"
+        seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q} x {p.seq_k}"
+        lines = [
+            f"{k.name} on {self.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {seq} tokens, head_dim {width}, "
+            f"{p.dtype}, mask {p.mask}, {p.passes}",
+            f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
+            f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
+            "",
+            f"  {'':<22}{'read':>14}{'written':>14}",
+        ]
+        lines.append(self._line("SM <-> L2 (exact)", "l2"))
+        if self.hbm_known:
+            lines.append(self._line(f"L2 <-> HBM ({self.method})", "hbm"))
+        b = self.hbm_bounds
+        for name, read, write in (
+            ("  compulsory", b.compulsory_read, b.compulsory_write),
+            ("  with no L2", b.no_l2_read, b.no_l2_write),
+        ):
+            lines.append(f"  {name:<22}{bytes_text(read):>14}{bytes_text(write):>14}")
+        lines += ["", *self._tensor_lines(), ""]
+        lines.append(
+            f"  time {seconds_text(self.time.total_s)}, bound by {self.time.bound_by} (specification's ceilings: "
+            f"{seconds_text(self.time_specification.total_s)}); {p.matmul_flops() / 1e9:,.1f} GFLOP; memory "
+            f"{bytes_text(self.memory_bytes['peak'])}, of it workspace {bytes_text(self.memory_bytes['workspace'])}"
+        )
+        lines += [f"  note: {n}" for n in (*self.notes, *self.time.missing)]
+        return "\n".join(lines)
+
+    def _line(self, name: str, level: str) -> str:
+        read, write = (bytes_text(self.total(level, d)) for d in DIRECTIONS)
+        return f"  {name:<22}{read:>14}{write:>14}"
+
+    def _tensor_lines(self) -> list[str]:
+        several = len(self.chain.launches) > 1
+        lines = [f"  {'launch':<14}" * several + f"  {'tensor':<16}{'SM<->L2':>14}{'':>7}{'HBM':>14}"]
+        hbm = {(r.launch, r.tensor, r.direction): r.bytes for r in self.traffic if r.level == "hbm"}
+        for row in self.traffic:
+            if row.level != "l2":
+                continue
+            found = hbm.get((row.launch, row.tensor, row.direction))
+            right = f"{bytes_text(found):>14}" if found is not None else f"{'-':>14}"
+            head = f"  {row.launch:<14}" if several else ""
+            lines.append(f"{head}  {row.tensor:<16}{bytes_text(row.bytes):>14} {row.direction:<6}{right}")
+        return lines

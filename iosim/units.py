@@ -1,0 +1,67 @@
+"""Numbers as text: bytes in decimal units (MB is 10^6), seconds, and sizes with k and M for 1024 and 1024^2."""
+
+from __future__ import annotations
+
+import re
+
+from iosim.errors import InputError
+
+_BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_FACTORS = {"": 1, "k": 1024, "m": 1024 * 1024}
+
+
+def bytes_text(n: int | float) -> str:
+    """1,234,567 -> "1.235 MB"; whole bytes below 1 kB."""
+    for size, unit in _BYTE_UNITS:
+        if abs(n) >= size:
+            return f"{n / size:,.4g} {unit}" if abs(n) < 1000 * size else f"{n / size:,.0f} {unit}"
+    return f"{n:,.0f} B"
+
+
+def seconds_text(s: float) -> str:
+    """0.00123 -> "1.23 ms"."""
+    for size, unit in _TIME_UNITS:
+        if s >= size:
+            return f"{s / size:.3g} {unit}"
+    return f"{s * 1e9:.3g} ns"
+
+
+def size(text: str, option: str) -> int:
+    """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536.
+
+    Raises:
+        InputError: not such a number.
+    """
+    found = re.fullmatch(r"(\d{1,18})([km]?)", text.strip().lower())
+    if not found:
+        raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
+    return int(found[1]) * _FACTORS[found[2]]
+
+
+def sizes(text: str, option: str) -> list[int]:
+    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included).
+
+    Raises:
+        InputError: not of that form, an empty range, or more than 10,000 values.
+    """
+    out: list[int] = []
+    for part in text.split(","):
+        ends = part.split(":")
+        if len(ends) == 1:
+            out.append(size(part, option))
+            continue
+        if len(ends) != 3:
+            raise InputError(f"{option} '{part}' is not a range; accepted: first:last:step or first:last:xFACTOR")
+        first, last = size(ends[0], option), size(ends[1], option)
+        factor = ends[2].strip().lower()
+        step = size(factor.removeprefix("x"), option)
+        if step < (2 if factor.startswith("x") else 1) or first < 1 or last < first:
+            raise InputError(f"{option} '{part}' is an empty or endless range")
+        value = first
+        while value <= last:
+            out.append(value)
+            if len(out) > 10_000:
+                raise InputError(f"{option} '{text}' has more than 10,000 values")
+            value = value * step if factor.startswith("x") else value + step
+    return out

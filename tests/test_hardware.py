@@ -1,0 +1,362 @@
+"""Hardware profiles: the shipped numbers, the profile object, names."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosim import _profile_file, hardware
+from iosim._data import data_dir
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile, check_profile_file, list_profiles, load_profile
+
+MIB = 2**20
+SHIPPED = [
+    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "b200", "h100-pcie", "h100-sxm", "h200-sxm"),
+    *("l4", "l40s", "rtx-3090", "rtx-4090", "t4", "v100-sxm2"),
+]
+
+
+def entry(value: object, **more: object) -> dict[str, object]:
+    return {"value": value, "source": "test", **more}
+
+
+def minimal(**more: object) -> dict[str, Any]:
+    return {"schema": 1, "name": "mine", "compute_capability": "8.0", "sm_count": entry(108), **more}
+
+
+# --- The shipped profiles ---------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_profiles_are_the_listed_ones() -> None:
+    assert list_profiles() == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_profile_is_clean(name: str) -> None:
+    assert check_profile_file(data_dir("hardware_profiles") / f"{name}.toml") == []
+    profile = load_profile(name)
+    assert profile.name == name
+    for needed in ("l2_bytes", "memory_bytes", "boost_clock_hz", "power_w", "dram_bandwidth_bytes_per_s"):
+        assert profile.need(needed) > 0
+    assert profile.tensor_flops("fp16") > profile.tensor_flops("fp32")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_number_has_a_source_and_a_kind(name: str) -> None:
+    profile = load_profile(name)
+    numbers = []
+    for key, quantity in _profile_file.QUANTITIES.items():
+        value = getattr(profile, key)
+        if quantity.form == "rates":
+            numbers += [f"{key}.{dtype}" for dtype in value]
+        elif value is not None:
+            numbers.append(key)
+    assert len(numbers) > 30
+    assert set(profile.sources) == set(profile.kinds) == set(numbers)
+    for number in numbers:
+        assert len(profile.source_of(number)) > 15, f"{number}: '{profile.source_of(number)}' is too short for a source"
+        assert profile.kind_of(number) in _profile_file.KINDS
+        measured = "_measured_" in number or "_achieved_" in number or "latency" in number
+        assert not measured or profile.kind_of(number) != "specification"
+
+
+def test_measured_stands_beside_specified() -> None:
+    h200 = load_profile("h200")
+    assert (h200.dram_bandwidth_bytes_per_s, h200.dram_bandwidth_measured_bytes_per_s) == (4.8e12, 4.3e12)
+    assert h200.kind_of("dram_bandwidth_measured_bytes_per_s") == "measured"
+    assert h200.l2_bytes == 62_914_560 == 60 * MIB
+    assert h200.l2_partitions == 2
+    assert (h200.tensor_flops("bf16"), h200.tensor_flops("bf16", measured=True)) == (989e12, 770e12)
+    # What the driver of an H200 reports, in bytes.
+    assert h200.shared_memory_per_sm_bytes == 233_472
+    assert h200.shared_memory_per_block_optin_bytes == 232_448
+
+
+# --- Units: each number against arithmetic that knows nothing of the files --------------------------------------------
+
+# Width of the memory bus in bits, data rate of a pin in Gbit/s.
+BUS = {
+    "t4": (256, 10.0),
+    "v100-sxm2": (4096, 1.757),
+    "a10": (384, 12.5),
+    "l4": (192, 12.5),
+    "l40s": (384, 18.0),
+    "a100-sxm-40gb": (5120, 2.43),
+    "a100-sxm-80gb": (5120, 3.186),
+    "a100-pcie-80gb": (5120, 3.024),
+    "h100-sxm": (5120, 5.2375),
+    "h100-pcie": (5120, 3.186),
+    "h200-sxm": (6144, 6.25),
+    "rtx-3090": (384, 19.5),
+    "rtx-4090": (384, 21.0),
+    "b200": (8192, 8.0),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_bandwidth_is_decimal(name: str) -> None:
+    bits, gigabits = BUS[name]
+    expected = bits / 8 * gigabits * 1e9
+    given_rate = load_profile(name).need("dram_bandwidth_bytes_per_s")
+    # A terabyte read as a tebibyte is off by 10 %, a gigabyte read as a gibibyte by 7 %: both leave this interval.
+    assert given_rate == pytest.approx(expected, rel=0.025)
+    assert given_rate * 2**40 / 10**12 != pytest.approx(expected, rel=0.025)
+    assert given_rate * 2**30 / 10**9 != pytest.approx(expected, rel=0.025)
+
+
+# fp32 units of an SM, dense fp16 operations of an SM's tensor cores in a clock (fp32 accumulate).
+CORES = {
+    "t4": (64, 1024),
+    "v100-sxm2": (64, 1024),
+    "a10": (128, 1024),
+    "l4": (128, 1024),
+    "l40s": (128, 1024),
+    "a100-sxm-40gb": (64, 2048),
+    "a100-sxm-80gb": (64, 2048),
+    "a100-pcie-80gb": (64, 2048),
+    "h100-sxm": (128, 4096),
+    "h100-pcie": (128, 4096),
+    "h200-sxm": (128, 4096),
+    "rtx-3090": (128, 512),
+    "rtx-4090": (128, 512),
+    "b200": (128, 8192),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_rates_follow_from_units_and_clocks(name: str) -> None:
+    profile = load_profile(name)
+    units, tensor = CORES[name]
+    clocks = profile.sm_count * profile.need("boost_clock_hz")
+    tensor_clocks = profile.sm_count * (profile.sustained_clock_hz or profile.need("boost_clock_hz"))
+    assert profile.tensor_flops("fp32") == pytest.approx(2 * units * clocks, rel=0.08)
+    assert profile.tensor_flops("fp16") == pytest.approx(tensor * tensor_clocks, rel=0.06)
+    double = {"tf32": 0.5, "bf16": 1.0, "fp8": 2.0}
+    for dtype, factor in double.items():
+        if dtype in profile.tensor_flops_per_s:
+            assert profile.tensor_flops(dtype) == pytest.approx(factor * profile.tensor_flops("fp16"), rel=0.02)
+    supported = {"bf16": 80, "tf32": 80, "fp8": 89, "int8": 75}
+    for dtype, since in supported.items():
+        assert (dtype in profile.tensor_flops_per_s) == (profile.cc >= since)
+
+
+def test_sizes_are_bytes() -> None:
+    l2_mib = {
+        "t4": 4,
+        "v100": 6,
+        "a10": 6,
+        "l4": 48,
+        "l40s": 96,
+        "3090": 6,
+        "4090": 72,
+        "a100": 40,
+        "h100": 50,
+        "b200": 126.5,
+    }
+    memory_gb = {
+        "t4": 16,
+        "v100": 16,
+        "a10": 24,
+        "l4": 24,
+        "l40s": 48,
+        "a100-40gb": 40,
+        "a100": 80,
+        "h200": 141,
+        "b200": 180,
+    }
+    assert {name: load_profile(name).l2_bytes for name in l2_mib} == {
+        n: int(m * 1024 * 1024) for n, m in l2_mib.items()
+    }
+    assert {name: load_profile(name).memory_bytes for name in memory_gb} == {n: g * 10**9 for n, g in memory_gb.items()}
+
+
+@pytest.mark.parametrize(
+    ("cc", "limits"),  # KB of shared memory per SM and per block, KB of L1 and shared, warps, threads, blocks
+    [
+        ("7.0", (96, 96, 128, 64, 2048, 32)),
+        ("7.5", (64, 64, 96, 32, 1024, 16)),
+        ("8.0", (164, 163, 192, 64, 2048, 32)),
+        ("8.6", (100, 99, 128, 48, 1536, 16)),
+        ("8.9", (100, 99, 128, 48, 1536, 24)),
+        ("9.0", (228, 227, 256, 64, 2048, 32)),
+        ("10.0", (228, 227, 256, 64, 2048, 32)),
+        ("12.0", (100, 99, 128, 48, 1536, 24)),
+    ],
+)
+def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> None:
+    p = HardwareProfile.from_dict(minimal(compute_capability=cc))
+    shared, block, unified, warps, threads, blocks = limits
+    assert p.shared_memory_per_sm_bytes == shared * 1024
+    assert p.shared_memory_per_block_optin_bytes == block * 1024
+    assert p.l1_shared_bytes == unified * 1024
+    assert (p.max_warps_per_sm, p.max_threads_per_sm, p.max_blocks_per_sm) == (warps, threads, blocks)
+    assert (p.registers_per_sm, p.max_registers_per_thread, p.shared_memory_per_block_bytes) == (65536, 255, 49152)
+    assert (p.warp_size, p.sector_bytes, p.line_bytes) == (32, 32, 128)
+    assert p.shared_memory_reserved_per_block_bytes == (1024 if p.cc >= 80 else 0)
+    assert p.exp_per_clock_per_sm == (None if cc == "12.0" else 16)
+
+
+# --- The profile itself -----------------------------------------------------------------------------------------------
+
+
+def test_every_quantity_has_its_attribute() -> None:
+    attributes = {f.name for f in fields(HardwareProfile)}
+    others = {"name", "title", "aliases", "compute_capability", "sources", "kinds"}
+    assert attributes == set(_profile_file.QUANTITIES) | others
+
+
+def test_unknown_is_none_and_need_says_so() -> None:
+    l4 = load_profile("l4")
+    assert l4.dram_bandwidth_measured_bytes_per_s is None
+    with pytest.raises(InputError, match="'l4' does not know dram_bandwidth_measured_bytes_per_s"):
+        l4.need("dram_bandwidth_measured_bytes_per_s")
+    with pytest.raises(InputError, match="no source for 'nvlink_bytes_per_s'"):
+        l4.source_of("nvlink_bytes_per_s")
+    for wrong in ("no_such_thing", "name", "tensor_flops_per_s", "shared_memory_carveouts_bytes"):
+        with pytest.raises(AttributeError):
+            l4.need(wrong)
+    assert l4.need_int("l2_bytes") == 48 * MIB
+    with pytest.raises(AttributeError):
+        l4.need_int("power_w")
+
+
+def test_tensor_flops() -> None:
+    t4 = load_profile("t4")
+    assert t4.tensor_flops("float16") == t4.tensor_flops("FP16") == 65e12
+    with pytest.raises(InputError, match="'t4' has no tensor rate for 'bf16'; it knows fp16, int8"):
+        t4.tensor_flops("bf16")
+    with pytest.raises(InputError, match="no measured tensor rate for 'fp16'; it knows none"):
+        t4.tensor_flops("fp16", measured=True)
+    assert load_profile("h100").tensor_flops("e4m3") == 1979e12
+
+
+def test_l2_bandwidth_falls_with_the_footprint() -> None:
+    h200 = load_profile("h200")
+    assert h200.l2_read_bandwidth(1) == 10.252e12
+    assert h200.l2_read_bandwidth(1e12) == 4.464e12
+    between = (49_283_072 + 54_001_664) / 2
+    assert h200.l2_read_bandwidth(between) == pytest.approx((7.543e12 + 6.467e12) / 2)
+    assert load_profile("t4").l2_read_bandwidth(1) == load_profile("t4").l2_read_bandwidth(1e9) == 1.27e12
+    with pytest.raises(InputError, match="l2_read_bandwidth_measured_bytes_per_s"):
+        load_profile("rtx-4090").l2_read_bandwidth(1)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_round_trips(name: str) -> None:
+    profile = load_profile(name)
+    again = HardwareProfile.from_dict(json.loads(json.dumps(profile.to_dict(), allow_nan=False)))
+    assert again == profile
+    assert hash(again) == hash(profile)
+    assert (again.sources, again.kinds) == (profile.sources, profile.kinds)
+    assert pickle.loads(pickle.dumps(profile)) == copy.deepcopy(profile) == profile
+
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("A100", "a100-sxm-80gb"),
+        ("A100 SXM 80GB", "a100-sxm-80gb"),
+        ("a100_sxm_40gb", "a100-sxm-40gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
+        ("H100", "h100-sxm"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("h100 pcie", "h100-pcie"),
+        ("H200", "h200-sxm"),
+        ("v100", "v100-sxm2"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2"),
+        ("Tesla T4", "t4"),
+        ("rtx4090", "rtx-4090"),
+        ("GeForce RTX 4090", "rtx-4090"),
+        ("tesla v100", "v100-sxm2"),
+        ("RTX 3090", "rtx-3090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("b200", "b200"),
+        (" l4 ", "l4"),
+        ("L40S", "l40s"),
+    ],
+)
+def test_names_are_forgiven(written: str, name: str) -> None:
+    assert load_profile(written).name == name
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_case_and_punctuation_never_matter(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(SHIPPED))
+    letters = [data.draw(st.sampled_from([c.upper(), c, c + " ", c + "_", "-" + c])) for c in name]
+    assert load_profile("".join(letters)).name == name
+
+
+def test_no_name_means_two_profiles() -> None:
+    owners: dict[str, str] = {}
+    for name in SHIPPED:
+        for other in {hardware._key(n) for n in (name, *hardware._head_names(name))}:
+            assert owners.setdefault(other, name) == name
+    for name in SHIPPED:  # the two lines that are read without a TOML parser hold what TOML says
+        profile = load_profile(name)
+        assert hardware._head_names(name) == [profile.title, *profile.aliases]
+
+
+@pytest.mark.parametrize(
+    ("written", "suggested"), [("h10", "h100"), ("rtx 5090", "rtx-4090"), ("a100-sxm-8gb", "a100-sxm-80gb")]
+)
+def test_near_misses_are_suggested(written: str, suggested: str) -> None:
+    with pytest.raises(InputError, match=f"'{written}' is not known; did you mean .*{suggested}"):
+        load_profile(written)
+
+
+@pytest.mark.parametrize("written", ["", "zzz", "\0", "zz\nzz", "z" * 5000, "zz/../z", "é" * 300])
+def test_odd_names_give_one_line(written: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_profile(written)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@settings(deadline=None, max_examples=100)
+@given(written=st.text(max_size=30))
+def test_any_name_loads_or_is_refused(written: str) -> None:
+    message = ""
+    try:
+        load_profile(written)
+    except InputError as error:
+        message = str(error)
+    assert len(message.splitlines()) <= 1
+
+
+def test_loading_by_name_parses_one_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = _profile_file.read_toml
+
+    def counting(path: Path) -> dict[str, Any]:
+        read.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(_profile_file, "read_toml", counting)
+    for cache in (hardware._load_shipped, _profile_file._capability_tables, _profile_file._inherited):
+        cache.cache_clear()
+    load_profile("h100")
+    assert sorted(read) == ["compute_capability.toml", "h100-sxm.toml"]
+    load_profile("H100")
+    assert len(read) == 2
+
+
+def test_import_is_light() -> None:
+    code = "import sys, iosim.hardware, iosim.occupancy; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numpy", "pandas", "sympy", "plotly", "torch", "tomllib"} & set(loaded)
