@@ -29,13 +29,17 @@ _WHERE = {
 __all__ = ["__version__", *_WHERE]
 
 if TYPE_CHECKING:
-    from iosim.catalog import Overrides, resolve
-    from iosim.errors import InputError
-    from iosim.hardware import HardwareProfile, list_profiles, load_profile
-    from iosim.kernel import Kernel, Tile
-    from iosim.predict import predict
-    from iosim.prediction import Prediction
-    from iosim.problem import AttentionProblem
+    from iosim.catalog import Overrides as Overrides
+    from iosim.catalog import resolve as resolve
+    from iosim.errors import InputError as InputError
+    from iosim.hardware import HardwareProfile as HardwareProfile
+    from iosim.hardware import list_profiles as list_profiles
+    from iosim.hardware import load_profile as load_profile
+    from iosim.kernel import Kernel as Kernel
+    from iosim.kernel import Tile as Tile
+    from iosim.predict import predict as predict
+    from iosim.prediction import Prediction as Prediction
+    from iosim.problem import AttentionProblem as AttentionProblem
 
 
 def __getattr__(name: str) -> Any:

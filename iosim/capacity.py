@@ -80,7 +80,7 @@ def estimate(chain: Chain, profile: HardwareProfile) -> Traffic:
             passed_on = between is not None and between <= whole
             if access.mode is Mode.LOAD:
                 looped = access.per is Per.PAIR and access.rows != "qk"
-                times = factor if looped and not launch.outer == "flat" else 1.0
+                times = factor if looped and launch.outer != "flat" else 1.0
                 fetched = 0 if passed_on and times == 1.0 else round(unique * times)
                 read[access.tensor] = max(read.get(access.tensor, 0), fetched)
             else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from iosim.dtypes import INPUT_DTYPES, DType, dtype
 from iosim.errors import InputError
@@ -22,14 +22,12 @@ MAX_TENSOR_ELEMENTS = 1 << 50
 
 
 def _size(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        try:
-            value = value.__index__()  # type: ignore[attr-defined]  # NumPy integers
-        except (AttributeError, TypeError):
-            raise InputError(f"{name} {value!r} is not a whole number; accepted: 1 to {MAX_SIZE}") from None
-    if not 1 <= value <= MAX_SIZE:
-        raise InputError(f"{name} {value} is out of range; accepted: 1 to {MAX_SIZE}")
-    return int(value)
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"{name} {value!r} is not a whole number; accepted: 1 to {MAX_SIZE}")
+    number = value.__index__()
+    if not 1 <= number <= MAX_SIZE:
+        raise InputError(f"{name} {number} is out of range; accepted: 1 to {MAX_SIZE}")
+    return number
 
 
 def _choice(name: str, value: object, accepted: tuple[str, ...]) -> str:

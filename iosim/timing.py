@@ -99,13 +99,15 @@ class _Rates:
 
     def hbm(self) -> float | None:
         best = self.profile.dram_bandwidth_measured_bytes_per_s if self.measured else None
-        return best or self.profile.dram_bandwidth_bytes_per_s or self._absent("dram_bandwidth_bytes_per_s")
+        best = best or self.profile.dram_bandwidth_bytes_per_s
+        return best if best else self._absent("dram_bandwidth_bytes_per_s")
 
     def l2(self, footprint: int) -> float | None:
         try:
             return self.profile.l2_read_bandwidth(footprint)
         except InputError:
-            return self.profile.l2_read_bandwidth_bytes_per_s or self._absent("l2_read_bandwidth_bytes_per_s")
+            best = self.profile.l2_read_bandwidth_bytes_per_s
+            return best if best else self._absent("l2_read_bandwidth_bytes_per_s")
 
     def tensor(self, dtype: str) -> float | None:
         for measured in (True, False) if self.measured else (False,):
@@ -125,10 +127,11 @@ class _Rates:
             return self._absent("exp_per_clock_per_sm")
         return p.exp_per_clock_per_sm * clock * p.sm_count
 
-    def _absent(self, what: str) -> None:
+    def _absent(self, what: str) -> float | None:
         text = f"{self.profile.name} does not know {what}: its ceiling is left out"
         if text not in self.missing:
             self.missing.append(text)
+        return None
 
 
 def chain_time(

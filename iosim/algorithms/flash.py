@@ -109,9 +109,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     )
     if not kernel.writes_lse:
         held = {n: t for n, t in held.items() if n != "LSE"}
-    return Chain(
-        {**held, **tensors((partial, *vectors))}, (replace(main, accesses=main.accesses + writes), combine), kernel.notes
-    )
+    held = {**held, **tensors((partial, *vectors))}
+    return Chain(held, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
 
 
 def _combine_rows(head_dim_v: int) -> int:
