@@ -22,7 +22,7 @@ _WHERE = {
     "Tile": "iosim.kernel",
     "list_profiles": "iosim.hardware",
     "load_profile": "iosim.hardware",
-    "predict": "iosim.predict",
+    "predict": "iosim.predictor",
     "resolve": "iosim.catalog",
 }
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from iosim.hardware import load_profile as load_profile
     from iosim.kernel import Kernel as Kernel
     from iosim.kernel import Tile as Tile
-    from iosim.predict import predict as predict
+    from iosim.predictor import predict as predict
     from iosim.prediction import Prediction as Prediction
     from iosim.problem import AttentionProblem as AttentionProblem
 

@@ -43,7 +43,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.predict import DEFAULT_METHOD, predict
+    from iosim.predictor import DEFAULT_METHOD, predict
 
     settings = common.overrides(args)
     made = [
