@@ -11,14 +11,17 @@ from typing import NoReturn
 
 from iosim.errors import InputError
 
-COMMANDS = ("predict", "profiles", "kernels")
+COMMANDS = ("predict", "profiles", "kernels", "reproduce", "report", "tiles")
+
+MAX_MESSAGE = 1000
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+        told = "accepted" in message or "choose from" in message
+        raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,23 +45,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(argv)
         if args.version:
             from iosim import __version__
+            from iosim.commands.common import emit
 
-            print(f"iosim {__version__}")
+            emit(f"iosim {__version__}\n", None)
             return 0
         if args.command is None:
-            parser.print_help()
-            return 0
+            raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
         code: int = args.run(args)
         return code
     except InputError as error:
-        print(f"iosim: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(str(error))
+        return 2
+    except MemoryError:
+        _complain("the sizes asked for need more memory than there is; smaller sizes or larger tiles are needed")
         return 2
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        _drop_output()
+        _complain(f"standard output cannot be written: {error.strerror}")
+        return 2
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
+
+
+def _complain(message: str) -> None:
+    """One line on standard error, whatever the message holds."""
+    line = " ".join(message.split())
+    if len(line) > MAX_MESSAGE:
+        line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
+    print("iosim: " + line.encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Send what is still buffered nowhere: the reader of standard output has gone, or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from iosim import floor_sums
 
@@ -184,13 +183,13 @@ class ArrayKind:
     def mod(self, a: Any, b: Any) -> Any:
         return a % b
 
-    def minimum(self, a: Any, b: Any) -> npt.NDArray[np.int64]:
+    def minimum(self, a: Any, b: Any) -> Any:
         return np.minimum(a, b)
 
-    def maximum(self, a: Any, b: Any) -> npt.NDArray[np.int64]:
+    def maximum(self, a: Any, b: Any) -> Any:
         return np.maximum(a, b)
 
-    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> npt.NDArray[np.int64]:
+    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
         return floor_sums.clipped_floor_sum_array(n, m, a, b, hi)
 
     def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:

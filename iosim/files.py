@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -12,17 +13,34 @@ from iosim.errors import InputError
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was.
 
+    A link is followed. A device or a pipe (such as /dev/stdout) is written to as it stands, never replaced.
+
     Raises:
         InputError: the place cannot be written.
     """
-    target = Path(path)
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    if target.is_dir():
-        raise InputError(f"--out '{path}' is a directory; a file name is needed")
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if not str(path):
+            raise InputError("--out '' is no file name; a file name is needed")
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode if os.path.lexists(target) else stat.S_IFREG
+        if stat.S_ISDIR(mode):
+            raise InputError(f"--out '{path}' is a directory; a file name is needed")
+        if stat.S_ISREG(mode):
+            _replace(target, data)
+        else:
+            target.write_bytes(data)
     except OSError as error:
-        raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
+        raise InputError(f"--out '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
+                         "can be written is needed") from None  # fmt: skip
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"--out {str(path)!r} cannot be written: {error}; a file name is needed") from None
+
+
+def _replace(target: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -30,8 +48,6 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, target)
-    except BaseException as error:
+    except BaseException:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
         raise

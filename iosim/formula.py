@@ -1,32 +1,24 @@
 """The formula reader: bytes between SMs and L2 in closed form, for numbers, symbols and arrays of problems alike.
 
 `closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what `iosim.count`
-gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.dual`) it gives SymPy expressions or arrays too.
-`formula` does the first for a problem and a kernel; `iosim.sweep` the second.
+gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.dual`) it gives SymPy expressions or arrays
+besides. `iosim.symbolic` does the first for a problem and a kernel; `iosim.sweeps` the second.
 
 What a mask does to a tiling is linear in the query block i. With p query heads packed in the rows of a tile (row r is
 query r // p), block i's first row is i block_q and its last (i + 1) block_q - 1, so it keeps the keys from
 floor(i block_q / p) + offset - left up to but not including floor(((i + 1) block_q - 1) / p) + offset + right + 1,
-both cut to [0, N_k]. Nested floors merge, floor((floor(x / p) + w) / block_k) = floor((x + w p) / (p block_k)), so every
-sum over blocks is a `clipped_floor_sum`. The last query block stands apart: its last row is the last true row.
-
-Importing this module does not import SymPy.
+both cut to [0, N_k]. Nested floors merge, floor((floor(x / p) + w) / block_k) = floor((x + w p) / (p block_k)), so
+every sum over blocks is a `clipped_floor_sum`. The last query block stands apart: its last row is the last true row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from iosim.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
 from iosim.traffic import Traffic, TrafficRow
-
-if TYPE_CHECKING:
-    from iosim.symbolic import Formula
-
-__all__ = ["BlockSums", "Sums", "access_bytes", "closed_form", "formula", "overhead_bytes"]
 
 
 @dataclass(frozen=True)
@@ -186,9 +178,7 @@ class BlockSums:
             to_end = self._line_to_end(step, -1, most)
             end = maximum(self._last_end_key - 1, 0) // step
         first = self._last_first_key // step
-        return Sums(
-            to_end - self._line_to_first(step) + self.visiting.full, self._last_visits * (end - first + 1)
-        )
+        return Sums(to_end - self._line_to_first(step) + self.visiting.full, self._last_visits * (end - first + 1))
 
     def key_range(self) -> tuple[int, int]:
         """(key blocks that any query block visits: one contiguous range; 1 where it ends with the last key block).
@@ -309,9 +299,11 @@ def overhead_bytes(sums: BlockSums, launch: Launch, overhead: Overhead) -> int:
     tiles = per_head * heads
     ctas = tiles if launch.persistent_ctas is None else minimum(launch.persistent_ctas, tiles)
     total = overhead.per_cta * ctas + overhead.per_tile * tiles + overhead.per_tile_fetch * (tiles + ctas)
-    visits = sums.visits
-    pairs = visits.total if visits.each is None else visits.each * sums.query_blocks
-    return total + overhead.per_pair * pairs * heads
+    if overhead.per_pair:
+        visits = sums.visits
+        pairs = visits.total if visits.each is None else visits.each * sums.query_blocks
+        total += overhead.per_pair * pairs * heads
+    return total
 
 
 def _launch_form(launch: Launch, chain: Chain) -> Traffic:
@@ -336,10 +328,3 @@ def closed_form(chain: Chain) -> Traffic:
     for launch in chain.launches:
         out += _launch_form(launch, chain)
     return out
-
-
-def formula(*args: Any, **kwargs: Any) -> Formula:
-    """`iosim.symbolic.formula`: the closed form of a kernel on a problem in symbols. Imports SymPy."""
-    from iosim.symbolic import formula as symbolic_formula
-
-    return symbolic_formula(*args, **kwargs)

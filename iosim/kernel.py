@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,10 +37,10 @@ class Tile:
     @classmethod
     def parse(cls, text: str, warps: int = 4, stages: int = 1) -> Tile:
         """A tile written QxK, such as 128x64."""
-        parts = text.lower().split("x")
-        if len(parts) != 2 or not all(p.strip().isdigit() for p in parts):
-            raise InputError(f"--tile '{text}' is not of the form QxK, such as 128x64")
-        return cls(int(parts[0]), int(parts[1]), warps, stages)
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*x\s*([0-9]{1,9})\s*", text.lower())
+        if not found:
+            raise InputError(f"--tile '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
+        return cls(int(found[1]), int(found[2]), warps, stages)
 
 
 @dataclass(frozen=True)

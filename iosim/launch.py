@@ -36,7 +36,8 @@ class Edge(StrEnum):
     WHOLE = "whole"
     """The whole tile, past the end of the tensor."""
     NEEDED = "needed"
-    """Key rows up to the last one that the query block's mask keeps."""
+    """Key rows of a matrix up to the last one that the query block's mask keeps; where an access is not made for a
+    query block, or moves a row vector, as EXACT."""
 
 
 class Per(StrEnum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, SupportsIndex
 
 from iosim.dtypes import INPUT_DTYPES, DType, dtype
@@ -18,16 +19,24 @@ MASKS = ("none", "causal", "window")
 PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
 MAX_SIZE = 1 << 31
+MAX_TOKENS = 1 << 24
+"""Sequences up to here are counted block by block in fractions of a second."""
 MAX_TENSOR_ELEMENTS = 1 << 50
+MAX_PAIR_ELEMENTS = 1 << 60
+"""seq_q x seq_k x head_dim: what one head moves at most, with blocks of one row, then fits in 64 bits."""
+
+
+def _whole(name: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"{name} {value!r} is not a whole number; accepted: {low} to {high}")
+    number = value.__index__()
+    if not low <= number <= high:
+        raise InputError(f"{name} {number} is out of range; accepted: {low} to {high}")
+    return number
 
 
 def _size(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"{name} {value!r} is not a whole number; accepted: 1 to {MAX_SIZE}")
-    number = value.__index__()
-    if not 1 <= number <= MAX_SIZE:
-        raise InputError(f"{name} {number} is out of range; accepted: 1 to {MAX_SIZE}")
-    return number
+    return _whole(name, value, 1, MAX_TOKENS if name in ("seq_q", "seq_k") else MAX_SIZE)
 
 
 def _choice(name: str, value: object, accepted: tuple[str, ...]) -> str:
@@ -86,7 +95,8 @@ class AttentionProblem:
         put(self, "seq_k", self.seq_q if self.seq_k is None else _size("seq_k", self.seq_k))
         put(self, "head_dim_v", self.head_dim if self.head_dim_v is None else _size("head_dim_v", self.head_dim_v))
         if self.heads % self.n_kv_heads:
-            raise InputError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+            raise InputError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; accepted: multiples "
+                             f"of {self.kv_heads}")  # fmt: skip
         put(self, "dtype", dtype(self.dtype).name)
         if self.dtype not in INPUT_DTYPES:
             raise InputError(f"dtype '{self.dtype}' is no input type; accepted: {', '.join(INPUT_DTYPES)}")
@@ -97,27 +107,27 @@ class AttentionProblem:
             put(self, "output", "bf16" if self.dtype == "fp8" else self.dtype)
         put(self, "output", dtype(str(self.output)).name)
         self._check_mask()
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= float(self.dropout) < 1:
             raise InputError(f"dropout {self.dropout!r} is out of range; accepted: 0 <= dropout < 1")
         put(self, "dropout", float(self.dropout))
         _choice("pass", self.passes, PASSES)
         _choice("layout", self.layout, LAYOUTS)
         largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.n_seq_k * max(self.head_dim, self.d_v))
         if largest > MAX_TENSOR_ELEMENTS:
-            raise InputError(f"a tensor of {largest} elements is out of range; accepted: up to {MAX_TENSOR_ELEMENTS}")
+            raise InputError(f"batch x heads x tokens x head_dim {largest} is out of range; accepted: up to "
+                             f"{MAX_TENSOR_ELEMENTS}")  # fmt: skip
+        pairs = self.seq_q * self.n_seq_k * max(self.head_dim, self.d_v)
+        if pairs > MAX_PAIR_ELEMENTS:
+            raise InputError(f"seq_q x seq_k x head_dim {pairs} is out of range; accepted: up to {MAX_PAIR_ELEMENTS}")
 
     def _check_mask(self) -> None:
         _choice("mask", self.mask, MASKS)
         if self.mask == "window":
-            if self.window is None or isinstance(self.window, bool) or not isinstance(self.window, int):
-                raise InputError(f"window {self.window!r} is not a whole number; a window mask needs one from 0")
-            if not 0 <= self.window <= MAX_SIZE:
-                raise InputError(f"window {self.window} is out of range; accepted: 0 to {MAX_SIZE}")
+            object.__setattr__(self, "window", _whole("window", self.window, 0, MAX_SIZE))
         elif self.window is not None:
             raise InputError(f"window {self.window} contradicts mask '{self.mask}'; a window goes with mask 'window'")
         if self.offset is not None:
-            if isinstance(self.offset, bool) or not isinstance(self.offset, int) or abs(self.offset) > MAX_SIZE:
-                raise InputError(f"offset {self.offset!r} is out of range; accepted: whole numbers to +-{MAX_SIZE}")
+            object.__setattr__(self, "offset", _whole("offset", self.offset, -MAX_SIZE, MAX_SIZE))
             if self.mask == "none":
                 raise InputError(f"offset {self.offset} contradicts mask 'none'; it shifts a causal or window diagonal")
         offset = self.n_seq_k - self.seq_q if self.offset is None else self.offset
@@ -202,8 +212,8 @@ class AttentionProblem:
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionProblem:
         """The inverse of `to_dict`. Unknown keys are refused."""
         known = {f.name for f in fields(cls) if f.init}
-        given = {("passes" if k == "pass" else k): v for k, v in values.items()}
+        given = {("passes" if k == "pass" else str(k)): v for k, v in values.items()}
         extra = sorted(set(given) - known)
         if extra:
-            raise InputError(f"problem has unknown keys: {', '.join(extra)}")
+            raise InputError(f"problem has unknown keys: {', '.join(extra)}; accepted: {', '.join(sorted(known))}")
         return cls(**given)

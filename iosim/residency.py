@@ -8,10 +8,11 @@ from iosim.hardware import HardwareProfile
 from iosim.launch import Launch
 from iosim.occupancy import Occupancy, occupancy
 
-ACCUMULATOR_BYTES = 4
 REGISTERS_BESIDES_ACCUMULATORS = 56
 """Addresses, row statistics and operand fragments of a tensor-core attention kernel: an estimate, used only where no
 resource report states the registers."""
+PLAIN_REGISTERS = 40
+"""Registers of a launch without tensor-core products: an estimate (the recorded ones use 18 to 54)."""
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,30 @@ class Residency:
     registers_estimated: bool
 
 
-def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
-    """Registers a thread: fp32 accumulators of S and of the output tile, plus a fixed part; at most the hardware's."""
+def needed_registers(launch: Launch) -> int:
+    """Registers a thread that the launch would like to have, however many there are: an estimate.
+
+    fp32 accumulators of S (block_q x block_k) and of the output tile, one register an element, shared among the
+    threads, plus a fixed part. In the backward pass the output tile is dK with dV, and dS is held beside them.
+    """
     d = launch.domain
-    width = launch.flops_per_pair // 4
-    most = int(profile.max_registers_per_thread or 255)
     if launch.outer == "flat" or not launch.tensor_cores:
-        return min(most, 40)
-    scores = d.block_q * d.block_k
+        return PLAIN_REGISTERS
+    width = launch.flops_per_pair // 4
     output = (d.block_k if launch.outer == "k" else d.block_q) * width
-    return min(most, (scores + output) // launch.resources.threads + REGISTERS_BESIDES_ACCUMULATORS)
+    return (d.block_q * d.block_k + output) // launch.resources.threads + REGISTERS_BESIDES_ACCUMULATORS
+
+
+def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
+    """As `needed_registers`, at most what the hardware gives a thread: the rest would be spilled."""
+    return min(int(profile.max_registers_per_thread or 255), needed_registers(launch))
 
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     """Resident CTAs of a launch; its registers are estimated where the kernel does not state them.
 
     Raises:
-        InputError: no CTA fits on an SM (the message says what it needs and what there is), or an absent limit.
+        InputError: the profile does not know a limit. A CTA that fits on no SM is no error here: the occupancy says so.
     """
     estimated = launch.resources.registers is None
     registers = estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)

@@ -1,9 +1,9 @@
-"""Time of a launch from the rates of a profile: a roofline with one ceiling a resource.
+"""Time of a chain of launches on a GPU: what each resource needs, and how long the launch takes.
 
-Every launch takes the longest of: HBM bytes over bandwidth, L2 bytes over bandwidth, matrix operations over the tensor
-rate with wave quantisation, exponentials over the special-function rate, and the latency of a launch. Launches of a
-chain run one after the other. NB: overlap of matrix work and exponentials is taken as perfect, so times of kernels that
-do not overlap them are too short.
+An attention loop takes the time of its steps (`iosim.step_time`) in the schedule of its CTAs (`iosim.makespan`), or
+that of its HBM bytes, whichever is longer. Other launches take the longest of their resources. A launch has a fixed
+latency, and launches of a chain run one after the other. Measured errors, constants and what they leave unexplained:
+docs/timing.md. NB: times of the host, between calls, are no part of it.
 """
 
 from __future__ import annotations
@@ -11,34 +11,51 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch
+from iosim.makespan import makespan
 from iosim.problem import AttentionProblem
 from iosim.residency import Residency, residency
+from iosim.step_time import (
+    ACHIEVED_SHARE,
+    MMA_SYNC_SHARE,
+    MatrixUnit,
+    SmRates,
+    is_attention_loop,
+    matrix_unit,
+    step_cost,
+    step_cycles,
+)
 from iosim.traffic import Traffic
 
-LAUNCH_LATENCY_S = 3.0e-6
-"""Shortest duration of a small attention launch in kernels/measurements/h200_library_kernels.csv, rounded down."""
+LAUNCH_LATENCY_S = 3.9e-6
+"""Seconds of a launch that has next to nothing to do: cudnn's combine of 32 CTAs and 0.5 MB takes 3.97 us
+(kernels/measurements/h200_library_kernels.csv, call 123)."""
+
+TILE_CYCLES = 4200.0
+"""SM cycles of a work tile besides its steps: first loads, last rescaling, O through shared memory to L2. Fitted
+on the odd-numbered calls, as iosim.step_time's."""
 
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """Seconds that each resource alone would need, and the longest of them."""
+    """Time of one launch.
+
+    `seconds` holds what each resource alone would need on the busiest SM (tensor, exp, smem, l2) or for the whole GPU
+    (hbm), and under "latency" the time in which the longest of them waits: launch, exposed loads, phases that do not
+    overlap. `exp` counts the exponentials with the fp32 work of the softmax.
+    """
 
     name: str
     seconds: dict[str, float]
     waves: float
+    total_s: float
 
     @property
     def bound_by(self) -> str:
         return max(self.seconds, key=lambda k: self.seconds[k])
-
-    @property
-    def total_s(self) -> float:
-        return max(self.seconds.values())
 
 
 @dataclass(frozen=True)
@@ -77,18 +94,6 @@ def executed_pairs(launch: Launch) -> int:
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
 
 
-def quantisation(launch: Launch, held: Residency) -> float:
-    """Time of the launch over that of the same work spread evenly: whole waves for equal tiles, half of the longest
-    tile as the tail for unequal ones."""
-    work = launch.domain.visited.count.astype(np.float64)
-    tiles, slots = launch.work_tiles, held.slots
-    if launch.outer in ("k", "qk", "head", "flat") or float(work.max(initial=0.0)) == float(work.min(initial=0.0)):
-        return -(-tiles // slots) * slots / tiles
-    mean, longest = float(work.mean()), float(work.max())
-    even = mean * tiles / slots
-    return max(even + longest / 2, longest) / even
-
-
 class _Rates:
     """Ceilings of a profile; what is unknown is remembered, not guessed."""
 
@@ -96,72 +101,152 @@ class _Rates:
         self.profile = profile
         self.measured = measured
         self.missing: list[str] = []
+        self.clock = (profile.sustained_clock_hz if measured else None) or profile.boost_clock_hz
 
     def hbm(self) -> float | None:
         best = self.profile.dram_bandwidth_measured_bytes_per_s if self.measured else None
         best = best or self.profile.dram_bandwidth_bytes_per_s
         return best if best else self._absent("dram_bandwidth_bytes_per_s")
 
-    def l2(self, footprint: int) -> float | None:
-        try:
-            return self.profile.l2_read_bandwidth(footprint)
-        except InputError:
-            best = self.profile.l2_read_bandwidth_bytes_per_s
-            return best if best else self._absent("l2_read_bandwidth_bytes_per_s")
-
-    def tensor(self, dtype: str) -> float | None:
-        for measured in (True, False) if self.measured else (False,):
-            try:
-                return self.profile.tensor_flops(dtype, measured=measured)
-            except InputError:
-                continue
-        if dtype in ("bf16", "fp16", "tf32") and self.profile.fp32_flops_per_s:
-            self.missing.append(f"no {dtype} tensor rate: fp32 units' rate used")
-            return self.profile.fp32_flops_per_s
-        return self._absent(f"tensor_flops_per_s.{dtype}")
-
-    def exp(self) -> float | None:
+    def l2(self) -> float | None:
+        """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
         p = self.profile
-        clock = (p.sustained_clock_hz if self.measured else None) or p.boost_clock_hz
-        if p.exp_per_clock_per_sm is None or clock is None:
-            return self._absent("exp_per_clock_per_sm")
-        return p.exp_per_clock_per_sm * clock * p.sm_count
+        specified = p.l2_read_bandwidth_bytes_per_s
+        if not self.measured and specified:
+            return specified
+        try:
+            return p.l2_read_bandwidth(0)
+        except InputError:
+            return specified if specified else self._absent("l2_read_bandwidth_bytes_per_s")
+
+    def tensor(self, dtype: str, unit: MatrixUnit) -> float | None:
+        """Operations per second of the GPU's matrix products in `dtype` by `unit`."""
+        p = self.profile
+        if unit is MatrixUnit.FP32:
+            return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
+        try:
+            rate = p.tensor_flops(dtype)
+        except InputError:
+            if p.fp32_flops_per_s and dtype in ("bf16", "fp16", "tf32"):
+                self._note(f"no {dtype} tensor rate: fp32 units' rate used")
+                return p.fp32_flops_per_s
+            return self._absent(f"tensor_flops_per_s.{dtype}")
+        limits = [rate]
+        if self.measured:
+            limits.append(self._achieved(dtype, rate))
+        if unit is MatrixUnit.MMA_SYNC and p.cc in MMA_SYNC_SHARE:
+            limits.append(MMA_SYNC_SHARE[p.cc] * rate)
+        return min(limits)
+
+    def _achieved(self, dtype: str, rate: float) -> float:
+        try:
+            return self.profile.tensor_flops(dtype, measured=True)
+        except InputError:
+            self._note(f"{self.profile.name} has no measured {dtype} tensor rate: {ACHIEVED_SHARE:.0%} of the "
+                       "specified one used")  # fmt: skip
+            return ACHIEVED_SHARE * rate
+
+    def of_sm(self, dtype: str, unit: MatrixUnit) -> SmRates | None:
+        """The rates of one SM in its cycles; None where the clock or the number of SMs is not known."""
+        p, clock = self.profile, self.clock
+        if clock is None:
+            self._absent("boost_clock_hz")
+            return None
+        per_sm = p.sm_count * clock
+        tensor, l2 = self.tensor(dtype, unit), self.l2()
+        if p.fp32_flops_per_s and p.boost_clock_hz:
+            lanes: float | None = p.fp32_flops_per_s / 2 / p.sm_count / p.boost_clock_hz
+        else:
+            lanes = self._absent("fp32_flops_per_s")
+        return SmRates(
+            clock_hz=clock,
+            tensor_flops=tensor / per_sm if tensor else None,
+            fp32_lanes=lanes,
+            exps=p.exp_per_clock_per_sm or self._absent("exp_per_clock_per_sm"),
+            shared_bytes=p.shared_memory_bytes_per_clock_per_sm or self._absent("shared_memory_bytes_per_clock_per_sm"),
+            l2_bytes=l2 / per_sm if l2 else None,
+        )
 
     def _absent(self, what: str) -> float | None:
-        text = f"{self.profile.name} does not know {what}: its ceiling is left out"
+        self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")
+        return None
+
+    def _note(self, text: str) -> None:
         if text not in self.missing:
             self.missing.append(text)
-        return None
 
 
 def chain_time(
-    problem: AttentionProblem, chain: Chain, traffic: Traffic, profile: HardwareProfile, *, measured: bool = True
+    problem: AttentionProblem,
+    chain: Chain,
+    traffic: Traffic,
+    profile: HardwareProfile,
+    *,
+    measured: bool = True,
+    kernel: Kernel | None = None,
 ) -> ChainTime:
     """Time of a chain whose `traffic` holds rows at l2 and hbm.
 
     Args:
-        measured: use measured bandwidths and rates where the profile has them; else the specification's alone.
+        measured: use measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
+        kernel: the kernel behind the chain; its option `matrix_unit` says what computes the products on cc 9.0.
+
+    Raises:
+        InputError: the kernel's matrix unit is not known, or the profile lacks a limit of occupancy.
     """
     rates = _Rates(profile, measured)
     times = []
     for launch in chain.launches:
         held = residency(launch, profile)
-        stretch = quantisation(launch, held)
-        seconds: dict[str, float] = {"latency": LAUNCH_LATENCY_S}
-        l2_bytes = traffic.total("l2", launch=launch.name)
-        hbm_bytes = traffic.total("hbm", launch=launch.name)
-        footprint = sum(chain.tensors[a.tensor].bytes for a in launch.accesses)
-        hbm, l2, exp = rates.hbm(), rates.l2(footprint), rates.exp()
+        unit = MatrixUnit.FP32 if problem.dtype == "fp32" else matrix_unit(launch, profile, kernel)
+        seconds: dict[str, float] = {}
+        hbm = rates.hbm()
         if hbm:
-            seconds["hbm"] = hbm_bytes / hbm
-        if l2:
-            seconds["l2"] = l2_bytes / l2
-        pairs = executed_pairs(launch)
-        if launch.flops_per_pair:
-            rate = rates.tensor(problem.dtype if launch.tensor_cores else "fp32")
-            if rate:
-                seconds["tensor"] = pairs * launch.flops_per_pair / rate * stretch
-        if launch.exps_per_pair and exp:
-            seconds["exp"] = pairs * launch.exps_per_pair / exp * stretch
-        times.append(LaunchTime(launch.name, seconds, held.waves))
+            seconds["hbm"] = traffic.total("hbm", launch=launch.name) / hbm
+        l2_bytes = traffic.total("l2", launch=launch.name)
+        sm = rates.of_sm(problem.dtype, unit) if is_attention_loop(launch) else None
+        if sm is not None:
+            loop, waves = _loop_seconds(launch, unit, sm, held, l2_bytes, problem, profile)
+            total = loop.pop("total")
+            seconds |= loop
+        else:
+            seconds |= _flat_seconds(launch, unit, rates, held, l2_bytes, problem)
+            total, waves = 0.0, held.waves
+        total = LAUNCH_LATENCY_S + max(total, *seconds.values(), 0.0)
+        seconds["latency"] = total - max(seconds.values(), default=0.0)
+        times.append(LaunchTime(launch.name, seconds, waves, total))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
+
+
+def _loop_seconds(
+    launch: Launch, unit: MatrixUnit, sm: SmRates, held: Residency, l2_bytes: int, problem: AttentionProblem,
+    profile: HardwareProfile,
+) -> tuple[dict[str, float], float]:  # fmt: skip
+    """Seconds of an attention loop by resource and in "total", and its waves."""
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
+    cost = step_cost(launch, unit, sm, l2_bytes / max(1, steps), problem.input_type.bytes, profile.cc)
+    per_sm = max(1, min(held.ctas_per_sm, -(-held.slots // profile.sm_count)))
+    span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), TILE_CYCLES)
+    units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
+    seconds = {name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles}
+    return seconds | {"total": span.cycles / sm.clock_hz}, held.waves
+
+
+def _flat_seconds(
+    launch: Launch, unit: MatrixUnit, rates: _Rates, held: Residency, l2_bytes: int, problem: AttentionProblem
+) -> dict[str, float]:
+    """Seconds of a launch without an attention loop: products with whole waves of tiles, exponentials, L2 bytes."""
+    seconds: dict[str, float] = {}
+    l2 = rates.l2()
+    if l2:
+        seconds["l2"] = l2_bytes / l2
+    pairs = executed_pairs(launch)
+    if launch.flops_per_pair:
+        rate = rates.tensor(problem.dtype, unit)
+        if rate:
+            whole_waves = -(-launch.work_tiles // held.slots) * held.slots / launch.work_tiles
+            seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
+    profile = rates.profile
+    if launch.exps_per_pair and profile.exp_per_clock_per_sm and rates.clock:
+        seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * rates.clock * profile.sm_count)
+    return seconds

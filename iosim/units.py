@@ -33,7 +33,7 @@ def size(text: str, option: str) -> int:
     Raises:
         InputError: not such a number.
     """
-    found = re.fullmatch(r"(\d{1,18})([km]?)", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
     if not found:
         raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
     return int(found[1]) * _FACTORS[found[2]]
@@ -57,11 +57,12 @@ def sizes(text: str, option: str) -> list[int]:
         factor = ends[2].strip().lower()
         step = size(factor.removeprefix("x"), option)
         if step < (2 if factor.startswith("x") else 1) or first < 1 or last < first:
-            raise InputError(f"{option} '{part}' is an empty or endless range")
+            raise InputError(f"{option} '{part}' is an empty or endless range; accepted: first up to last, a step from "
+                             "1 or a factor from x2")  # fmt: skip
         value = first
         while value <= last:
             out.append(value)
             if len(out) > 10_000:
-                raise InputError(f"{option} '{text}' has more than 10,000 values")
+                raise InputError(f"{option} '{text}' has too many values; accepted: up to 10,000")
             value = value * step if factor.startswith("x") else value + step
     return out

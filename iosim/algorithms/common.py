@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from iosim.kernel import Kernel, Tile
-from iosim.launch import Access, Domain, Mode, Per, Resources, Tensor
+from iosim.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
 from iosim.problem import AttentionProblem
 
 
@@ -83,3 +85,31 @@ def load(tensor: str, rows: str, per: Per, **kw: object) -> Access:
 def store(tensor: str, rows: str, per: Per, **kw: object) -> Access:
     return Access(tensor, Mode.STORE, rows, per, **kw)  # type: ignore[arg-type]
 
+
+SUM_ROWS = 128
+"""Rows a CTA takes of the launch that sums dK and dV over a group's query heads."""
+
+
+def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
+    """dK and dV of every query head, where heads are grouped: what `sum_groups` sums. Empty where they are not."""
+    if problem.group == 1:
+        return ()
+    return tuple(
+        replace(matrix(problem, n, "temp"), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV")
+    )
+
+
+def sum_groups(problem: AttentionProblem) -> Launch:
+    """dK and dV of a key/value head: the sum over its group's query heads."""
+    return Launch(
+        "bwd.sum_groups",
+        row_domain(problem, SUM_ROWS, keys=True),
+        "flat",
+        (
+            load("dK_heads", "q", Per.QUERY, times=problem.group),
+            load("dV_heads", "q", Per.QUERY, times=problem.group),
+            store("dK", "q", Per.QUERY),
+            store("dV", "q", Per.QUERY),
+        ),
+        tensor_cores=False,
+    )

@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.algorithms.common import (
+    attention_domain,
+    head_gradients,
+    load,
+    matrix,
+    resources,
+    row_domain,
+    row_vector,
+    store,
+    sum_groups,
+)
 from iosim.algorithms.registry import algorithm
 from iosim.errors import InputError
 from iosim.kernel import Kernel
@@ -129,9 +139,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     dq_acc = matrix(problem, "dQ_acc", "temp", element_bytes=4)
     held = [*inputs, row_vector(problem, "LSE", "input"), row_vector(problem, "D", "temp"), dq_acc]
     held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
-    if grouped:
-        held += [replace(matrix(problem, n[:2], "temp"), name=n, heads=problem.heads) for n in (dk, dv)]
 
     copies = tuple(
         Launch(f"bwd.copy{n}", row_domain(problem, DOT_ROWS), "flat",
@@ -186,21 +195,5 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     launches = (*copies, dot, main, convert)
     if grouped:
-        launches += (_sum_groups(problem),)
+        launches += (sum_groups(problem),)
     return Chain(tensors(held), launches, kernel.notes)
-
-
-def _sum_groups(problem: AttentionProblem) -> Launch:
-    """dK and dV of a key/value head: the sum over its group's query heads."""
-    return Launch(
-        "bwd.sum_groups",
-        row_domain(problem, DOT_ROWS, keys=True),
-        "flat",
-        (
-            load("dK_heads", "q", Per.QUERY, times=problem.group),
-            load("dV_heads", "q", Per.QUERY, times=problem.group),
-            store("dK", "q", Per.QUERY),
-            store("dV", "q", Per.QUERY),
-        ),
-        tensor_cores=False,
-    )

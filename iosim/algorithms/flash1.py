@@ -8,7 +8,17 @@ listing does, where the real kernel starts from zero.
 
 from __future__ import annotations
 
-from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.algorithms.common import (
+    attention_domain,
+    head_gradients,
+    load,
+    matrix,
+    resources,
+    row_domain,
+    row_vector,
+    store,
+    sum_groups,
+)
 from iosim.algorithms.registry import algorithm
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Launch, Per, tensors
@@ -82,7 +92,8 @@ def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Algorithm 4: for every key block K, V once; for every query block in it Q, O, dO, dQ, l, m in and dQ out.
 
-    With grouped heads the group's query heads write dK and dV in turn: counted per query head, as the listing does.
+    With grouped heads, which the listing does not have, dK and dV are written per query head and summed over the group
+    by one more launch.
     """
     letter = _letter(kernel)
     size = _intermediate_bytes(problem, kernel)
@@ -92,6 +103,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     held = [matrix(problem, n, "input") for n in ("Q", "K", "V", "O", "dO")]
     held += [row_vector(problem, n, "input") for n in ("l", "m")]
     held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    held += head_gradients(problem)
+    dk, dv = ("dK_heads", "dV_heads") if problem.group > 1 else ("dK", "dV")
     if not same:
         held.append(matrix(problem, "dQ_acc", "temp", element_bytes=size))
     accesses: list[Access] = [
@@ -107,7 +120,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     ]
     if not same:
         accesses.append(store("dQ", "q", Per.QUERY))
-    accesses += [store("dK", "k", Per.KEY), store("dV", "k", Per.KEY)]
+    accesses += [store(dk, "k", Per.KEY), store(dv, "k", Per.KEY)]
     main = Launch(
         "bwd.main",
         attention_domain(problem, kernel.backward_tile or kernel.tile),
@@ -120,5 +133,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         stages=kernel.tile.stages,
     )
     fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
-    return Chain(tensors(held), (*fill, main), kernel.notes)
+    after = (sum_groups(problem),) if problem.group > 1 else ()
+    return Chain(tensors(held), (*fill, main, *after), kernel.notes)
 

@@ -20,13 +20,15 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The fill and the one launch.
 
     Raises:
-        InputError: a backward pass, a mask, another type than fp32, grouped heads, or a length that is not a multiple
-            of the tile: the kernel has none of these.
+        InputError: a backward pass, a mask, dropout, another type than fp32, grouped heads, or a length that is not a
+            multiple of the tile: the kernel has none of these.
     """
     if problem.passes != "fwd":
         raise InputError(f"pass '{problem.passes}' is not possible with kernel 'minimal': it has a forward only")
     if problem.mask != "none":
         raise InputError(f"mask '{problem.mask}' is not possible with kernel 'minimal': it has no mask")
+    if problem.dropout:
+        raise InputError(f"dropout {problem.dropout} is not possible with kernel 'minimal': it has none")
     if problem.dtype not in ("fp32", "tf32"):
         raise InputError(f"dtype '{problem.dtype}' is not possible with kernel 'minimal'; accepted: fp32")
     if problem.group != 1:

@@ -9,6 +9,7 @@ of them run is the kernel's option `passes`, in order, out of:
     dropout   P with a mask of one byte an element, kept for the backward
 
 Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dQ = dS K, dK = dS^T Q, with the passes undone in reverse.
+With grouped heads dK and dV are made per query head and summed over the group by one more launch.
 Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
 (aten/src/ATen/native/cuda/SoftMax.cu).
 A naive product computes every pair: masks save nothing.
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.common import load, matrix, row_domain, score_matrix, store
+from iosim.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
 from iosim.algorithms.registry import algorithm
 from iosim.errors import InputError
 from iosim.kernel import Kernel
@@ -201,7 +202,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
     b.hold(*(replace(_scores(b, n, 1 if n == "dropout_mask" else None), role="input") for n in kept))
     b.hold(*(matrix(problem, n, "output") for n in ("dV", "dQ", "dK")))
-    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", "dV", problem.d_v)
+    b.hold(*head_gradients(problem))
+    tail = "_heads" if problem.group > 1 else ""
+    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.d_v)
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.d_v)
     grad = "dP"
     if dropped:
@@ -225,5 +228,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", "output"))
     else:
         b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
-    b.product_over_queries("bwd.dk", scores, "Q", "dK", problem.head_dim)
+    b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
+    if tail:
+        b.launches.append(sum_groups(problem))
     return b.chain()

@@ -13,6 +13,7 @@ from iosim.launch import Order, Schedule, Scheduler
 from iosim.problem import AttentionProblem
 
 MAX_SPLITS = 128
+MAX_SPLIT_ROWS = 1 << 24
 SPLIT_EFFICIENCY = 0.85
 FEW_TILES = 0.8
 
@@ -51,10 +52,7 @@ def splits(
 ) -> tuple[int, bool]:
     """(number of splits, whether the split kernel's tiles are used)."""
     if asked is not None:
-        if isinstance(asked, bool) or asked < 1:
-            raise InputError(f"--splits {asked} is out of range; accepted: 1 or more")
-        if asked > 1 and data["algorithm"] != "flash":
-            raise InputError(f"--splits {asked}: kernel {data['name']} does not split its keys")
+        _check_splits(data, problem, asked)
         return asked, asked > 1 and "split_tile" in data
     if "split_tile" not in data or not problem.forward or problem.dropout > 0 or problem.passes != "fwd":
         return 1, False
@@ -74,6 +72,22 @@ def splits(
     if rule == "cudnn" and problem.seq_q == 1:
         return cudnn_splits(tiles, key_blocks, 2 * sms), True
     return 1, False
+
+
+def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
+    if isinstance(asked, bool) or asked < 1:
+        raise InputError(f"--splits {asked} is out of range; accepted: 1 or more")
+    if asked == 1:
+        return
+    if data["algorithm"] != "flash":
+        raise InputError(f"--splits {asked}: kernel {data['name']} does not split its keys; accepted: 1")
+    if not problem.forward:
+        raise InputError(f"--splits {asked} contradicts --pass {problem.passes}: only a forward splits its keys; "
+                         "accepted: 1")  # fmt: skip
+    rows = problem.batch * problem.heads * problem.seq_q
+    if rows > MAX_SPLIT_ROWS:
+        raise InputError(f"--splits {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
+                         "rows (batch x heads x tokens)")  # fmt: skip
 
 
 def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from iosim.catalog import choices
 from iosim.catalog.loader import Entry, entry
@@ -12,7 +13,12 @@ from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Spill, Tile
 from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem import MAX_SIZE, AttentionProblem
+
+MAX_REGISTERS = 255
+MAX_BLOCKS = 1 << 22
+
+Word = TypeVar("Word", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ def resolve(
         notes=notes + choices.notes(data, problem, compiled),
     )
     kernel = choices.tile(data, kernel, problem, profile)
-    return _apply(kernel, overrides, profile)
+    return _apply(kernel, problem, overrides, profile)
 
 
 def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
@@ -179,29 +185,48 @@ def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProf
     return _tile(tile_row(data, "backward_tile", problem, profile, width), data.get("backward", {}))
 
 
-def _apply(kernel: Kernel, over: Overrides, profile: HardwareProfile) -> Kernel:
+def _word(words: type[Word], option: str, value: str) -> Word:
+    try:
+        return words(str(value).strip().lower())
+    except ValueError:
+        raise InputError(f"{option} '{value}' is not known; accepted: {', '.join(words)}") from None
+
+
+def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
+    """Refuse a tile by hand that cuts the queries into more blocks than are counted in fractions of a second."""
+    least = -(-problem.seq_q // MAX_BLOCKS)
+    if tile.block_q < least:
+        raise InputError(f"--tile {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
+
+
+def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: HardwareProfile) -> Kernel:
     """The kernel with the user's settings, and its persistent grid."""
     tile = kernel.tile
     by_hand = over.tile is not None or over.warps is not None or over.stages is not None
     if by_hand:
         block_q, block_k = over.tile or (tile.block_q, tile.block_k)
-        tile = Tile(block_q, block_k, over.warps or tile.warps, over.stages or tile.stages)
+        warps = tile.warps if over.warps is None else over.warps
+        tile = Tile(block_q, block_k, warps, tile.stages if over.stages is None else over.stages)
+        _check_blocks(problem, tile)
         kernel = replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None)
         if kernel.threads is not None and over.warps is not None:
             kernel = replace(kernel, threads=None)
     schedule = kernel.schedule
-    try:
-        schedule = replace(
-            schedule,
-            order=schedule.order if over.order is None else Order(over.order),
-            heavy_first=schedule.heavy_first if over.heavy_first is None else over.heavy_first,
-            section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
-            direction=schedule.direction if over.direction is None else Direction(over.direction),
-            scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
-        )
-    except ValueError as error:
-        raise InputError(f"{error}; accepted: orders {', '.join(Order)}, directions {', '.join(Direction)}, "
-                         f"schedulers {', '.join(Scheduler)}") from None  # fmt: skip
+    schedule = replace(
+        schedule,
+        order=schedule.order if over.order is None else _word(Order, "--order", over.order),
+        heavy_first=schedule.heavy_first if over.heavy_first is None else over.heavy_first,
+        section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
+        direction=schedule.direction if over.direction is None else _word(Direction, "--direction", over.direction),
+        scheduler=schedule.scheduler if over.scheduler is None else _word(Scheduler, "--scheduler", over.scheduler),
+    )
+    for option, value, low, high in (
+        ("--section-heads", over.section_heads, 0, MAX_SIZE),
+        ("--registers", over.registers, 1, MAX_REGISTERS),
+        ("--smem", over.shared_memory_bytes, 0, MAX_SIZE),
+    ):
+        if value is not None and not low <= value <= high:
+            raise InputError(f"{option} {value} is out of range; accepted: {low} to {high}")
     kernel = replace(
         kernel,
         schedule=schedule,

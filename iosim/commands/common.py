@@ -27,6 +27,27 @@ def whole(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def signed(text: str) -> int:
+    """argparse type for a whole number of either sign, k and m allowed."""
+    from iosim.units import size
+
+    try:
+        return -size(text[1:], "value") if text.startswith("-") else size(text, "value")
+    except InputError:
+        raise argparse.ArgumentTypeError(f"value '{text}' is no whole number such as 128 or -4k") from None
+
+
+def fraction(text: str) -> float:
+    """argparse type for a probability."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"value '{text}' is out of range; accepted: 0 <= P < 1")
+    return value
+
+
 def add_problem_options(parser: argparse.ArgumentParser, *, lists: bool = True) -> None:
     """--batch, --heads, ... as the field spells them; --seq-len takes lists and ranges."""
     g = parser.add_argument_group("problem")
@@ -43,8 +64,8 @@ def add_problem_options(parser: argparse.ArgumentParser, *, lists: bool = True) 
     g.add_argument("--output-dtype", metavar="DTYPE", help="type of O (default: --dtype; bf16 for fp8)")
     g.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
     g.add_argument("--window", type=whole, metavar="W", help="keep keys 0 <= i - j <= W")
-    g.add_argument("--offset", type=int, metavar="N", help="key that faces query 0 (default: seq_k - seq_q)")
-    g.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout probability (default 0)")
+    g.add_argument("--offset", type=signed, metavar="N", help="key that faces query 0 (default: seq_k - seq_q)")
+    g.add_argument("--dropout", type=fraction, default=0.0, metavar="P", help="dropout probability (default 0)")
     g.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd, bwd or fwd+bwd (default fwd)")
     g.add_argument("--layout", default="bhsd", help="bhsd or bshd: heads before or after the sequence")
 
@@ -81,7 +102,7 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     from iosim.units import sizes
 
     if args.causal and args.window is not None:
-        raise InputError("--causal contradicts --window: a window is causal already; give one of them")
+        raise InputError(f"--causal contradicts --window {args.window}: a window is causal already; give one of them")
     mask = "window" if args.window is not None else "causal" if args.causal else "none"
     return [
         AttentionProblem(
@@ -150,7 +171,9 @@ def emit(text: str, out: str | None) -> None:
         InputError: the file cannot be written.
     """
     if out is None:
-        sys.stdout.write(text)
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
         return
     from iosim.files import write_whole
 

@@ -6,11 +6,12 @@ import argparse
 from typing import Any
 
 from iosim.commands import common
+from iosim.errors import InputError
 
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list and show the catalog of kernels")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
     listing = actions.add_parser("list", help="all kernels")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="a kernel's tiles, order, and where they come from")
@@ -23,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
     from iosim.catalog import entry, entry_names
 
     if args.action == "show":
+        if args.name.strip().lower() == "sdpa":
+            raise InputError("NAME 'sdpa' is no kernel but PyTorch's choice among them for a problem and a GPU; "
+                             f"accepted: {', '.join(entry_names())}")  # fmt: skip
         common.emit(common.json_text({"schema": 1, "kernel": dict(entry(args.name))}), args.out)
         return 0
     rows = []

@@ -6,11 +6,12 @@ import argparse
 from typing import Any
 
 from iosim.commands import common
+from iosim.errors import InputError
 
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser("profiles", help="list, show and check hardware profiles")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
     listing = actions.add_parser("list", help="all shipped profiles")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="every number of a profile, with its source")
@@ -75,4 +76,7 @@ def _check(args: argparse.Namespace) -> int:
         common.emit(common.json_text({"schema": 1, "file": args.file, "problems": found}), args.out)
     else:
         common.emit("".join(f"{line}\n" for line in found) or f"{args.file}: no problems\n", args.out)
-    return 2 if found else 0
+    if found:
+        wrong = "1 problem" if len(found) == 1 else f"{len(found)} problems"
+        raise InputError(f"profile file '{args.file}' has {wrong}, as listed; docs/profiles.md shows what is accepted")
+    return 0

@@ -19,6 +19,7 @@ from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Tensor
 from iosim.problem import AttentionProblem
 
 MAX_ELEMENTS = 1 << 27
+ROW_STATISTICS = ("LSE", "l", "m", "D")
 Indices = npt.NDArray[np.int64]
 
 
@@ -42,6 +43,18 @@ def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
     if tensor.element_bytes not in by_width:
         raise ExecutionError(f"tensor {tensor.name} has {tensor.element_bytes} bytes an element: no known format")
     return by_width[tensor.element_bytes]
+
+
+def check_size(chain: Chain) -> None:
+    """Refuse what would not fit.
+
+    Raises:
+        InputError: the tensors, or the pairs of a head, are more than `MAX_ELEMENTS`.
+    """
+    tensors = sum(t.elements for t in chain.tensors.values())
+    largest = max([tensors, *(x.domain.rows * x.domain.seq_k for x in chain.launches)])
+    if largest > MAX_ELEMENTS:
+        raise InputError(f"a problem of {largest} elements is too large to execute; accepted: up to {MAX_ELEMENTS}")
 
 
 def whole_sectors(n_bytes: int) -> int:
@@ -80,9 +93,6 @@ class Memory:
     """The arrays of a chain. `given` fills tensors by name, in the shape [batch, heads, rows, cols] or without cols."""
 
     def __init__(self, chain: Chain, problem: AttentionProblem, given: Mapping[str, npt.ArrayLike]) -> None:
-        total = sum(t.elements for t in chain.tensors.values())
-        if total > MAX_ELEMENTS:
-            raise InputError(f"a problem of {total} elements is too large to execute; accepted: up to {MAX_ELEMENTS}")
         self.tensors = chain.tensors
         self.formats = {name: storage_format(t, problem) for name, t in chain.tensors.items()}
         self.arrays: dict[str, Array] = {}
@@ -99,15 +109,16 @@ class Memory:
             self.written.add(name)
 
     def array(self, name: str) -> Array:
-        """A tensor without its split copies, as [batch, heads, rows, cols], or [batch, heads, rows] for a vector."""
+        """A tensor as [batch, heads, rows, cols], or [batch, heads, rows] for a row statistic."""
         whole = self.arrays[name][0]
-        return whole[..., 0] if self.tensors[name].is_vector else whole
+        return np.asarray(whole[..., 0] if name in ROW_STATISTICS else whole, dtype=np.float64)
 
     def read(self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices) -> Array:
         """The tile of the access at query rows `q` and key rows `k`."""
         if tensor.name not in self.written:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
-        return self.arrays[tensor.name][self._index(tensor, access, domain, spot, q, k)]
+        tile = self.arrays[tensor.name][self._index(tensor, access, domain, spot, q, k)]
+        return np.asarray(tile, dtype=np.float64)
 
     def write(
         self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array,
@@ -118,7 +129,7 @@ class Memory:
         held = self.arrays[tensor.name]
         if held[index].shape != values.shape:
             raise ExecutionError(f"a tile of {tensor.name} has shape {held[index].shape}, not {values.shape}")
-        if not add and tensor.heads < domain.heads and domain.pack == 1:
+        if not add and (tensor.heads < domain.heads or tensor.batch < domain.batch):
             raise ExecutionError(f"several heads of the grid store over each other in {tensor.name}")
         held[index] = round_to(held[index] + values if add else values, self.formats[tensor.name])
         self.written.add(tensor.name)

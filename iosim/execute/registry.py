@@ -19,8 +19,8 @@ class ExecutionError(RuntimeError):
 class Body:
     """What one work tile computes, hook by hook. One instance a work tile; state lives in its attributes ("on chip").
 
-    An "outer" of q, q,split or k calls begin, pair at each visited pair, end. The combine of splits (outer q, accesses
-    per split) calls `split` once a split before the pairs. "head" calls begin and end around each key block, pair
+    An "outer" of q, q,split or k calls begin, pair at each visited pair, end. The combine of splits (outer q, a domain
+    with splits) calls `split` once a split before the pairs. "head" calls begin and end around each key block, pair
     inside, and `finish_query` after the last visit of a query block (or once, if there is none).
     "flat" and "qk" call pair alone.
     """

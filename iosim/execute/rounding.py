@@ -34,5 +34,5 @@ def round_to(values: npt.ArrayLike, name: str) -> Array:
     unit = np.ldexp(1.0, exponent - kind.significand_bits)
     rounded = np.rint(exact / unit) * unit
     limit = kind.max_finite
-    beyond = np.sign(rounded) * (limit if kind.name == "fp8" else np.inf)
+    beyond = np.copysign(limit if kind.name == "fp8" else np.inf, rounded)
     return np.asarray(np.where(np.abs(rounded) > limit, beyond, rounded), dtype=np.float64)

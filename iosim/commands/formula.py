@@ -1,0 +1,279 @@
+"""`iosim formula`: a kernel's SM<->L2 bytes in closed form, in symbols or with numbers put in, and their limit."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+from iosim.errors import InputError
+
+if TYPE_CHECKING:
+    from iosim.kernel import Kernel
+    from iosim.problem import AttentionProblem
+    from iosim.symbolic import Formula
+
+DEFAULT_GPU = "a100"
+STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_len": 4096, "head_dim": 128}
+"""Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
+SIZES = {
+    "batch": "batch", "heads": "heads", "kv_heads": "kv_heads", "seq_len": "seq_q", "seq_len_k": "seq_k",
+    "head_dim": "head_dim", "head_dim_v": "head_dim_v", "window": "window", "offset": "offset", "splits": "splits",
+}  # fmt: skip
+"""Option -> size of the problem or kernel."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "formula", help="SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"
+    )
+    parser.add_argument(
+        "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
+    )
+    g = parser.add_argument_group("sizes; those not given stay symbols")
+    for name, what in (
+        ("--batch", "sequences"), ("--heads", "query heads"), ("--kv-heads", "key/value heads"),
+        ("--seq-len", "query tokens"), ("--seq-len-k", "key tokens"), ("--head-dim", "columns of Q and K"),
+        ("--head-dim-v", "columns of V and O"), ("--splits", "parts of the keys"),
+    ):  # fmt: skip
+        g.add_argument(name, type=common.whole, metavar="N", help=what)
+    g.add_argument("--tile", metavar="QxK", help="query rows x key rows, such as 128x64")
+    g.add_argument("--dtype", help="fp32, tf32, fp16, bf16 or fp8")
+    m = parser.add_argument_group("what is computed")
+    m.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
+    m.add_argument("--window", type=common.whole, metavar="W", help="keep keys 0 <= i - j <= W")
+    m.add_argument("--offset", type=int, metavar="N", help="key that faces query 0 (default: seq_k - seq_q)")
+    m.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout probability (default 0)")
+    m.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd, bwd or fwd+bwd (default fwd)")
+    m.add_argument("--layout", default="bhsd", help="bhsd or bshd: heads before or after the sequence")
+    m.add_argument("--gpu", metavar="NAME", help=f"GPU for which a library kernel chooses (default {DEFAULT_GPU})")
+    parser.add_argument("--latex", action="store_true", help="formulas as LaTeX instead of text")
+    common.add_output_options(parser, ("table", "json", "csv", "md"))
+    parser.set_defaults(run=run)
+
+
+def _problem(args: argparse.Namespace) -> AttentionProblem:
+    """The problem at which the formula is derived: what was given, and stand-ins."""
+    from iosim.problem import AttentionProblem
+
+    if args.causal and args.window is not None:
+        raise InputError("--causal contradicts --window: a window is causal already; give one of them")
+    size = {n: getattr(args, n) if getattr(args, n) is not None else v for n, v in STAND_INS.items()}
+    if args.heads is None and args.kv_heads is not None:
+        size["heads"] = 4 * args.kv_heads
+    dtype = args.dtype or ("fp32" if args.name == "minimal" else "fp16")
+    return AttentionProblem(
+        batch=size["batch"], heads=size["heads"], kv_heads=args.kv_heads, seq_q=size["seq_len"], seq_k=args.seq_len_k,
+        head_dim=size["head_dim"], head_dim_v=args.head_dim_v, dtype=dtype, dropout=args.dropout, passes=args.passes,
+        mask="window" if args.window is not None else "causal" if args.causal else "none", window=args.window,
+        offset=args.offset, layout=args.layout,
+    )  # fmt: skip
+
+
+def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel, bool]:
+    """(the kernel, whether its tile is a choice rather than a symbol)."""
+    from iosim.algorithms import algorithms
+    from iosim.kernel import Kernel, Tile
+
+    tile = None if args.tile is None else Tile.parse(args.tile)
+    if args.name in algorithms() and args.gpu is None:
+        if args.splits is not None and (args.splits < 1 or args.name != "flash"):
+            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash takes 1 or more")
+        stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
+        return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
+    from iosim.catalog import Overrides, resolve
+    from iosim.hardware import load_profile
+
+    chosen = None if tile is None else (tile.block_q, tile.block_k)
+    profile = load_profile(args.gpu or DEFAULT_GPU)
+    return resolve(args.name, problem, profile, Overrides(tile=chosen, splits=args.splits)), True
+
+
+def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int]:
+    """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
+    names = {size for option, size in SIZES.items() if getattr(args, option) is not None}
+    if "seq_q" in names and ("seq_k" in names or args.seq_len_k is None):
+        names |= {"seq", "seq_k"}
+    if "heads" in names:
+        names |= {"kv_heads", "group"}
+    if args.dtype is not None:
+        names |= {"element_bytes", "output_bytes"}
+    if tile:
+        names |= {"block_q", "block_k", "backward_block_q", "backward_block_k", "splits"}
+    return {name: value for name, value in made.values.items() if name in names}
+
+
+def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str, Any]:
+    """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
+    import sympy as sp
+
+    from iosim.limits import leading
+    from iosim.symbolic import SYMBOLS, symbol
+    from iosim.theory import bound
+
+    kind = "standard" if kernel.algorithm in ("naive", "math") else "flash"
+    term = bound(kind if problem.forward else f"{kind}_backward")
+    first = leading(made.total(), made.values)
+    memory, d = sp.Symbol("M", positive=True), symbol("head_dim")
+    blocks = {symbol(n): memory / (4 * d) for n in SYMBOLS if "block_" in n}
+    theta = leading(term.expression())
+    if "seq" not in made.values:
+        theta = theta.subs(symbol("seq") ** 2, symbol("seq_q") * symbol("seq_k"))
+    heads = symbol("heads") if "heads" in made.values else symbol("group") * symbol("kv_heads")
+    element = sp.Integer(made.fixed["element_bytes"]) if "element_bytes" in made.fixed else symbol("element_bytes")
+    ratio = sp.simplify(first.subs(blocks) / (symbol("batch") * heads * element * theta))
+    ratio = sp.factor_terms(sp.expand(ratio))
+    return {"leading": first, "term": term, "ratio": ratio, "blocks": "M/(4*d)", "tiled": kind == "flash"}
+
+
+class _Writer:
+    """Writes formulas with the given numbers put in and the numbers of blocks under names of their own."""
+
+    def __init__(self, made: Formula, given: dict[str, int]) -> None:
+        import sympy as sp
+
+        from iosim.symbolic import symbol
+
+        self.numbers = {symbol(name): value for name, value in given.items()}
+        self.blocks: dict[Any, tuple[Any, str]] = {}
+        for axis, what in (("q", "query"), ("k", "key")):
+            rows = "seq" if "seq" in made.values else f"seq_{axis}"
+            count = sp.ceiling(symbol(rows) / symbol(f"block_{axis}")).subs(self.numbers)
+            if not count.is_Integer:
+                self.blocks[count] = sp.Symbol(f"n_{axis}", integer=True), f"{what} blocks, {self.text(count)}"
+        self.used: set[Any] = set()
+
+    def _put(self, expression: Any) -> Any:
+        made = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
+        self.used |= made.free_symbols
+        return made
+
+    @staticmethod
+    def text(expression: Any) -> str:
+        return str(expression).replace("ceiling(", "ceil(").replace("**", "^")
+
+    def formula(self, expression: Any) -> dict[str, str]:
+        import sympy as sp
+
+        made = self._put(expression)
+        return {"text": self.text(made), "latex": str(sp.latex(made))}
+
+    def entry(self, expression: Any) -> dict[str, Any]:
+        """A formula with its number, None where a symbol is left."""
+        number = expression.subs(self.numbers)
+        return {**self.formula(expression), "bytes": int(number) if number.is_Integer else None}
+
+    def condition(self, relation: Any) -> str:
+        import sympy as sp
+
+        sign = {sp.Eq: "=", sp.Ne: "!="}.get(type(relation))
+        if sign is None:
+            return self.text(relation)
+        left = relation.lhs
+        shown = f"{left.args[0]} mod {left.args[1]}" if isinstance(left, sp.Mod) else self.text(left)
+        return f"{shown} {sign} {self.text(relation.rhs)}"
+
+
+def describe(args: argparse.Namespace) -> dict[str, Any]:
+    """What the command says, as the JSON's `formula` object."""
+    from iosim.symbolic import SYMBOLS, derive, symbol
+
+    problem = _problem(args)
+    kernel, chosen = _kernel(args, problem)
+    made = derive(problem, kernel)
+    given = _given(args, made, chosen)
+    limit = _theta(problem, kernel, made)
+    write = _Writer(made, given)
+    rows = [
+        {"launch": r.launch, "tensor": r.tensor, "direction": r.direction, **write.entry(r.bytes)} for r in made.traffic
+    ]
+    totals = {way: write.entry(made.total(way)) for way in ("read", "write")}
+    names: list[dict[str, Any]] = [{"symbol": str(name), "meaning": text, "value": None}
+             for name, text in write.blocks.values() if name in write.used]  # fmt: skip
+    occurring = set().union(*(r.bytes.free_symbols for r in made.traffic)) | limit["leading"].free_symbols
+    names += [
+        {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": given.get(n, made.fixed.get(n))}
+        for n in SYMBOLS if n in made.values and (symbol(n) in occurring or n in made.fixed)
+    ]  # fmt: skip
+    return {
+        "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
+        "pass": problem.passes, "traffic": rows, "totals": totals,
+        "leading": {"text": write.text(limit["leading"]), "latex": _latex(limit["leading"])},
+        "theta": {
+            "source": limit["term"].source, "text": limit["term"].text, "latex": limit["term"].latex,
+            "blocks": limit["blocks"] if limit["tiled"] else None,
+            "ratio": {"text": write.text(limit["ratio"]), "latex": _latex(limit["ratio"])},
+        },
+        "symbols": names,
+        "conditions": [write.condition(c) for c in made.substitute(given).conditions],
+    }  # fmt: skip
+
+
+def _latex(expression: Any) -> str:
+    import sympy as sp
+
+    return str(sp.latex(expression))
+
+
+def _limit_text(found: dict[str, Any], key: str) -> str:
+    theta = found["theta"]
+    blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
+    return f"leading term{blocks} / ({theta['text']} elements a head, {theta['source']}) = {theta['ratio'][key]}"
+
+
+def _table(found: dict[str, Any], key: str) -> str:
+    lines = [f"{found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2", ""]
+    launch = None
+    rows = found["traffic"] + [
+        {"launch": "all launches", "tensor": "total", "direction": way, **entry}
+        for way, entry in found["totals"].items()
+    ]
+    wide = max(len(r["tensor"]) for r in rows)
+    for r in rows:
+        if r["launch"] != launch:
+            launch = r["launch"]
+            lines.append(launch)
+        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
+        formula = r[key] if r["bytes"] is None else number
+        lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
+    lines += ["", f"leading term: {found['leading'][key]}", _limit_text(found, key), "", "where"]
+    for s in found["symbols"]:
+        value = "" if s["value"] is None else f" = {s['value']:,}"
+        lines.append(f"  {s['symbol']}{value}: {s['meaning']}")
+    if "FloorSum(" in "".join(r["text"] for r in rows):
+        lines.append("  ClippedFloorSum(n, m, a, b, h): sum over 0 <= i < n of min(h, max(0, floor((a i + b) / m)))")
+    if found["conditions"]:
+        lines.append("holds where " + " and ".join(found["conditions"]))
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(found: dict[str, Any], latex: bool) -> str:
+    def cell(entry: dict[str, Any]) -> str:
+        return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
+
+    lines = [f"### {found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2", "",
+             "| launch | tensor | direction | formula | bytes |", "| --- | --- | --- | --- | ---: |"]  # fmt: skip
+    rows = found["traffic"] + [
+        {"launch": "all", "tensor": "total", "direction": way, **entry} for way, entry in found["totals"].items()
+    ]
+    for r in rows:
+        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
+        lines.append(f"| {r['launch']} | {r['tensor']} | {r['direction']} | {cell(r)} | {number} |")
+    lines += ["", f"Leading term: {cell(found['leading'])}", "", _limit_text(found, "text"), ""]
+    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in found["symbols"]]
+    return "\n".join(lines) + "\n"
+
+
+def run(args: argparse.Namespace) -> int:
+    found = describe(args)
+    key = "latex" if args.latex else "text"
+    if args.format == "json":
+        text = common.json_text({"schema": 1, "formula": found})
+    elif args.format == "csv":
+        text = common.csv_text(found["traffic"])
+    elif args.format == "md":
+        text = _markdown(found, args.latex)
+    else:
+        text = _table(found, key)
+    common.emit(text, args.out)
+    return 0

@@ -1,0 +1,69 @@
+"""`iosim report`: GPUs x kernels x sequence lengths as one HTML file and one Markdown file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from iosim.report.collect import Job, Progress
+
+PROGRESS_AFTER_S = 2.0
+LARGE_BYTES = 6_000_000
+"""About 200 predictions: plotly.js takes 4.8 MB of it."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "report", help="one HTML and one Markdown report over GPUs, kernels and sequence lengths"
+    )
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
+    common.add_problem_options(parser)
+    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay")
+    parser.add_argument("--format", choices=("both", "html", "md"), default="both", help="(default both)")
+    parser.add_argument("--out", "-o", default=".", metavar="PLACE",
+                        help="directory that exists, or name of the .html or .md file (default: report.html and "
+                        "report.md here)")  # fmt: skip
+    parser.set_defaults(run=run, seq_len="1k:64k:x2")
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.predictor import DEFAULT_METHOD
+    from iosim.report import ReportRequest, build, targets, write
+    from iosim.report.words import omission
+
+    targets(args.out, args.format)
+    request = ReportRequest.of(
+        tuple(args.gpu or ["a100"]), tuple(args.kernel or ["naive", "fa2"]), tuple(common.problems(args)),
+        l2_start=args.l2, method=args.method or DEFAULT_METHOD,
+    )  # fmt: skip
+    report = build(request, progress())
+    paths = write(report, args.out, args.format)
+    for path in paths:
+        print(f"{path}: {path.stat().st_size:,} bytes")
+    if any(path.stat().st_size > LARGE_BYTES for path in paths):
+        print("large for a mail or a web page: fewer GPUs, kernels or lengths make it smaller")
+    for left_out in report.omissions:
+        print(f"left out: {omission(left_out)}")
+    return 0
+
+
+def progress() -> Progress:
+    """A bar on standard error for work of more than two seconds, on a terminal only."""
+    from iosim.report.collect import no_progress
+
+    if not sys.stderr.isatty():
+        return no_progress
+    from tqdm import tqdm
+
+    def bar(jobs: Sequence[Job]) -> Iterable[Job]:
+        shown: Iterable[Job] = tqdm(jobs, desc="predicting", delay=PROGRESS_AFTER_S, leave=False)
+        return shown
+
+    return bar

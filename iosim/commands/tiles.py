@@ -1,0 +1,143 @@
+"""`iosim tiles`: the tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from iosim.tiles import TileCandidate, TileRanking
+
+DEFAULT_TOP = 10
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "tiles", help="tiles that fit a problem on a GPU, ranked by predicted time"
+    )
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
+    common.add_problem_options(parser)
+    g = parser.add_argument_group("tiles")
+    top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
+    g.add_argument("--top", type=common.whole, metavar="N", help=top)
+    g.add_argument("--rejected", action="store_true", help="list the rejected tiles, each with its reason")
+    unit = "what computes the products: mma.sync, or wgmma on cc 9.0 (default mma.sync)"
+    g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)
+    common.add_output_options(parser, ("table", "json", "csv", "md"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.errors import InputError
+    from iosim.tiles import pick_tiles
+
+    if args.top is not None and args.top < 1:
+        raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
+    made = [
+        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit)
+        for gpu in args.gpu or ["a100"]
+        for problem in common.problems(args)
+    ]
+    if args.format == "json":
+        text = common.json_text(as_json(made, args.top))
+    elif args.format == "csv":
+        text = as_csv(made, args.top, args.rejected)
+    else:
+        shown = [as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=args.format == "md") for r in made]
+        text = "\n".join(shown)
+    common.emit(text, args.out)
+    return 0
+
+
+def _asked(ranking: TileRanking) -> dict[str, Any]:
+    p = ranking.problem
+    return {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.n_seq_k}
+
+
+def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
+    """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
+
+    def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
+        return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
+
+    return {
+        "schema": 1,
+        "problems": [{"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
+        "tiles": entries("candidates", top),
+        "rejected": entries("rejected"),
+        "library": entries("library"),
+    }
+
+
+def as_csv(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> str:
+    """One row a tile; with `rejected` the rejected tiles instead."""
+    if rejected:
+        return common.csv_text(_asked(r) | t.to_dict() for r in rankings for t in r.rejected)
+    rows = []
+    for r in rankings:
+        for kind, group in (("tile", r.candidates[:top]), ("library", r.library)):
+            for c in group:
+                limits = " ".join(c.limited_by)
+                rows.append(_asked(r) | {"kind": kind} | c.to_dict() | {"limited_by": limits})
+    return common.csv_text(rows)
+
+
+def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
+    """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
+    p = ranking.problem
+    table = md_table if markdown else common.table_text
+    head = "### " if markdown else ""
+    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
+    out = [
+        f"{head}Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.n_seq_k} tokens, "
+        f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask}, {p.passes}\n",
+        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
+        "e: registers estimated\n",
+        table([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)]),
+    ]
+    if ranking.library:
+        out += ["Library kernels, with their own tiles\n", table([_row(c.kernel, c) for c in ranking.library])]
+    if rejected:
+        listed = [
+            {"tile": str(r.tile), "warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason}
+            for r in ranking.rejected
+        ]
+        out += ["Rejected\n", table(listed)]
+    return "\n".join(out)
+
+
+def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
+    from iosim.units import bytes_text, seconds_text
+
+    estimated = "e" if c.registers_source == "estimated" else ""
+    return {
+        "kernel" if isinstance(name, str) else "rank": name,
+        "tile": str(c.tile),
+        "warps": c.tile.warps,
+        "stages": c.tile.stages,
+        "time": seconds_text(c.time_s),
+        "bound by": c.bound_by,
+        "L2 read": bytes_text(c.l2_read_bytes),
+        "L2 written": bytes_text(c.l2_write_bytes),
+        "HBM": bytes_text(c.hbm_read_bytes + c.hbm_write_bytes),
+        "CTAs/SM": c.ctas_per_sm,
+        "occupancy": f"{c.occupancy:.0%}",
+        "limited by": " ".join(c.limited_by),
+        "waves": f"{c.waves:.2f}",
+        "shared memory": "-" if c.shared_memory_bytes is None else f"{c.shared_memory_bytes:,}",
+        "registers": f"{c.registers}{estimated}",
+    }
+
+
+def md_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A Markdown table with a header; the columns are those of the first row."""
+    if not rows:
+        return "nothing to show\n"
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(str(r[c]) for c in columns) + " |" for r in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,117 @@
+"""How long a grid of work tiles of unequal length keeps the SMs busy.
+
+Tiles are measured in steps (visited pairs of blocks); the caller says how many cycles a step takes when several CTAs
+share an SM. Tiles go to free slots in the launch's order. Which SM gets which CTA is taken as round robin; drift
+between CTAs and clusters are not treated.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.launch import Domain, Launch, Order, Schedule
+
+FloatArray = npt.NDArray[np.float64]
+
+TAIL_TILES_PER_SLOT = 4
+"""Tiles a slot that are scheduled one by one at the end of a grid; what comes before keeps all slots busy."""
+
+
+@dataclass(frozen=True)
+class Makespan:
+    """`cycles` from first to last CTA, `steps` that the busiest SM does in them, and `rounds` of tiles a slot."""
+
+    cycles: float
+    steps: float
+    rounds: float
+
+
+def steps_per_tile(domain: Domain, outer: str) -> FloatArray:
+    """Steps of each work tile of one (batch, head), in ascending order of blocks."""
+    visited = domain.visited
+    count = visited.count.astype(np.float64)
+    if outer == "k":
+        ends = np.zeros(domain.key_blocks_total + 1)
+        some = visited.count > 0
+        np.add.at(ends, visited.first[some], 1.0)
+        np.add.at(ends, visited.end[some], -1.0)
+        return np.asarray(np.cumsum(ends)[:-1])
+    if outer == "q,split":
+        return np.repeat(np.minimum(count, domain.key_blocks_per_split), domain.splits)
+    if outer == "head":
+        return np.array([count.sum()])
+    return count
+
+
+def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:
+    """Length of a launch whose tiles cost `tile_cycles` + steps x `step(CTAs on the SM)` cycles.
+
+    Args:
+        step: cycles in which each of n CTAs that share an SM does one step.
+        tile_cycles: cycles a tile takes besides its steps.
+    """
+    work = steps_per_tile(launch.domain, launch.outer)
+    heads = launch.domain.grid_heads
+    tiles, slots, longest = len(work) * heads, sms * ctas_per_sm, float(work.max(initial=0.0))
+    total = float(work.sum()) * heads
+    if tiles <= slots:
+        return _one_round(_tail(work, launch.schedule, heads, tiles), sms, step, tile_cycles)
+    if longest == float(work.min()):
+        rounds, rest = divmod(tiles, slots)
+        shared = -(-rest // sms)
+        cycles = rounds * (longest * step(ctas_per_sm) + tile_cycles)
+        cycles += longest * step(shared) + tile_cycles if rest else 0.0
+        return Makespan(cycles, longest * (rounds * ctas_per_sm + shared), rounds + (rest > 0))
+    even = total / slots
+    end = _greedy(launch.domain, launch.outer, launch.schedule, slots)
+    # In the tail SMs empty one after the other: half of its steps run beside the others, half alone.
+    cycles = even * step(ctas_per_sm) + (end - even) * (step(ctas_per_sm) + step(1)) / 2 + tile_cycles * tiles / slots
+    return Makespan(cycles, end * ctas_per_sm, tiles / slots)
+
+
+def _one_round(work: FloatArray, sms: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:
+    """All tiles are resident at once, round robin over the SMs; CTAs of an SM speed up as others end."""
+    layers = -(-len(work) // sms)
+    placed = np.zeros((layers, sms))
+    placed.ravel()[: len(work)] = work
+    placed = np.sort(placed, axis=0)
+    cycles, before = np.zeros(sms), np.zeros(sms)
+    for n in range(layers):
+        cycles += (placed[n] - before) * step(layers - n)
+        before = placed[n]
+    return Makespan(float(cycles.max()) + tile_cycles, float(placed.sum(axis=0).max()), 1.0)
+
+
+def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatArray:
+    """The last tiles of the grid in the order in which they start; `most` of them, or all."""
+    if schedule.heavy_first:
+        work = work[::-1]
+    if schedule.order is not Order.HEAD:
+        return np.tile(work, min(heads, -(-most // len(work))))[-most:]
+    section = schedule.section_heads or heads
+    parts: list[FloatArray] = []
+    left, found = heads, 0
+    while left > 0 and found < most:
+        width = (left % section or section) if left == heads else section
+        needed = -(-(most - found) // width)
+        parts.insert(0, np.repeat(work[max(0, len(work) - needed) :], width))
+        left, found = left - width, found + len(parts[0])
+    return np.concatenate(parts)[-most:]
+
+
+@lru_cache(maxsize=512)
+def _greedy(domain: Domain, outer: str, schedule: Schedule, slots: int) -> float:
+    """Steps until the last slot is done when each tile goes to the slot that is free first."""
+    work = steps_per_tile(domain, outer)
+    total = float(work.sum()) * domain.grid_heads
+    tail = _tail(work, schedule, domain.grid_heads, TAIL_TILES_PER_SLOT * slots)
+    free = [(total - float(tail.sum())) / slots] * slots
+    for steps in tail.tolist():
+        heapq.heapreplace(free, free[0] + steps)
+    return max(free)

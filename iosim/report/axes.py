@@ -1,0 +1,100 @@
+"""Axes, colours and marks of the plots: logarithmic axes with ticks in words, and one colour a series.
+
+Ticks are chosen here rather than by the browser, so that "1 GB" stands where 10^9 is and labels never collide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+COLOURS = ("#3574c2", "#d9772b", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
+"""Mid-tones that stand out on white and on dark ground alike."""
+NEUTRAL = "#8b8f98"
+SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-up", "▲"),
+           ("triangle-down", "▼"), ("x", "✖"), ("star", "★"), ("hexagon", "⬢"))  # fmt: skip
+MOST_TICKS = 6
+TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
+"""Factors of powers of ten that may carry ticks, the finest first."""
+
+
+def colour(n: int) -> str:
+    """Colour of the n-th series."""
+    return COLOURS[n % len(COLOURS)]
+
+
+def symbol(n: int) -> tuple[str, str]:
+    """plotly's name of the n-th series' marker, and the character that looks like it."""
+    return SYMBOLS[n % len(SYMBOLS)]
+
+
+def length_text(n: int) -> str:
+    """4096 -> "4k", 1048576 -> "1M", 1000 -> "1000"."""
+    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
+        if n % size == 0:
+            return f"{n // size}{unit}"
+    return str(n)
+
+
+def log_range(values: Iterable[float]) -> list[float]:
+    """Exponents of ten around the positive ones of `values`, with a margin."""
+    logs = [math.log10(v) for v in values if v > 0] or [0.0]
+    low, high = min(logs), max(logs)
+    margin = max(0.06 * (high - low), 0.12)
+    return [round(low - margin, 4), round(high + margin, 4)]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two exponents of ten: the finest of four sets that is not too many."""
+    first, last = math.floor(low), math.ceil(high)
+    for factors in TICKS:
+        found = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
+        found = [v for v in found if low <= math.log10(v) <= high]
+        if len(found) <= MOST_TICKS:
+            return found
+    step = -(-len(found) // MOST_TICKS)
+    return [v for v in found if round(math.log10(v)) % step == 0]
+
+
+def log_axis(values: Iterable[float], title: str, text: Callable[[float], str]) -> dict[str, Any]:
+    """A logarithmic axis over the positive ones of `values`, its ticks written by `text`."""
+    ends = log_range(values)
+    ticks = _ticks(*ends)
+    return {
+        "type": "log", "range": ends, "tickvals": ticks, "ticktext": [text(t) for t in ticks],
+        "title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False,
+    }  # fmt: skip
+
+
+def length_axis(lengths: Sequence[int]) -> dict[str, Any]:
+    """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
+    axis = log_axis(lengths, "sequence length N (tokens)", str)
+    step = -(-len(lengths) // MOST_TICKS)
+    shown = list(lengths)[::-1][::step][::-1]
+    return {**axis, "tickvals": shown, "ticktext": [length_text(n) for n in shown]}
+
+
+def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A plot's layout without title and legend: the page prints those."""
+    return {"xaxis": x, "yaxis": y, "margin": {"l": 8, "r": 12, "t": 10, "b": 8}, "showlegend": False,
+            "hovermode": "closest", **more}  # fmt: skip
+
+
+def line(
+    name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, *, mode: str = "lines+markers"
+) -> dict[str, Any]:
+    """A series with the colour and the marker of the n-th."""
+    return {
+        "type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), "text": list(hover),
+        "hovertemplate": "%{text}<extra></extra>", "line": {"color": colour(n), "width": 1.8},
+        "marker": {"color": colour(n), "symbol": symbol(n)[0], "size": 7},
+    }  # fmt: skip
+
+
+def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) -> dict[str, Any]:
+    """A grey line without markers: a bound, a ceiling, a capacity."""
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": [hover] * len(x),
+        "hovertemplate": "%{text}<extra></extra>", "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},
+    }  # fmt: skip

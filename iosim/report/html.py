@@ -1,0 +1,186 @@
+"""The report as one HTML file: text, tables, plotly.js and its data, and nothing fetched from anywhere.
+
+The page is complete without JavaScript but for the plots; it forbids itself the network by its own policy.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from iosim.report import words
+from iosim.report.model import COMMANDS, Cell, Column, Figure, Panel, Report, Series, Table
+
+_STATIC = Path(__file__).resolve().parent / "static"
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_EXACT_IN_JAVASCRIPT = 1 << 53
+
+
+def render(report: Report) -> str:
+    """The whole file."""
+    title = escape(report.title)
+    return "\n".join([
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title>",
+        '<link rel="icon" href="data:,">',
+        f"<style>\n{_static('report.css')}</style>",
+        "</head>",
+        "<body>",
+        f"<header><h1>{title}</h1>\n<p>{_text(words.subject(report))}</p></header>",
+        _contents(report),
+        "<main>",
+        _about(report),
+        *(_figure(figure, n) for n, figure in enumerate(report.figures, 1)),
+        _closing(report),
+        "</main>",
+        f'<script type="application/json" id="report-data">{_json(_data(report))}</script>',
+        f"<script>{plotly_js()}</script>",
+        f"<script>\n{_static('report.js')}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ])  # fmt: skip
+
+
+@cache
+def plotly_js() -> str:
+    """The plotly.js that the installed plotly package carries."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _static(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+def _text(text: str) -> str:
+    """Escaped, with an arrow where plain text has "<->"."""
+    return escape(text.replace("<->", "↔"))
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand in a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _data(report: Report) -> dict[str, Any]:
+    tables = {"summary": report.summary, **{f.id: f.table for f in report.figures}}
+    return {
+        "panels": {p.id: {"data": p.data, "layout": _arrows(p.layout)} for f in report.figures for p in f.panels},
+        "tables": {name: _table_data(table) for name, table in tables.items()},
+        "commands": report.commands,
+    }
+
+
+def _arrows(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _arrows(v) for k, v in value.items()}
+    return value.replace("<->", "↔") if isinstance(value, str) else value
+
+
+def _table_data(table: Table) -> dict[str, Any]:
+    rows = [[str(v) if isinstance(v, int) and abs(v) >= _EXACT_IN_JAVASCRIPT else v for v in row] for row in table.rows]
+    return {"columns": [c.key for c in table.columns], "rows": rows}
+
+
+def _contents(report: Report) -> str:
+    items = ['<li><a href="#summary">Summary</a></li>']
+    items += ['<li><a href="#left-out">Left out</a></li>'] if report.omissions else []
+    items += [f'<li><a href="#{f.id}">{n}. {_text(f.title)}</a></li>' for n, f in enumerate(report.figures, 1)]
+    items += ['<li><a href="#notes">Notes</a></li>'] if report.notes else []
+    items += ['<li><a href="#command-lines">Command lines</a></li>']
+    return f'<nav aria-label="Contents"><ul>{"".join(items)}</ul></nav>'
+
+
+def _about(report: Report) -> str:
+    parts = [
+        f"<p>{_text(words.LEVELS)}</p>\n<p>{_text(words.EXACT)}</p>",
+        "<noscript><p>The plots need JavaScript; the tables below hold every number of theirs.</p></noscript>",
+        '<section id="summary"><h2>Summary, at the longest sequence</h2>',
+        f"{_table(report.summary)}\n{_button('summary')}</section>",
+    ]
+    if report.omissions:
+        items = "".join(f"<li>{_text(words.omission(o))}</li>" for o in report.omissions)
+        parts.append(f'<section id="left-out"><h2>Left out</h2><ul>{items}</ul></section>')
+    return "\n".join(parts)
+
+
+def _button(table: str) -> str:
+    return f'<button type="button" class="download" data-table="{table}">Download CSV</button>'
+
+
+def _figure(figure: Figure, number: int) -> str:
+    legend = "".join(
+        f'<button type="button" class="series" aria-pressed="true" data-series="{escape(s.name)}">'
+        f"{_swatch(s)} {_text(s.name)}</button>"
+        for s in figure.legend
+    )
+    left_out = "".join(f"<li>{_text(line)}</li>" for line in figure.left_out)
+    group = '<div class="legend" role="group" aria-label="Series: press to hide or show">'
+    return "\n".join([
+        f'<section id="{figure.id}" class="figure"><h2>{number}. {_text(figure.title)}</h2>',
+        f"<p>{_text(figure.caption)}</p>",
+        f"{group}{legend}</div>" if figure.panels else "",
+        f'<div class="panels">{"".join(_panel(p) for p in figure.panels)}</div>' if figure.panels else "",
+        f"<p>Left out:</p><ul>{left_out}</ul>" if left_out else "",
+        f"<details><summary>Table ({len(figure.table.rows)} rows)</summary>{_table(figure.table)}</details>",
+        _button(figure.id),
+        "</section>",
+    ])  # fmt: skip
+
+
+def _swatch(s: Series) -> str:
+    if s.dash:
+        style = {"dot": "dotted", "dash": "dashed"}.get(s.dash, "solid")
+        return f'<span class="dash" style="border-top:2px {style} {s.colour}" aria-hidden="true"></span>'
+    return f'<span style="color:{s.colour}" aria-hidden="true">{s.mark}</span>'
+
+
+def _panel(panel: Panel) -> str:
+    return (
+        f'<figure><figcaption>{_text(panel.title)}</figcaption><div class="plot" id="{panel.id}" role="img" '
+        f'aria-label="{escape(panel.alt, quote=True)}"><p class="fallback">{_text(panel.alt)}</p></div></figure>'
+    )
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th{_align(c)}>{_text(c.title)}</th>" for c in table.columns)
+    body = "\n".join(
+        f"<tr>{''.join(_cell(c, v) for c, v in zip(table.columns, row, strict=True))}</tr>" for row in table.rows
+    )
+    return (f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n'
+            "</tbody></table></div>")  # fmt: skip
+
+
+def _align(column: Column) -> str:
+    return ' class="n"' if column.numeric else ""
+
+
+def _cell(column: Column, value: Cell) -> str:
+    if column.kind == COMMANDS:
+        links = " ".join(f'<a href="#{name}">{name}</a>' for name in str(value).split())
+        return f"<td>{links}</td>"
+    return f"<td{_align(column)}>{_text(column.text(value))}</td>"
+
+
+def _closing(report: Report) -> str:
+    lines = "\n".join(
+        f'<li id="{name}"><b>{name}</b> <code>{escape(line)}</code></li>' for name, line in report.commands.items()
+    )
+    notes = "".join(f"<li>{_text(n)}</li>" for n in report.notes)
+    return "\n".join([
+        f'<section id="notes"><h2>Notes</h2><ul>{notes}</ul></section>' if notes else "",
+        '<section id="command-lines"><h2>Command lines</h2>',
+        f"<p>This report again:</p><pre>{escape(report.request.report_line())}</pre>",
+        f'<ul class="commands">\n{lines}\n</ul></section>',
+    ])  # fmt: skip

@@ -1,0 +1,74 @@
+"""Where a report's files go, and how they get there: both or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from iosim.errors import InputError
+from iosim.files import write_whole
+
+FORMATS = ("both", "html", "md")
+NAME = "report"
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
+
+
+def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
+    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files.
+
+    Raises:
+        InputError: neither of them, the wrong name for `form`, or a place that cannot be written.
+    """
+    if form not in FORMATS:
+        raise InputError(f"--format '{form}' is not known; accepted: {', '.join(FORMATS)}")
+    kinds = ("html", "md") if form == "both" else (form,)
+    path = Path(out)
+    if path.is_dir():
+        found = {kind: path / f"{NAME}.{kind}" for kind in kinds}
+    else:
+        given = _SUFFIXES.get(path.suffix.lower())
+        if given is None:
+            raise InputError(
+                f"--out '{out}' is no place for a report; accepted: an existing directory, or a file name that ends "
+                "in .html or .md"
+            )
+        if given not in kinds:
+            raise InputError(f"--out '{out}' contradicts --format {form}; accepted: a name that ends in .{form}")
+        found = {kind: path if kind == given else path.with_suffix(f".{kind}") for kind in kinds}
+    for target in found.values():
+        _check(target, out)
+    return found
+
+
+def _check(target: Path, out: str | Path) -> None:
+    if target.is_dir():
+        raise InputError(f"--out '{out}': '{target}' is a directory; a file name is needed")
+    if not target.parent.is_dir():
+        raise InputError(f"--out '{out}' cannot be written: there is no directory '{target.parent}'")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InputError(f"--out '{out}' cannot be written: Permission denied")
+
+
+def write_together(contents: Mapping[Path, str]) -> None:
+    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were.
+
+    Raises:
+        InputError: a place cannot be written.
+    """
+    staged: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            waiting = path.with_name(f".{path.name}.{os.getpid()}.new")
+            staged[waiting] = path
+            try:
+                write_whole(waiting, content)
+            except InputError as error:
+                raise InputError(str(error).replace(str(waiting), str(path))) from None
+        for waiting, path in staged.items():
+            os.replace(waiting, path)
+    except OSError as error:
+        raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
+    finally:
+        for waiting in staged:
+            waiting.unlink(missing_ok=True)

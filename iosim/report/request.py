@@ -1,0 +1,146 @@
+"""What a report is asked for, and the command lines that reproduce it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from iosim.catalog import entry_name
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile, list_profiles, load_profile
+from iosim.predictor import DEFAULT_METHOD, L2_STARTS, METHODS
+from iosim.problem import AttentionProblem
+
+CHOSEN_BY_PYTORCH = ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention")
+"""Kernel names that stand for a choice among the catalog's entries."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A profile, the label it has in the report, and what follows `--gpu` on a command line."""
+
+    label: str
+    argument: str
+    profile: HardwareProfile
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """GPUs x kernels x problems that differ in their sequence length alone.
+
+    Raises:
+        InputError: no GPU, kernel or problem; problems that differ in more than their length; a method or a start of
+            L2 that is not known.
+    """
+
+    gpus: tuple[Gpu, ...]
+    kernels: tuple[str, ...]
+    problems: tuple[AttentionProblem, ...]
+    l2_start: str = "cold"
+    method: str = DEFAULT_METHOD
+
+    def __post_init__(self) -> None:
+        for name, given in (("--gpu", self.gpus), ("--kernel", self.kernels), ("--seq-len", self.problems)):
+            if not given:
+                raise InputError(f"{name} is empty; a report needs at least one")
+        for name, value, accepted in (("--method", self.method, METHODS), ("--l2", self.l2_start, L2_STARTS)):
+            if value not in accepted:
+                raise InputError(f"{name} '{value}' is not known; accepted: {', '.join(accepted)}")
+        others = {p.with_(seq_q=1, seq_k=1) for p in self.problems}
+        if len(others) > 1 or (self.other_keys and len({p.seq_k for p in self.problems}) > 1):
+            raise InputError("problems of one report may differ in their sequence length alone")
+
+    @property
+    def other_keys(self) -> int | None:
+        """Key tokens of all problems, where they are not as many as each one's query tokens."""
+        return next((p.n_seq_k for p in self.problems if p.n_seq_k != p.seq_q), None)
+
+    @classmethod
+    def of(
+        cls,
+        gpus: tuple[str, ...],
+        kernels: tuple[str, ...],
+        problems: tuple[AttentionProblem, ...],
+        *,
+        l2_start: str = "cold",
+        method: str = DEFAULT_METHOD,
+    ) -> ReportRequest:
+        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted.
+
+        Raises:
+            InputError: a GPU or a kernel that is not known.
+        """
+        kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
+        for kernel in kernels:
+            if kernel not in CHOSEN_BY_PYTORCH:
+                entry_name(kernel)
+        by_length = {p.seq_q: p for p in problems}
+        return cls(
+            gpus=_gpus(gpus),
+            kernels=kernels,
+            problems=tuple(by_length[n] for n in sorted(by_length)),
+            l2_start=l2_start,
+            method=method,
+        )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(p.seq_q for p in self.problems)
+
+    @property
+    def middle(self) -> AttentionProblem:
+        """The problem in the middle of the list: where one length must stand for all."""
+        return self.problems[len(self.problems) // 2]
+
+    def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
+        """The command line of one prediction."""
+        return shlex.join([
+            "iosim", "predict", "--gpu", gpu.argument, "--kernel", kernel, "--seq-len", str(problem.seq_q),
+            *problem_options(problem), *self._how(), "--format", "json",
+        ])  # fmt: skip
+
+    def report_line(self) -> str:
+        """The command line of the whole report, without its `--out`."""
+        gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
+        kernels = [word for kernel in self.kernels for word in ("--kernel", kernel)]
+        lengths = ",".join(map(str, self.lengths))
+        problem = next((p for p in self.problems if p.n_seq_k != p.seq_q), self.problems[0])
+        options = [*problem_options(problem), *self._how()]
+        return shlex.join(["iosim", "report", *gpus, *kernels, "--seq-len", lengths, *options])
+
+    def _how(self) -> list[str]:
+        return ["--l2", self.l2_start, "--method", self.method]
+
+
+def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
+    found: dict[str, Gpu] = {}
+    shipped = list_profiles()
+    for name in names:
+        profile = load_profile(name)
+        known = profile.name in shipped and load_profile(profile.name) == profile
+        label = profile.name if known or profile.name not in (*shipped, *found) else name
+        found.setdefault(label, Gpu(label, profile.name if known else name, profile))
+    return tuple(found.values())
+
+
+def problem_options(problem: AttentionProblem) -> list[str]:
+    """Options that give `problem` back, but for its `--seq-len`; those at their default are left out, the main ones
+    never."""
+    p = problem
+    plain = AttentionProblem(heads=p.heads, seq_q=p.seq_q, head_dim=p.head_dim, dtype=p.dtype)
+    words = ["--batch", str(p.batch), "--heads", str(p.heads), "--head-dim", str(p.head_dim), "--dtype", p.dtype]
+    for option, value, usual in (
+        ("--kv-heads", p.kv_heads, plain.kv_heads),
+        ("--seq-len-k", p.seq_k, plain.seq_k),
+        ("--head-dim-v", p.head_dim_v, plain.head_dim_v),
+        ("--accumulate", p.accumulate, plain.accumulate),
+        ("--output-dtype", p.output, plain.output),
+        ("--window", p.window, None),
+        ("--offset", p.offset, None),
+        ("--dropout", p.dropout, 0.0),
+        ("--pass", p.passes, plain.passes),
+        ("--layout", p.layout, plain.layout),
+    ):
+        if value != usual:
+            words += [f"{option}={value}"] if str(value).startswith("-") else [option, str(value)]
+    return [*words, "--causal"] if p.mask == "causal" else words

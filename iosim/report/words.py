@@ -1,0 +1,39 @@
+"""Sentences that HTML and Markdown share."""
+
+from __future__ import annotations
+
+from iosim.report.axes import length_text
+from iosim.report.collect import Omission
+from iosim.report.model import Report
+
+LEVELS = (
+    "SM<->L2 bytes cross between the SMs and L2 and follow from the tiles; HBM bytes cross between L2 and device "
+    "memory and depend on what L2 keeps. They are two quantities and are never added or drawn together."
+)
+EXACT = (
+    "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
+    "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
+)
+
+
+def subject(report: Report) -> str:
+    """What was computed, in one sentence."""
+    request = report.request
+    p = request.problems[0]
+    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value heads)"
+    width = str(p.head_dim) if p.head_dim == p.d_v else f"{p.head_dim}/{p.d_v}"
+    mask = {"none": "no mask", "causal": "causal mask"}.get(p.mask, f"window of {p.window}")
+    first, last = request.lengths[0], request.lengths[-1]
+    span = f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens ({len(request.lengths)} lengths)"
+    keys = f", {request.other_keys:,} keys" if request.other_keys else ""
+    dropout = f", dropout {p.dropout:g}" if p.dropout else ""
+    return (
+        f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}, "
+        f"{span}{keys}. HBM by the method '{request.method}', L2 {request.l2_start} at the start."
+    )
+
+
+def omission(o: Omission) -> str:
+    """Why a kernel is missing on a GPU."""
+    at = ", ".join(length_text(n) for n in o.lengths)
+    return f"{o.kernel} on {o.gpu} (N = {at}): {o.reason}"

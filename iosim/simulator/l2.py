@@ -1,0 +1,136 @@
+"""The L2 as the replay models it: sets, ways and partitions from a hardware profile, and the lines that are sampled.
+
+A cache of tens of megabytes has tens of thousands of sets that behave alike, so the replay follows a regular sample of
+them, line by line, with true LRU inside a set, and every sampled line stands for its neighbours. Which set a line falls
+into is a hash: neighbouring lines fill the sets evenly, a contiguous region of one way's size fills every set once, and
+different regions are shifted against each other. A small share of blocks falls elsewhere (`displaced`): that share makes
+the cliff of the measured capacity curve as wide as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.hardware import HardwareProfile
+
+WAYS = 16
+BLOCK_LINES = 128
+"""Lines of neighbouring addresses that the hash keeps together."""
+
+
+@dataclass(frozen=True)
+class L2Model:
+    """Attributes:
+    partitions: 1 or 2; `sets` and `ways` are those of one partition.
+    displaced: share of blocks of lines whose place in the sets is their own.
+    keeps_written: written lines are kept in both partitions.
+    foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
+    """
+
+    partitions: int
+    sets: int
+    ways: int
+    line_bytes: int
+    displaced: float
+    keeps_written: bool
+    foreign_dirty_bytes: int
+    dram_bytes_per_s: float
+    l2_bytes_per_s: float
+    l2_latency_s: float
+    far_latency_s: float
+    dram_latency_s: float
+
+
+def model(
+    profile: HardwareProfile,
+    *,
+    capacity: float = 1.01,
+    displaced: float = 0.015,
+    keeps_written: float = 1,
+    foreign_dirty_bytes: float = 2_400_000,
+) -> L2Model:
+    """The model for a GPU. `capacity` scales the size that a partition is taken to have."""
+    partitions = int(profile.l2_partitions or 1)
+    line = profile.line_bytes
+    size = int(profile.need("l2_bytes") * capacity) // partitions
+    clock = float(profile.sustained_clock_hz or profile.boost_clock_hz or 1.5e9)
+    near = float(profile.l2_latency_near_cycles or 200) / clock
+    far = float(profile.l2_latency_far_cycles or profile.l2_latency_near_cycles or 200) / clock
+    dram = float(profile.dram_latency_cycles or 600) / clock
+    return L2Model(
+        partitions=partitions,
+        sets=size // (WAYS * line),
+        ways=WAYS,
+        line_bytes=line,
+        displaced=displaced,
+        keeps_written=bool(keeps_written),
+        foreign_dirty_bytes=int(foreign_dirty_bytes),
+        dram_bytes_per_s=float(profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")),
+        l2_bytes_per_s=_l2_bandwidth(profile),
+        l2_latency_s=near,
+        far_latency_s=far - near,
+        dram_latency_s=max(0.0, dram - near),
+    )
+
+
+def _l2_bandwidth(profile: HardwareProfile) -> float:
+    known = profile.l2_read_bandwidth_measured_bytes_per_s or profile.l2_read_bandwidth_bytes_per_s
+    return float(known or 4 * profile.need("dram_bandwidth_bytes_per_s"))
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The sampled lines, in address order: those of object o are [first[o], first[o + 1])."""
+
+    stride: int
+    sets: int
+    first: npt.NDArray[np.int32]
+    object: npt.NDArray[np.int32]
+    set: npt.NDArray[np.int32]
+    home: npt.NDArray[np.uint8]
+
+
+def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
+    """A fixed integer hash (splitmix64's finaliser), the same on every machine."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64((salt * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+
+def sample_lines(model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0) -> Samples:
+    """Sampled lines of objects that lie one after the other, each from a line's start.
+
+    The stride between sampled sets is chosen so that an object of middling size holds about `per_object` samples.
+    """
+    lines = -(-size.astype(np.int64) // model.line_bytes)
+    start = np.zeros(size.size + 1, dtype=np.int64)
+    np.cumsum(lines, out=start[1:])
+    total = int(start[-1])
+    weight = np.sort(lines)
+    middling = int(weight[np.searchsorted(np.cumsum(weight), total // 2)]) if total else 1
+    stride = max(1, min(middling / per_object, model.sets / 16))
+    sets = max(1, int(model.sets / stride))
+    stride = model.sets // sets
+    whole = sets * stride
+    blocks = np.arange(-(-total // BLOCK_LINES), dtype=np.int64)
+    region = (blocks * BLOCK_LINES // whole).astype(np.uint64)
+    shift = (_mix(region, 1) % np.uint64(whole)).astype(np.int64)
+    own = _mix(blocks.astype(np.uint64), 2)
+    moved = (own >> np.uint64(11)).astype(np.float64) / 2.0**53 < model.displaced
+    shift = np.where(moved, (_mix(blocks.astype(np.uint64), 3) % np.uint64(whole)).astype(np.int64), shift)
+    begin = blocks * BLOCK_LINES
+    first = begin + (-(begin + shift)) % stride
+    count = -(-BLOCK_LINES // stride)
+    line = (first[:, None] + np.arange(count, dtype=np.int64)[None, :] * stride)
+    inside = (line < begin[:, None] + BLOCK_LINES) & (line < total)
+    in_set = ((line + shift[:, None]) // stride % sets)[inside]
+    line = line[inside]
+    owner = np.searchsorted(start, line, side="right") - 1
+    firsts = np.searchsorted(line, start)
+    home = (_mix(line.astype(np.uint64), 4) & np.uint64(1)).astype(np.uint8)
+    return Samples(stride, sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home)

@@ -1,0 +1,351 @@
+"""Lowers a chain to integer arrays: objects of memory, and for every launch its work tiles with what they access.
+
+An object is a tile of a tensor, small enough that every launch moves whole objects. Work tiles stand in the order in
+which the launch's schedule starts them. Launches that only stream tensors ("flat") go through the objects of all their
+tensors side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.errors import InputError
+from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+
+Int32 = npt.NDArray[np.int32]
+NONE = -1
+MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
+MAX_OBJECTS = 60_000_000
+MAX_WORK_TILES = 60_000_000
+SPILL = "spill"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How one tensor is cut into objects: `heads` x `rows` x `cols` of them, ids from `first`."""
+
+    tensor: str
+    first: int
+    heads: int
+    rows: int
+    cols: int
+    chunk_rows: int
+    chunk_cols: int
+
+    @property
+    def count(self) -> int:
+        return self.heads * self.rows * self.cols
+
+
+@dataclass(frozen=True)
+class Template:
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span."""
+
+    tensor: str
+    mode: int
+    base: Int32
+    coef: int = 0
+    span: int = 1
+    rows: int = 1
+    row_stride: int = 0
+
+
+@dataclass(frozen=True)
+class LoweredLaunch:
+    """Work tiles in start order: loop index runs over [first, first + count)."""
+
+    name: str
+    first: Int32
+    count: Int32
+    prologue: tuple[Template, ...]
+    loop: tuple[Template, ...]
+    epilogue: tuple[Template, ...]
+    direction: int
+    head: Int32
+    block: Int32
+    group: int = 1
+    """Work tiles that one CTA takes together: all key blocks of a head where a CTA walks whole heads."""
+
+    @property
+    def tiles(self) -> int:
+        return int(self.first.size)
+
+    @property
+    def accesses(self) -> int:
+        """Object accesses of the whole launch."""
+        per_step = sum(t.span * t.rows for t in self.loop)
+        once = sum(int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue))
+        return int(self.count.sum(dtype=np.int64)) * per_step + once
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """All launches of a chain over one set of objects."""
+
+    tensors: tuple[str, ...]
+    size: Int32
+    owner: npt.NDArray[np.uint8]
+    launches: tuple[LoweredLaunch, ...]
+
+
+def lower(chain: Chain, spill_slots: int) -> Lowered:
+    """The chain as integer arrays. `spill_slots` is how many CTAs' local memory the GPU lays out side by side.
+
+    Raises:
+        InputError: more objects or work tiles than fit in memory.
+    """
+    grids, tensors, sizes, owners = {}, [], [], []
+    first = 0
+    for number, tensor in enumerate(chain.tensors.values()):
+        grid, size = _cut(chain, tensor, first)
+        grids[tensor.name] = grid
+        tensors.append(tensor.name)
+        sizes.append(size)
+        owners.append(np.full(grid.count, number, dtype=np.uint8))
+        first += grid.count
+        if first > MAX_OBJECTS:
+            raise InputError(f"--method replay: {first:,} objects of memory; at most {MAX_OBJECTS:,} fit")
+    spill_first: dict[str, int] = {}
+    for launch in chain.launches:
+        if launch.work_tiles > MAX_WORK_TILES:
+            raise InputError(f"--method replay: {launch.work_tiles:,} work tiles; at most {MAX_WORK_TILES:,} fit")
+        found = _spill(launch)
+        if found is not None:
+            spill_first[launch.name] = first
+            sizes.append(np.full(spill_slots, max(found.per_pair, found.per_tile), dtype=np.int32))
+            owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
+            first += spill_slots
+    tensors.append(SPILL)
+    launches = tuple(
+        _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots) for launch in chain.launches
+    )
+    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+
+
+def _spill(launch: Launch) -> Overhead | None:
+    return next((o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE), None)
+
+
+def streams(launch: Launch) -> bool:
+    """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
+    return launch.outer == "flat" or (launch.outer == "q" and launch.domain.splits > 1)
+
+
+def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
+    """Row and column block sizes by which the looping launches cut a tensor."""
+    rows: set[int] = set()
+    cols: set[int] = set()
+    for launch in chain.launches:
+        if streams(launch):
+            continue
+        for access in launch.accesses:
+            if access.tensor == tensor:
+                d = launch.domain
+                rows.add(d.block_k if access.rows == "k" else d.block_q)
+                if access.rows == "qk":
+                    cols.add(d.block_k)
+    return rows, cols
+
+
+FLAT_CHUNK_BYTES = 32768
+
+
+def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
+    """(heads, rows) of a tensor as the launches that loop over it see them: packed rows belong to one grid head."""
+    heads, rows = tensor.batch * tensor.heads, tensor.rows
+    for launch in chain.launches:
+        if not streams(launch) and launch.domain.pack > 1:
+            if any(a.tensor == tensor.name and a.rows == "q" for a in launch.accesses):
+                return launch.domain.grid_heads, launch.domain.rows
+    return heads, rows
+
+
+def _cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+    row_blocks, col_blocks = _blocks(chain, tensor.name)
+    heads, rows = _rows_per_head(chain, tensor)
+    if not row_blocks:
+        row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
+    chunk_rows, height = _chunks(rows, row_blocks)
+    chunk_cols, width = _chunks(tensor.cols, col_blocks or {tensor.cols})
+    n_rows, n_cols = height.size, width.size
+    one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
+    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols)
+    return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
+
+
+def _chunks(length: int, blocks: set[int]) -> tuple[int, npt.NDArray[np.int64]]:
+    """Chunk size that divides every block, and the true size of each chunk; chunks past the end are empty."""
+    chunk, largest = math.gcd(*blocks), max(blocks)
+    n = -(-length // largest) * (largest // chunk)
+    return chunk, np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
+
+
+def start_order(launch: Launch) -> tuple[Int32, Int32]:
+    """(grid head, block) of every work tile, in the order in which they start.
+
+    A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
+    split) for "q,split". Grid heads count batch x heads with heads inside.
+    """
+    d, s = launch.domain, launch.schedule
+    blocks = launch.work_tiles // d.grid_heads
+    if launch.outer == "head":
+        blocks = d.key_blocks_total
+    b, h, i = d.batch, d.heads, blocks
+    order = np.arange(b * h * i, dtype=np.int64)
+    if launch.outer == "head":
+        block, head = order % i, order // i
+    elif s.section_heads > 0 or s.order is Order.HEAD:
+        section = min(s.section_heads or b * h, b * h)
+        heads = b * h
+        start = order // (section * i) * section
+        width = np.minimum(section, heads - start)
+        # the last section may hold fewer heads: its tiles start at start * i
+        inside = order - start * i
+        block, head = inside // width, start + inside % width
+    elif s.order is Order.BATCH:
+        block = order % i
+        head = (order // i % b) * h + order // (i * b)
+    else:
+        block, head = order % i, order // i
+    if s.heavy_first:
+        block = i - 1 - block
+    return head.astype(np.int32), block.astype(np.int32)
+
+
+def _lower_launch(
+    chain: Chain, launch: Launch, grids: dict[str, Grid], spill_first: int | None, spill_slots: int
+) -> LoweredLaunch:
+    if streams(launch):
+        return _lower_flat(chain, launch, grids)
+    d = launch.domain
+    head, block = start_order(launch)
+    head64, block64 = head.astype(np.int64), block.astype(np.int64)
+    first, count, i_index, j_index = _loops(launch, block64)
+    prologue, loop, epilogue = [], [], []
+    for access in launch.accesses:
+        grid = grids[access.tensor]
+        made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count)
+        {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
+    if spill_first is not None:
+        base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
+        loop.append(Template(SPILL, MODES[Mode.STORE], base))
+    direction = {Direction.ASCENDING: 1, Direction.DESCENDING: -1, Direction.ALTERNATING: 0}
+    return LoweredLaunch(
+        launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), direction[launch.schedule.direction],
+        head, block, group=d.key_blocks_total if launch.outer == "head" else 1,
+    )  # fmt: skip
+
+
+def _loops(launch: Launch, block: npt.NDArray[np.int64]) -> tuple[Int32, Int32, npt.NDArray[np.int64] | None,
+                                                                  npt.NDArray[np.int64] | None]:  # fmt: skip
+    """(first, count) of each work tile's loop, and its fixed query block or key block."""
+    d = launch.domain
+    v = d.visited
+    if launch.outer == "q":
+        return v.first[block].astype(np.int32), v.count[block].astype(np.int32), block, None
+    if launch.outer == "q,split":
+        i, split = block % d.query_blocks, block // d.query_blocks
+        per = d.key_blocks_per_split
+        lo = np.maximum(v.first[i], split * per)
+        hi = np.minimum(v.end[i], (split + 1) * per)
+        return lo.astype(np.int32), np.maximum(hi - lo, 0).astype(np.int32), block, None
+    if launch.outer in ("k", "head"):
+        lo, n = query_blocks_of_keys(d)
+        return lo[block].astype(np.int32), n[block].astype(np.int32), None, block
+    zero = np.zeros(block.size, dtype=np.int32)
+    return zero, zero + 1, block % d.query_blocks, block // d.query_blocks
+
+
+def query_blocks_of_keys(d: Domain) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First query block that visits each key block, and how many do (they are neighbours for interval masks)."""
+    v, n = d.visited, d.key_blocks_total
+    starts = np.zeros(n + 1, dtype=np.int64)
+    np.add.at(starts, v.first[v.count > 0], 1)
+    np.add.at(starts, v.end[v.count > 0], -1)
+    count = np.cumsum(starts)[:n]
+    first = np.full(n, d.query_blocks, dtype=np.int64)
+    for i in np.flatnonzero(v.count > 0)[::-1]:
+        first[v.first[i] : v.end[i]] = i
+    return np.where(count > 0, first, 0), count
+
+
+def _template(
+    tensor: Tensor,
+    access: Access,
+    launch: Launch,
+    grid: Grid,
+    head: npt.NDArray[np.int64],
+    i: npt.NDArray[np.int64] | None,
+    j: npt.NDArray[np.int64] | None,
+    count: Int32,
+) -> tuple[Template, str]:
+    """One access as a template, and where it stands: before the loop, in it, or after it."""
+    d = launch.domain
+    if access.rows == "k":
+        per_group = d.heads // tensor.heads if tensor.heads < d.heads else 1
+        owner = (head // d.heads) * tensor.heads + (head % d.heads) // per_group
+    else:
+        owner = head
+    start = grid.first + owner * grid.rows * grid.cols
+    looped = access.per is Per.PAIR
+    span_q = max(1, d.block_q // grid.chunk_rows)
+    span_k = max(1, d.block_k // (grid.chunk_cols if access.rows == "qk" else grid.chunk_rows))
+    coef, span, rows, stride = 0, 1, 1, 0
+    base = start
+    if access.rows == "q":
+        span = span_q
+        if access.per is Per.SPLIT and tensor.copies > 1:
+            assert i is not None
+            base = base + i // d.query_blocks * (grid.heads // tensor.copies) * grid.rows * grid.cols
+        if launch.outer == "q,split" and i is not None:
+            i = i % d.query_blocks
+        if i is not None:
+            base = base + i * span_q
+        elif looped:
+            coef = span_q
+        else:  # a whole head's rows, once, after its last key block
+            assert j is not None
+            base, span = np.where(j == d.key_blocks_total - 1, base, NONE), grid.rows
+    elif access.rows == "k":
+        span = span_k
+        if j is not None:
+            base = base + j * span_k
+        else:
+            coef = span_k
+    else:
+        span, rows, stride = span_k, span_q, grid.cols
+        base = base + (i * span_q * grid.cols if i is not None else 0) + (j * span_k if j is not None else 0)
+        if i is None:
+            coef = span_q * grid.cols
+        elif j is None:
+            coef = span_k
+    base32 = np.asarray(base, dtype=np.int64)
+    if access.visited_only and not looped:
+        base32 = np.where(count > 0, base32, NONE)
+    made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
+    inside = looped and launch.outer != "qk"
+    if access.mode is Mode.LOAD:
+        return made, "loop" if inside or launch.outer == "qk" else "pro"
+    return made, "loop" if inside else "epi"
+
+
+def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
+    """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects."""
+    names = list(dict.fromkeys(a.tensor for a in launch.accesses))
+    tiles = max(grids[n].count for n in names)
+    w = np.arange(tiles, dtype=np.int64)
+    loop, epilogue = [], []
+    for access in launch.accesses:
+        grid = grids[access.tensor]
+        base = grid.first + w * grid.count // tiles
+        new = np.ones(tiles, dtype=np.bool_)
+        new[1:] = base[1:] != base[:-1]
+        made = Template(access.tensor, MODES[access.mode], np.where(new, base, NONE).astype(np.int32))
+        (loop if access.mode is Mode.LOAD else epilogue).append(made)
+    one = np.ones(tiles, dtype=np.int32)
+    zero = np.zeros(tiles, dtype=np.int32)
+    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), 1, zero, w.astype(np.int32))

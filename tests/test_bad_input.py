@@ -1,0 +1,338 @@
+"""Bad input: exit code 2, one line on standard error that names the option, the value and what would be accepted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, predict, resolve
+from iosim.cli import main
+from iosim.dtypes import dtype
+from iosim.files import write_whole
+from iosim.units import size, sizes
+
+# (command line, words that the one line must hold: the option or field, the value, what would be accepted)
+CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("", ("COMMAND", "missing", "predict")),
+    ("nosuch", ("COMMAND", "'nosuch'", "predict")),
+    ("--bogus predict", ("--bogus", "--help")),
+    # GPUs
+    ("predict --gpu h1oo", ("GPU", "'h1oo'", "h100")),
+    ("predict --gpu warp-drive", ("GPU", "'warp-drive'", "a100-sxm-80gb")),
+    ("predict --gpu=", ("GPU", "''", "accepted")),
+    ("predict --gpu none.toml", ("none.toml", "does not exist")),
+    ("profiles show nosuch", ("GPU", "'nosuch'", "accepted")),
+    # Kernels and what they run on
+    ("predict --kernel foo", ("--kernel", "'foo'", "fa2")),
+    ("predict --kernel=", ("--kernel", "''", "accepted")),
+    ("predict --kernel ../fa2", ("--kernel", "'../fa2'", "fa2")),
+    ("predict --kernel fa2 --gpu t4", ("--kernel fa2", "cc 8.0", "t4", "7.5")),
+    ("predict --kernel fa3 --gpu a100", ("--kernel fa3", "cc 9.0", "8.0")),
+    ("predict --kernel fa2 --dtype fp32", ("--dtype fp32", "fa2", "fp16, bf16")),
+    ("predict --kernel fa2 --head-dim 264", ("--head-dim 264", "fa2", "256")),
+    ("predict --kernel flash --head-dim 65537", ("--head-dim 65537", "flash", "65536")),
+    ("predict --kernel minimal --dtype fp32 --head-dim 64 --seq-len 100", ("100", "minimal", "multiple of 32")),
+    ("predict --kernel minimal --dtype fp32 --head-dim 64 --causal", ("mask", "causal", "minimal")),
+    ("predict --kernel minimal --dtype fp32 --head-dim 64 --pass bwd", ("pass", "bwd", "forward only")),
+    ("predict --kernel math --pass bwd", ("pass", "bwd", "fwd")),
+    ("predict --kernel cutlass --gpu t4 --dtype bf16", ("--dtype bf16", "cc 8.0", "7.5")),
+    ("kernels show nosuch", ("--kernel", "'nosuch'", "accepted")),
+    ("kernels show sdpa", ("NAME", "'sdpa'", "accepted: cudnn")),
+    # Sizes
+    ("predict --batch 0", ("batch 0", "1 to 2147483648")),
+    ("predict --batch -1", ("--batch", "'-1'", "whole numbers")),
+    ("predict --batch 1.5", ("--batch", "'1.5'", "whole numbers")),
+    ("predict --batch many", ("--batch", "'many'", "whole numbers")),
+    ("predict --batch 99999999999999999999", ("--batch", "'99999999999999999999'", "whole numbers")),
+    ("predict --heads 0", ("heads 0", "accepted: 1 to")),
+    ("predict --heads 30 --kv-heads 8", ("heads 30", "kv_heads 8", "multiples of 8")),
+    ("predict --heads 4 --kv-heads 8", ("heads 4", "kv_heads 8", "multiples")),
+    ("predict --kv-heads 0", ("kv_heads 0", "accepted: 1 to")),
+    ("predict --seq-len 0", ("seq_q 0", "accepted: 1 to")),
+    ("predict --seq-len -5", ("--seq-len", "'-5'", "whole numbers")),
+    ("predict --seq-len=", ("--seq-len", "''", "whole numbers")),
+    ("predict --seq-len 512,,1024", ("--seq-len", "''", "whole numbers")),
+    ("predict --seq-len 1:2", ("--seq-len", "'1:2'", "first:last:step")),
+    ("predict --seq-len 8:4:1", ("--seq-len", "'8:4:1'", "first up to last")),
+    ("predict --seq-len 1:8:x1", ("--seq-len", "'1:8:x1'", "factor from x2")),
+    ("predict --seq-len 1:1m:1", ("--seq-len", "'1:1m:1'", "10,000")),
+    ("predict --seq-len 2048m", ("seq_q 2147483648", "16777216")),
+    ("predict --seq-len 2048m --tile 1x1 --kernel flash", ("seq_q 2147483648", "16777216")),
+    ("predict --seq-len 16m --tile 1x1 --kernel flash", ("--tile 1x1", "16777216", "block_q from 4")),
+    ("predict --seq-len 16m --head-dim 8192 --kernel naive", ("seq_q x seq_k x head_dim", "accepted: up to")),
+    ("predict --seq-len-k 0", ("seq_k 0", "accepted: 1 to")),
+    ("predict --head-dim 0", ("head_dim 0", "accepted: 1 to")),
+    ("predict --head-dim-v 0", ("head_dim_v 0", "accepted: 1 to")),
+    ("predict --batch 2048m --heads 2048m", ("batch x heads", "accepted: up to")),
+    ("predict --batch 2048m --heads 1 --seq-len 1 --seq-len-k 1k --splits 2 --kernel fa2", ("--splits 2", "accepted")),
+    # Types, masks, passes
+    ("predict --dtype int4", ("dtype", "'int4'", "fp16")),
+    ("predict --dtype fp64", ("dtype", "'fp64'", "fp32, tf32")),
+    ("predict --accumulate fp8", ("accumulate", "'fp8'", "fp32")),
+    ("predict --output-dtype zzz", ("dtype", "'zzz'", "fp16")),
+    ("predict --window -1", ("--window", "'-1'", "whole numbers")),
+    ("predict --window 5 --causal", ("--causal", "--window 5", "give one")),
+    ("predict --offset 3", ("offset 3", "mask 'none'", "causal")),
+    ("predict --offset x --causal", ("--offset", "'x'", "whole number")),
+    ("predict --offset 99999999999999 --causal", ("offset 99999999999999", "accepted")),
+    ("predict --dropout nan", ("--dropout", "'nan'", "0 <= P < 1")),
+    ("predict --dropout inf", ("--dropout", "'inf'", "0 <= P < 1")),
+    ("predict --dropout 1", ("--dropout", "'1'", "0 <= P < 1")),
+    ("predict --dropout -0.1", ("--dropout", "'-0.1'", "0 <= P < 1")),
+    ("predict --dropout half", ("--dropout", "'half'", "0 <= P < 1")),
+    ("predict --pass sideways", ("pass", "'sideways'", "fwd, bwd")),
+    ("predict --layout dbhs", ("layout", "'dbhs'", "bhsd, bshd")),
+    # Kernel settings
+    ("predict --tile 128", ("--tile", "'128'", "128x64")),
+    ("predict --tile 0x64", ("block_q 0", "1 to 4096")),
+    ("predict --tile 64x8192", ("block_k 8192", "1 to 4096")),
+    ("predict --tile 128x64x2", ("--tile", "'128x64x2'", "128x64")),
+    ("predict --tile \N{SUPERSCRIPT TWO}x64", ("--tile", "x64'", "128x64")),
+    ("predict --tile 99999999999999999999x64", ("--tile", "99999999999999999999x64", "128x64")),
+    ("predict --tile 256x256 --kernel fa2", ("--tile 256x256", "needs 196,608 bytes", "allows 166,912")),
+    ("predict --smem 1m --kernel fa2", ("needs 1,048,576 bytes", "allows 166,912")),
+    ("predict --warps 0", ("warps 0", "1 to 32")),
+    ("predict --warps 33", ("warps 33", "1 to 32")),
+    ("predict --stages 0", ("stages 0", "1 to 16")),
+    ("predict --registers 0", ("--registers 0", "1 to 255")),
+    ("predict --registers 256", ("--registers 256", "1 to 255")),
+    ("predict --order sideways", ("--order", "'sideways'", "query, head, batch")),
+    ("predict --direction down", ("--direction", "'down'", "ascending, descending, alternating")),
+    ("predict --scheduler magic", ("--scheduler", "'magic'", "static, persistent, dynamic")),
+    ("predict --section-heads 99999999999999", ("--section-heads", "99999999999999", "accepted: 0 to")),
+    ("predict --splits 0", ("--splits 0", "1 or more")),
+    ("predict --splits 3 --kernel naive", ("--splits 3", "naive", "accepted: 1")),
+    ("predict --splits 100000 --kernel fa2", ("splits 100000", "1 to 32")),
+    ("predict --splits 3 --kernel fa2 --pass bwd", ("--splits 3", "--pass bwd", "accepted: 1")),
+    ("predict --l2 hot", ("--l2", "'hot'", "cold, warm")),
+    ("predict --method guess", ("--method", "'guess'", "bounds, capacity")),
+    # Output and syntax
+    ("predict --format xml", ("--format", "'xml'", "table")),
+    ("predict --format", ("--format", "expected one argument", "--help")),
+    ("predict --head 3", ("--head", "--heads", "--head-dim")),
+    ("predict stray", ("stray", "--help")),
+    ("profiles", ("list|show|check", "--help")),
+    ("profiles frob", ("list|show|check", "'frob'", "choose from")),
+    ("profiles check", ("FILE", "--help")),
+    ("profiles check none.toml", ("none.toml", "does not exist")),
+    ("kernels", ("list|show", "--help")),
+    ("reproduce --section Q", ("--section", "'Q'", "A, B")),
+    ("reproduce --section=", ("--section", "''", "A, B")),
+)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    """Runs the command line and returns its one line on standard error."""
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("iosim: ")
+    assert captured.err.count("\n") == 1
+    assert captured.err.endswith("\n")
+    return captured.err
+
+
+@pytest.mark.parametrize(("line", "words"), CASES, ids=[c[0] or "no arguments" for c in CASES])
+def test_bad_command_lines(line: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    found = complaint(capsys, line.split())
+    for word in words:
+        assert word in found
+
+
+def test_at_least_sixty_command_lines() -> None:
+    assert len({line for line, _ in CASES}) == len(CASES) >= 60
+
+
+# --- Profile files ----------------------------------------------------------------------------------------------------
+
+HEAD = 'schema = 1\nname = "mine"\ncompute_capability = "8.0"\n'
+GOOD = HEAD + 'sm_count = { value = 100, source = "s" }\n'
+FILES: tuple[tuple[str, bytes, tuple[str, ...]], ...] = (
+    ("empty", b"", ("is empty",)),
+    ("broken", b"schema = [", ("not valid TOML",)),
+    ("binary", bytes(range(256)), ("not UTF-8",)),
+    ("zeros", b"\0" * 64, ("not valid TOML",)),
+    ("no schema", GOOD.replace("schema = 1\n", "").encode(), ("schema: missing", "schema = 1")),
+    ("future schema", GOOD.replace("schema = 1", "schema = 99").encode(), ("schema: 99", "reads schema 1")),
+    ("schema as text", GOOD.replace("schema = 1", 'schema = "1"').encode(), ("schema: '1'", "reads schema 1")),
+    ("missing key", HEAD.encode(), ("sm_count: missing",)),
+    ("extra key", (GOOD + "sm_cuont = 3\n").encode(), ("sm_cuont", "did you mean sm_count")),
+    ("bare value", (HEAD + "sm_count = 100\n").encode(), ("sm_count", "value = ...")),
+    ("text for a number", GOOD.replace("100", '"many"').encode(), ("sm_count", "'many'", "whole number")),
+    ("not a number", GOOD.replace("100", "nan").encode(), ("sm_count", "nan", "finite")),
+    ("infinite", GOOD.replace("100", "inf").encode(), ("sm_count", "inf", "finite")),
+    ("negative", GOOD.replace("100", "-4").encode(), ("sm_count", "-4", "1 to 4096")),
+    ("wrong unit", (GOOD + 'l2_bytes = { value = 40, source = "s" }\n').encode(), ("l2_bytes", "40", "unit")),
+    ("capability as a number", GOOD.replace('"8.0"', "8.0").encode(), ("compute_capability", '"8.0"')),
+    ("no source", (HEAD + "sm_count = { value = 100 }\n").encode(), ("sm_count", "source")),
+)
+
+
+@pytest.mark.parametrize(("content", "words"), [f[1:] for f in FILES], ids=[f[0] for f in FILES])
+def test_hostile_profile_files(
+    content: bytes, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
+    found = complaint(capsys, ["predict", "--gpu", str(file)])
+    assert "mine.toml" in found
+    for word in words:
+        assert word in found
+    assert main(["profiles", "check", str(file)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_profile_that_is_a_directory_or_unreadable_as_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "is a directory" in complaint(capsys, ["predict", "--gpu", str(tmp_path)])
+    assert "cannot be read" in complaint(capsys, ["predict", "--gpu", "/x\0y.toml"])
+    assert "not known" in complaint(capsys, ["predict", "--gpu", "a\0b"])
+    complaint(capsys, ["predict", "--gpu", "x" * 100_000])
+
+
+def test_a_number_that_the_profile_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GOOD)
+    assert "does not know l2_bytes" in complaint(capsys, ["predict", "--gpu", str(file), "--kernel", "fa2"])
+
+
+# --- Output -----------------------------------------------------------------------------------------------------------
+
+QUICK = ["predict", "--kernel", "flash", "--seq-len", "64"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is a directory" in complaint(capsys, [*QUICK, "--out", str(tmp_path)])
+    found = complaint(capsys, [*QUICK, "--out", str(tmp_path / "none" / "x.json")])
+    assert "--out" in found
+    assert "No such file or directory" in found
+    assert "--out ''" in complaint(capsys, [*QUICK, "--out", ""])
+    assert "null byte" in complaint(capsys, [*QUICK, "--out", "a\0b"])
+    file = tmp_path / "file"
+    file.write_text("kept")
+    assert "Not a directory" in complaint(capsys, [*QUICK, "--out", str(file / "x")])
+    assert "too long" in complaint(capsys, [*QUICK, "--out", str(tmp_path / ("x" * 300))])
+    assert [p.name for p in tmp_path.iterdir()] == ["file"], "nothing half-written"
+    assert file.read_text() == "kept"
+
+
+def test_a_failed_command_leaves_the_old_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    file.write_text("old")
+    complaint(capsys, [*QUICK, "--out", str(file), "--heads", "0"])
+    assert file.read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_device_is_reported_and_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No space left" in complaint(capsys, [*QUICK, "--out", "/dev/full"])
+    assert not Path("/dev/full").is_file()
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "x", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writing_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+# --- The API ----------------------------------------------------------------------------------------------------------
+
+P = AttentionProblem(heads=4, seq_q=128)
+API: tuple[tuple[str, Callable[[], Any], str], ...] = (
+    ("size is a bool", lambda: AttentionProblem(batch=True), "batch True"),
+    ("size is a float", lambda: AttentionProblem(heads=2.0), "heads 2.0"),  # type: ignore[arg-type]
+    ("size is a text", lambda: AttentionProblem(seq_q="4k"), "seq_q '4k'"),  # type: ignore[arg-type]
+    ("size is None", lambda: AttentionProblem(head_dim=None), "head_dim None"),  # type: ignore[arg-type]
+    ("negative", lambda: AttentionProblem(seq_k=-1), "seq_k -1"),
+    ("huge", lambda: AttentionProblem(seq_q=1 << 40), "seq_q 1099511627776"),
+    ("ungrouped heads", lambda: AttentionProblem(heads=6, kv_heads=4), "multiples of 4"),
+    ("mask", lambda: AttentionProblem(mask="diagonal"), "mask 'diagonal'"),
+    ("mask is a list", lambda: AttentionProblem(mask=["causal"]), "mask"),  # type: ignore[arg-type]
+    ("window without its mask", lambda: AttentionProblem(window=3), "contradicts mask 'none'"),
+    ("window mask without a window", lambda: AttentionProblem(mask="window"), "window None"),
+    ("window is a float", lambda: AttentionProblem(mask="window", window=1.5), "window 1.5"),  # type: ignore[arg-type]
+    ("offset without a mask", lambda: AttentionProblem(offset=1), "contradicts mask 'none'"),
+    ("dropout", lambda: AttentionProblem(dropout=float("nan")), "dropout nan"),
+    ("dropout is a text", lambda: AttentionProblem(dropout="0.1"), "dropout '0.1'"),  # type: ignore[arg-type]
+    ("dropout is a bool", lambda: AttentionProblem(dropout=True), "dropout True"),
+    ("pass", lambda: AttentionProblem(passes="forward"), "accepted: fwd"),
+    ("layout", lambda: AttentionProblem(layout="sbhd"), "accepted: bhsd"),
+    ("dtype", lambda: dtype("int8"), "dtype 'int8'"),
+    ("unknown key", lambda: AttentionProblem.from_dict({"head": 1}), "unknown keys: head"),
+    ("tile side", lambda: Tile(0, 64), "block_q 0"),
+    ("tile side is a float", lambda: Tile(64.0, 64), "block_q 64.0"),  # type: ignore[arg-type]
+    ("tile text", lambda: Tile.parse("64*64"), "--tile '64*64'"),
+    ("GPU", lambda: load_profile("a1000000"), "a1000000"),
+    ("kernel", lambda: predict(P, "fa9"), "fa9"),
+    ("method", lambda: predict(P, method="exact"), "--method 'exact'"),
+    ("l2_start", lambda: predict(P, l2_start="tepid"), "--l2 'tepid'"),
+    ("override", lambda: resolve("fa2", P, load_profile("a100"), Overrides(splits=-1)), "--splits -1"),
+    ("size text", lambda: size("4 k", "--x"), "--x '4 k'"),
+    ("sizes text", lambda: sizes("1:2:3:4", "--x"), "--x '1:2:3:4'"),
+)
+
+
+@pytest.mark.parametrize(("call", "words"), [c[1:] for c in API], ids=[c[0] for c in API])
+def test_bad_calls(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(InputError) as found:
+        call()
+    assert words in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_an_input_error_is_a_value_error() -> None:
+    assert issubclass(InputError, ValueError)
+
+
+# --- Whole processes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([b"predict", b"--gpu", b"\xff\xfe"], "GPU"),
+        ([b"predict", b"--kernel", b"caf\xe9"], "--kernel"),
+        ([b"profiles", b"check", b"\xff.toml"], "does not exist"),
+        ([b"predict", b"--heads", b"0"], "heads 0"),
+        ([], "COMMAND"),
+    ],
+    ids=["GPU not UTF-8", "kernel not UTF-8", "file not UTF-8", "zero heads", "nothing"],
+)
+def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
+    command = [os.fsencode(sys.executable), b"-m", b"iosim.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=60, check=False)
+    error = done.stderr.decode()
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert error.startswith("iosim: ")
+    assert error.count("\n") == 1
+    assert words in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_standard_output_ends_in_one_line(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "iosim.cli", *QUICK], stdout=full, stderr=subprocess.PIPE,
+                              cwd=tmp_path, timeout=60, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.decode() == "iosim: standard output cannot be written: No space left on device\n"

@@ -1,0 +1,116 @@
+"""Floor sums against the sums themselves, in Python ints, NumPy arrays and SymPy."""
+
+import numpy as np
+import pytest
+import sympy as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosim.floor_sums import clipped_floor_sum, clipped_floor_sum_array, floor_sum, floor_sum_array
+from iosim.symbolic import ClippedFloorSum, FloorSum, lambdify
+
+whole = st.integers(-400, 400)
+count = st.integers(0, 60)
+step = st.integers(1, 90)
+
+
+def brute(n, m, a, b):
+    return sum((a * i + b) // m for i in range(n))
+
+
+def brute_clipped(n, m, a, b, hi):
+    return sum(min(hi, max(0, (a * i + b) // m)) for i in range(n))
+
+
+def test_by_hand():
+    # floor(0/3) + floor(2/3) + floor(4/3) + floor(6/3) = 0 + 0 + 1 + 2
+    assert floor_sum(4, 3, 2, 0) == 3
+    # floor((2i - 3)/3) = -1, -1, 0, 1, 1 -> cut to [0, 1]: 0, 0, 0, 1, 1
+    assert clipped_floor_sum(5, 3, 2, -3, 1) == 2
+
+
+@settings(deadline=None)
+@given(count, step, whole, whole)
+def test_floor_sum(n, m, a, b):
+    assert floor_sum(n, m, a, b) == brute(n, m, a, b)
+    assert FloorSum(n, m, a, b) == brute(n, m, a, b)
+
+
+@settings(deadline=None)
+@given(count, step, step, whole, count)
+def test_clipped(n, m, a, b, hi):
+    expected = brute_clipped(n, m, a, b, hi)
+    assert clipped_floor_sum(n, m, a, b, hi) == expected
+    assert ClippedFloorSum(n, m, a, b, hi) == expected
+
+
+def test_arrays():
+    rng = np.random.default_rng(1)
+    n, hi = rng.integers(0, 60, 3000), rng.integers(0, 60, 3000)
+    m, a = rng.integers(1, 90, 3000), rng.integers(1, 90, 3000)
+    b = rng.integers(-400, 400, 3000)
+    plain, clipped = floor_sum_array(n, m, a, b), clipped_floor_sum_array(n, m, a, b, hi)
+    assert plain.dtype == clipped.dtype == np.int64
+    rows = np.stack((n, m, a, b, hi), axis=1).tolist()
+    assert plain.tolist() == [brute(*row[:4]) for row in rows]
+    assert clipped.tolist() == [brute_clipped(*row) for row in rows]
+
+
+def test_arrays_broadcast():
+    m = np.arange(1, 6)[:, None]
+    a = np.arange(1, 8)[None, :]
+    made = clipped_floor_sum_array(9, m, a, 2, 5)
+    assert made.shape == (5, 7)
+    assert made[3, 4] == brute_clipped(9, 4, 5, 2, 5)
+    assert floor_sum_array(np.zeros(0, dtype=np.int64), 3, 2, 1).shape == (0,)
+
+
+def test_large():
+    # (10^9 i) / 7 over 10^9 terms: an O(n) sum would not end. Exact by the reciprocity of the two orders of summation:
+    # the sum over i of floor(a i / m) for coprime a, m and n = m terms is (a - 1)(m - 1) / 2.
+    a, m = 10**9 + 7, 10**9 + 9
+    assert floor_sum(m, m, a, 0) == (a - 1) * (m - 1) // 2
+    assert floor_sum_array(m, m, a, 0) == (a - 1) * (m - 1) // 2
+
+
+@pytest.mark.parametrize("bad", [(-1, 3, 2, 0), (4, 0, 2, 0)])
+def test_floor_sum_refuses(bad):
+    with pytest.raises(ValueError, match="floor_sum needs"):
+        floor_sum(*bad)
+
+
+@pytest.mark.parametrize("bad", [(-1, 3, 2, 0, 1), (4, 0, 2, 0, 1), (4, 3, 0, 0, 1), (4, 3, 2, 0, -1)])
+def test_clipped_refuses(bad):
+    with pytest.raises(ValueError, match="clipped_floor_sum needs"):
+        clipped_floor_sum(*bad)
+
+
+def test_functions_stay_symbolic_and_lambdify_to_int64():
+    n, m, a, b, hi = symbols = sp.symbols("n m a b h", integer=True, positive=True)
+    made = lambdify(
+        ClippedFloorSum(n, m, a, b, hi) + FloorSum(n, m, a, b) + sp.floor(a / m) + sp.ceiling(b / m), symbols
+    )
+    rng = np.random.default_rng(2)
+    arrays = [rng.integers(1, 70, 500) for _ in symbols]
+    out = made(*arrays)
+    assert out.dtype == np.int64
+    expected = [
+        brute_clipped(*row) + brute(*row[:4]) + row[2] // row[1] - (-row[3] // row[1])
+        for row in np.stack(arrays, axis=1).tolist()
+    ]
+    assert out.tolist() == expected
+
+
+@settings(max_examples=15, deadline=None)
+@given(count, step, step, whole, count)
+def test_clipped_rewritten_as_floor_sum(n, m, a, b, hi):
+    names = sp.symbols("n m a b h", integer=True)
+    rewritten = ClippedFloorSum(*names).rewrite(FloorSum)
+    assert rewritten.has(FloorSum)
+    assert rewritten.subs(dict(zip(names, (n, m, a, b, hi), strict=True))) == brute_clipped(n, m, a, b, hi)
+
+
+def test_latex_is_a_sum():
+    n, m, a, b, hi = sp.symbols("n m a b h", integer=True)
+    assert sp.latex(FloorSum(n, m, a, b)).startswith(r"\sum_{i=0}^{n - 1}")
+    assert r"\min\left(h" in sp.latex(ClippedFloorSum(n, m, a, b, hi))

@@ -1,0 +1,427 @@
+"""The formula reader against the counting reader, to the byte; sweeps against both; leading terms; hand tables."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sympy as sp
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from iosim import count as counting
+from iosim.algorithms import algorithms, plan
+from iosim.count import count
+from iosim.errors import InputError
+from iosim.formula import BlockSums, access_bytes, closed_form, overhead_bytes
+from iosim.kernel import Edge, Kernel, Tile
+from iosim.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
+from iosim.limits import leading, smooth
+from iosim.mask import IntervalMask
+from iosim.problem import AttentionProblem
+from iosim.sweeps import sweep
+from iosim.symbolic import derive, symbol
+
+ALGORITHMS = algorithms()
+FAST = ("flash", "flash1")
+
+
+def table(traffic):
+    return {(r.launch, r.tensor, r.direction): int(r.bytes) for r in traffic}
+
+
+@st.composite
+def masks(draw):
+    side = st.integers(0, 40)
+    kind = draw(st.sampled_from(("none", "causal", "window", "both", "left")))
+    offset = draw(st.integers(-90, 90))
+    return {
+        "none": IntervalMask(),
+        "causal": IntervalMask(None, draw(side), offset),
+        "window": IntervalMask(draw(side), 0, offset),
+        "both": IntervalMask(draw(side), draw(side), offset),
+        "left": IntervalMask(draw(side), None, offset),
+    }[kind]
+
+
+@st.composite
+def domains(draw):
+    pack = draw(st.sampled_from((1, 1, 2, 3, 8)))
+    seq_k = draw(st.integers(1, 90))
+    block_k = draw(st.integers(1, 30))
+    return Domain(
+        batch=draw(st.integers(1, 3)), heads=draw(st.integers(1, 3)), rows=draw(st.integers(1, 70)) * pack,
+        seq_k=seq_k, block_q=draw(st.integers(1, 30)), block_k=block_k, mask=draw(masks()), pack=pack,
+        splits=draw(st.integers(1, -(-seq_k // block_k))),
+    )  # fmt: skip
+
+
+@st.composite
+def accesses(draw):
+    per = draw(st.sampled_from(tuple(Per)))
+    return Access(
+        "X", draw(st.sampled_from(tuple(Mode))), draw(st.sampled_from(("q", "k", "qk"))), per,
+        edge=draw(st.sampled_from(tuple(Edge))), visited_only=draw(st.booleans()), times=draw(st.integers(1, 3)),
+        skip=draw(st.integers(0, 1)) if per is Per.PAIR else 0, packet_rows=draw(st.sampled_from((0, 0, 4, 16))),
+    )  # fmt: skip
+
+
+@settings(max_examples=600, deadline=None)
+@given(domains(), accesses(), st.sampled_from((1, 1, 5, 40)), st.sampled_from((1, 2, 4)), st.booleans())
+def test_every_access_of_every_domain(domain, access, cols, element_bytes, strided):
+    tensor = Tensor("X", 1, 1, 1, cols, element_bytes, "input", strided=strided)
+    made = access_bytes(BlockSums(domain), tensor, access)
+    assert made == counting.access_bytes(domain, tensor, access)
+
+
+@settings(max_examples=150, deadline=None)
+@given(domains(), st.sampled_from(("q", "k", "qk", "q,split", "head", "flat")), st.none() | st.integers(1, 200))
+def test_overheads(domain, outer, persistent):
+    overhead = Overhead("spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000)
+    launch = Launch("main", domain, outer, (), persistent_ctas=persistent)
+    assert overhead_bytes(BlockSums(domain), launch, overhead) == counting.overhead_bytes(launch, overhead)
+
+
+@st.composite
+def problems(draw, algorithm="flash"):
+    mask = draw(st.sampled_from(("none", "causal", "window")))
+    size = st.one_of(st.integers(1, 8), st.integers(1, 300))
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.sampled_from((1, 1, 2, 4)))
+    seq_q = draw(size)
+    seq_k = seq_q if draw(st.booleans()) else draw(size)
+    shift = mask != "none" and draw(st.booleans())
+    dtype, passes = (
+        draw(st.sampled_from(("fp32", "fp16", "bf16", "fp8"))),
+        draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))),
+    )
+    if algorithm == "minimal":
+        mask, shift, dtype, passes, group, seq_q, seq_k = "none", False, "fp32", "fwd", 1, 32 * seq_q, 32 * seq_k
+    return AttentionProblem(
+        batch=draw(st.integers(1, 3)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k,
+        head_dim=draw(st.integers(1, 130)), head_dim_v=draw(st.integers(1, 130)), dtype=dtype, mask=mask,
+        window=draw(st.integers(0, 80)) if mask == "window" else None,
+        offset=draw(st.integers(-350, 350)) if shift else None, passes=passes,
+        dropout=draw(st.sampled_from((0.0, 0.1))), layout=draw(st.sampled_from(("bhsd", "bshd"))),
+    )  # fmt: skip
+
+
+@st.composite
+def calls(draw, algorithm=None):
+    """(problem, kernel) that plan without complaint."""
+    algorithm = algorithm or draw(st.sampled_from(ALGORITHMS))
+    problem = draw(problems(algorithm))
+    side = st.integers(1, 140)
+    tile = Tile(32, 32) if algorithm == "minimal" else Tile(draw(side), draw(side))
+    edges = st.sampled_from(tuple(Edge))
+    scheduler = draw(st.sampled_from((Scheduler.STATIC, Scheduler.DYNAMIC)))
+    blocks = -(-problem.n_seq_k // tile.block_k)
+    kernel = Kernel(
+        "random", algorithm, tile, edge_q=draw(edges), edge_k=draw(edges), rereads_q=draw(st.booleans()),
+        backward_tile=Tile(draw(side), draw(side)) if draw(st.booleans()) else None,
+        packs_group=draw(st.booleans()), writes_lse=draw(st.booleans()),
+        splits=draw(st.integers(1, min(5, blocks))) if algorithm == "flash" else 1,
+        overheads=(Overhead("counter", Mode.STORE, per_cta=32, per_tile=8, per_pair=2, per_tile_fetch=4),),
+        schedule=Schedule(scheduler=scheduler), persistent_ctas=draw(st.sampled_from((None, 7, 132))),
+        options=draw(st.sampled_from(((), (("to_the_letter", False),), (("gemm_tile", (64, 64)),)))),
+    )  # fmt: skip
+    try:
+        plan(problem, kernel)
+    except InputError:
+        assume(False)
+    return problem, kernel
+
+
+@settings(max_examples=350, deadline=None)
+@given(calls())
+def test_closed_form_of_numbers_is_the_count(call):
+    chain = plan(*call)
+    assert table(closed_form(chain)) == table(count(chain))
+
+
+@settings(max_examples=20, deadline=None)
+@given(calls(), st.booleans())
+def test_symbols_with_their_numbers_put_in_are_the_count(call, tie):
+    made = derive(*call, tie=tie)
+    assert table(made.numbers()) == table(count(plan(*call)))
+
+
+@pytest.mark.parametrize("algorithm", FAST)
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+def test_a_formula_holds_beyond_the_problem_it_was_derived_from(algorithm, mask):
+    window = 37 if mask == "window" else None
+    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=300, seq_k=411, head_dim=72, mask=mask, window=window)
+    kernel = Kernel("k", algorithm, Tile(48, 80))
+    made = derive(problem, kernel)
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        seq_q, seq_k, d, bq, bk, w, group = (int(x) for x in rng.integers(2, 200, 7))
+        size = {"seq_q": seq_q, "seq_k": seq_k, "head_dim": d, "block_q": bq, "block_k": bk, "batch": 3}
+        size |= {"kv_heads": 5, "group": group, "element_bytes": 2} | ({"window": w} if window is not None else {})
+        put_in = made.substitute(size)
+        assert put_in.conditions == ()
+        other = AttentionProblem(
+            batch=3, heads=5 * group, kv_heads=5, seq_q=seq_q, seq_k=seq_k, head_dim=d, mask=mask,
+            window=None if window is None else w,
+        )  # fmt: skip
+        assert table(put_in.traffic) == table(count(plan(other, kernel.with_(tile=Tile(bq, bk)))))
+
+
+def test_conditions_are_said_and_matter():
+    made = derive(AttentionProblem(heads=8, kv_heads=2, seq_q=64, passes="bwd"), Kernel("k", "flash", Tile(64, 64)))
+    assert (symbol("group") > 1) in made.conditions  # a launch sums dK over the group
+    one_head = made.substitute({"group": 1})
+    assert sp.false in one_head.conditions
+
+
+def test_a_number_taken_by_the_description_is_said():
+    made = derive(AttentionProblem(heads=2, seq_q=64), Kernel("k", "flash1", Tile(64, 64)))
+    assert made.fixed == {"element_bytes": 2}
+    assert symbol("element_bytes") not in made.total().free_symbols
+
+
+def test_flash_by_hand():
+    # 32 heads x 4096 / 128 query blocks = 1,024 CTAs; each reads its Q tile of 128 x 128 x 2 bytes
+    # and all of K and V, 2 x 4096 x 128 x 2 bytes; writes O, 128 x 128 x 2, and 128 fp32 of LSE.
+    problem = AttentionProblem(heads=32, seq_q=4096, head_dim=128, dtype="fp16")
+    made = closed_form(plan(problem, Kernel("k", "flash", Tile(128, 64))))
+    assert made.total("l2", "read") == 1024 * (32_768 + 2_097_152) == 2_181_038_080
+    assert made.total("l2", "write") == 1024 * (32_768 + 512) == 34_078_720
+
+
+def test_causal_flash_by_hand():
+    # 300 tokens, one head, d 8, fp16; query blocks of 128: last rows 127, 255, 299, so 128, 256, 300 keys are kept.
+    # Key blocks of 96: ceil(128/96) = 2, ceil(256/96) = 3, 4 blocks = 192, 288, 300 rows (the 4th holds 12).
+    problem = AttentionProblem(seq_q=300, head_dim=8, mask="causal")
+    kernel = Kernel("k", "flash", Tile(128, 96))
+    rows = {Edge.EXACT: 192 + 288 + 300, Edge.WHOLE: 192 + 288 + 384, Edge.NEEDED: 128 + 256 + 300}
+    for edge, expected in rows.items():
+        made = closed_form(plan(problem, kernel.with_(edge_k=edge)))
+        assert made.total("l2", tensor="K") == expected * 8 * 2
+    # LSE in whole sectors: 128 x 4 = 512 bytes twice, 44 x 4 = 176 -> 192
+    assert closed_form(plan(problem, kernel)).total("l2", tensor="LSE") == 512 + 512 + 192
+
+
+def test_window_by_hand():
+    # Query blocks of 4 over 10 rows: rows 0-3, 4-7, 8-9; a window of 2 keeps keys 0-3, 2-7, 6-9.
+    # In key blocks of 3: blocks 0-1 (6 rows), 0-2 (9 rows), 2-3 (3 + 1 rows).
+    problem = AttentionProblem(seq_q=10, head_dim=8, mask="window", window=2)
+    made = closed_form(plan(problem, Kernel("k", "flash", Tile(4, 3))))
+    assert made.total("l2", tensor="V") == (6 + 9 + 4) * 8 * 2
+
+
+def test_text_of_the_plain_formula():
+    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64)))
+    b, h, n, d, e, bq = (symbol(x) for x in ("batch", "heads", "seq", "head_dim", "element_bytes", "block_q"))
+    assert made.total("read", tensor="Q") == b * h * n * d * e
+    assert made.total("read", tensor="K") == b * h * n * d * e * sp.ceiling(n / bq)
+    assert made.total("write", tensor="O") == b * h * n * d * e
+
+
+def test_compiled_formula_on_arrays():
+    problem = AttentionProblem(heads=2, seq_q=500, head_dim=64, mask="causal")
+    made = derive(problem, Kernel("k", "flash", Tile(64, 32)))
+    read = made.substitute({"batch": 1, "heads": 2, "element_bytes": 2}).compile(
+        "seq", "head_dim", "block_q", "block_k", direction="read"
+    )
+    rng = np.random.default_rng(5)
+    n, d, bq, bk = rng.integers(2, 3000, 400), *(rng.integers(2, 200, 400) for _ in range(3))
+    out = read(n, d, bq, bk)
+    assert out.dtype == np.int64
+    swept = sweep(problem, Kernel("k", "flash", Tile(64, 32)), seq_q=n, head_dim=d, block_q=bq, block_k=bk)
+    assert np.array_equal(out, swept.read)
+
+
+@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a != "minimal"])
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_sweeps_are_counts(algorithm, mask, passes):
+    rng = np.random.default_rng(7)
+    n = 250
+    values = {
+        "seq_q": rng.integers(1, 600, n), "seq_k": rng.integers(1, 600, n), "head_dim": rng.integers(1, 200, n),
+        "kv_heads": rng.integers(1, 4, n), "block_q": rng.integers(1, 257, n), "block_k": rng.integers(1, 257, n),
+    }  # fmt: skip
+    values["heads"] = values["kv_heads"] * rng.integers(1, 3, n)
+    if mask == "window":
+        values["window"] = rng.integers(0, 400, n)
+    problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)
+    kernel = Kernel("k", algorithm, Tile(64, 64), edge_k=Edge.NEEDED)
+    if algorithm == "math" and passes == "bwd":
+        with pytest.raises(InputError, match="not described"):
+            sweep(problem, kernel, **values)
+        return
+    made = sweep(problem, kernel, **values)
+    for i in range(n):
+        one = {name: int(v[i]) for name, v in values.items()}
+        tile = Tile(one.pop("block_q"), one.pop("block_k"))
+        counted = count(plan(problem.with_(**one, head_dim_v=one["head_dim"]), kernel.with_(tile=tile)))
+        assert (made.read[i], made.write[i]) == (counted.total("l2", "read"), counted.total("l2", "write"))
+
+
+def test_sweep_broadcasts_and_crosses_chunks(monkeypatch):
+    monkeypatch.setattr("iosim.sweeps.CHUNK", 64)
+    problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3)
+    kernel = Kernel("k", "flash", Tile(64, 64), backward_tile=Tile(32, 32))
+    seq, blocks = np.arange(1, 400, 7)[:, None], np.array([16, 64, 128])
+    made = sweep(problem, kernel, seq_q=seq, block_q=blocks, block_k=32)
+    assert made.total.shape == (57, 3)
+    for i, j in ((0, 0), (31, 2), (56, 1)):
+        one = problem.with_(seq_q=int(seq[i, 0]), seq_k=int(seq[i, 0]))
+        counted = count(plan(one, kernel.with_(tile=Tile(int(blocks[j]), 32))))
+        assert made.total[i, j] == counted.total("l2")
+
+
+def test_sweep_of_backward_tiles_and_scalars():
+    problem = AttentionProblem(heads=4, seq_q=100, head_dim=64, passes="bwd")
+    kernel = Kernel("k", "flash", Tile(64, 64), backward_tile=Tile(32, 32))
+    made = sweep(problem, kernel, backward_block_k=np.array([16, 48]), batch=2)
+    for got, block in zip(made.total, (16, 48), strict=True):
+        tile = kernel.with_(backward_tile=Tile(32, block))
+        assert got == count(plan(problem.with_(batch=2), tile)).total("l2")
+    assert sweep(problem, kernel, batch=2).total.shape == (1,)
+    assert sweep(problem, kernel, batch=np.zeros(0, dtype=np.int64)).total.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"seq": 4}, "cannot be swept"),
+        ({"seq_q": [0, 4]}, "seq_q of a sweep is out of range"),
+        ({"seq_q": [1.5]}, "whole numbers"),
+        ({"block_q": [5000]}, "block_q of a sweep is out of range"),
+        ({"heads": [3]}, "multiple of kv_heads"),
+        ({"window": [3]}, "window contradicts mask 'none'"),
+        ({"offset": [3]}, "offset contradicts mask 'none'"),
+        ({"backward_block_q": [64]}, "no tile of its own"),
+        ({"seq_q": [1 << 24], "heads": [64], "block_q": [1]}, "beyond exact 64-bit"),
+    ],
+)
+def test_sweep_refuses(values, message):
+    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=64)
+    with pytest.raises(InputError, match=message):
+        sweep(problem, Kernel("k", "flash", Tile(64, 64)), **values)
+
+
+def test_sweep_needs_no_sympy():
+    code = (
+        "import sys; from iosim.sweeps import sweep; from iosim.problem import AttentionProblem as P; "
+        "from iosim.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
+        "sys.exit('sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+B, H, N, D, E = (symbol(x) for x in ("batch", "heads", "seq", "head_dim", "element_bytes"))
+BQ, BK, W = (symbol(x) for x in ("block_q", "block_k", "window"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "extra", "expected"),
+    [
+        ("flash", {}, 2 * B * H * N**2 * D * E / BQ),  # K and V once a query block
+        ("flash", {"mask": "causal"}, B * H * N**2 * D * E / BQ),  # half of it
+        ("flash", {"mask": "window", "window": 100}, B * H * W * (2 * N - W) * D * E / BQ),
+        # Q, dO (e bytes), dQ (4 bytes), LSE and D (4 bytes a row) once a key block
+        ("flash", {"passes": "bwd"}, B * H * N**2 * (2 * D * E + 4 * D + 8) / BK),
+        # Q, O in, O out at e = 2, l and m in and out
+        ("flash1", {}, B * H * N**2 * (6 * D + 16) / BK),
+    ],
+)
+def test_leading_terms(algorithm, extra, expected):
+    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128, **extra), Kernel("k", algorithm, Tile(128, 64)))
+    assert sp.simplify(leading(made.total()) - expected) == 0
+
+
+def test_leading_term_of_unequal_lengths_takes_their_order_from_values():
+    problem = AttentionProblem(heads=32, seq_q=1000, seq_k=4000, head_dim=128, mask="causal")
+    made = derive(problem, Kernel("k", "flash", Tile(128, 64)))
+    nq, nk = symbol("seq_q"), symbol("seq_k")
+    # pairs kept: N_q N_k - N_q^2 / 2
+    assert sp.simplify(leading(made.total(), made.values) - B * H * nq * (2 * nk - nq) * D * E / BQ) == 0
+    open_form = leading(made.total())
+    assert open_form.has(sp.Max)
+    assert open_form.subs({nq: 1000, nk: 4000, BK: 64}).equals(
+        leading(made.total(), made.values).subs({nq: 1000, nk: 4000})
+    )
+
+
+@pytest.mark.parametrize(("algorithm", "passes"), [("flash", "fwd"), ("flash1", "bwd")])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"mask": "causal"},
+        {"mask": "causal", "seq_k": 3 << 16},
+        {"mask": "causal", "offset": -(1 << 17)},
+        {"mask": "window", "window": 1 << 16},
+        {"mask": "window", "window": 1 << 20},
+        {"mask": "window", "window": 1 << 16, "offset": 1 << 17},
+    ],
+)
+def test_smooth_and_leading_come_near(algorithm, passes, extra):
+    problem = AttentionProblem(heads=4, seq_q=1 << 18, head_dim=128, passes=passes, **extra)
+    made = derive(problem, Kernel("k", algorithm, Tile(128, 64)))
+    values = {symbol(name): value for name, value in made.values.items()}
+    exact = made.numbers().total("l2")
+    for form in (smooth, leading):
+        assert float(form(made.total(), made.values).subs(values)) == pytest.approx(exact, rel=0.01)
+
+
+def test_flash_meets_the_papers_term_up_to_eight():
+    # block_q = M / 4d: 2 N^2 d / block_q = 8 N^2 d^2 / M elements a head
+    from iosim.theory import bound
+
+    made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64)))
+    term = leading(made.total()).subs(BQ, sp.Symbol("M", positive=True) / (4 * D)) / (B * H * E)
+    assert sp.simplify(term / bound("flash").expression()) == 8
+
+
+def run(*words):
+    import argparse
+    import json
+
+    from iosim.commands import formula as command
+
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["formula", *words])
+    return json.loads(json.dumps(command.describe(args))), args
+
+
+def test_command_in_symbols():
+    found, _ = run("flash")
+    k = next(r for r in found["traffic"] if r["tensor"] == "K")
+    assert (k["text"], k["bytes"]) == ("B*H*N*d*e*n_q", None)
+    assert found["theta"]["ratio"]["text"] == "8"
+    assert {"symbol": "n_q", "meaning": "query blocks, ceil(N/B_q)", "value": None} in found["symbols"]
+
+
+def test_command_with_numbers():
+    sizes = ("--batch", "1", "--heads", "32", "--seq-len", "4k", "--head-dim", "128")
+    found, _ = run("flash", *sizes, "--dtype", "fp16", "--tile", "128x64")
+    assert found["totals"]["read"]["bytes"] == 2_181_038_080
+    assert found["totals"]["write"]["bytes"] == 34_078_720
+    assert found["conditions"] == []
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, "fa2", "cutlass"])
+@pytest.mark.parametrize("form", ["table", "csv", "md", "json"])
+def test_command_prints(name, form, capsys):
+    _, args = run(name, "--format", form, "--latex")
+    assert args.run(args) == 0
+    out = capsys.readouterr().out
+    assert "read" in out
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nothing",), ("flash", "--batch", "0"), ("flash", "--causal", "--window", "4"), ("naive", "--splits", "2"),
+        ("flash", "--tile", "12"), ("flash", "--splits", "0"), ("flash", "--heads", "3", "--kv-heads", "2"),
+        ("minimal", "--causal"), ("fa2", "--gpu", "t4"),
+    ],
+)  # fmt: skip
+def test_command_refuses(words):
+    with pytest.raises(InputError):
+        run(*words)

@@ -1,0 +1,308 @@
+"""Mistakes planted in the description or in the counting reader: the agreement of the readers must catch each one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from strategies import OVERHEADS, altered, disagreements
+
+import iosim.count
+import iosim.launch
+from iosim.algorithms import plan
+from iosim.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.mask import IntervalMask, KeyBlocks
+from iosim.problem import AttentionProblem
+
+Case = tuple[AttentionProblem, Kernel]
+
+
+def _case(
+    algorithm: str, *, tile: tuple[int, int] = (8, 6), options: dict[str, Any] | None = None, **changes: Any
+) -> Case:
+    """Ragged, grouped, causal with more keys than queries, unless `changes` say otherwise."""
+    values: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 21, "seq_k": 27, "head_dim": 8,
+                              "head_dim_v": 10, "mask": "causal"}  # fmt: skip
+    kernel = {n: changes.pop(n) for n in tuple(changes) if n in Kernel.__dataclass_fields__}
+    problem = AttentionProblem(**(values | changes))
+    return problem, Kernel(algorithm, algorithm, Tile(*tile), options=tuple((options or {}).items()), **kernel)
+
+
+CASES: dict[str, Case] = {
+    "flash": _case("flash", passes="fwd+bwd", dropout=0.2),
+    "flash backward": _case("flash", passes="bwd"),
+    "flash rereads": _case("flash", rereads_q=True, edge_k=Edge.NEEDED, layout="bshd", head_dim=10),
+    "flash split": _case("flash", splits=3),
+    "flash split, max and sum": _case("flash", splits=2, options={"statistics_per_row": 2}),
+    "flash packed decode": _case("flash", seq_q=1, packs_group=True, splits=2),
+    "flash whole tiles": _case("flash", edge_q=Edge.WHOLE, edge_k=Edge.WHOLE, mask="window", window=7),
+    "flash empty rows": _case("flash", mask="causal", offset=-9, passes="fwd+bwd"),
+    "flash persistent": _case("flash", persistent_ctas=5, schedule=Schedule(scheduler=Scheduler.DYNAMIC),
+                              overheads=OVERHEADS),
+    "flash1 to the letter": _case("flash1", passes="fwd+bwd", dropout=0.2),
+    "flash1 in fp32": _case("flash1", passes="fwd+bwd",
+                            options={"to_the_letter": False, "intermediate_bytes": 4, "output_read_once": True}),
+    "naive": _case("naive", passes="fwd+bwd", dropout=0.2,
+                   options={"passes": ("scale_q", "scale", "mask", "dropout"), "gemm_tile": (8, 6)}),
+    "naive product": _case("naive", passes="fwd+bwd",
+                           options={"softmax_backward_product": True, "gemm_tile": (8, 6)}),
+    "math": _case("math", dropout=0.2),
+    "minimal": _case("minimal", tile=(4, 6), kv_heads=4, seq_q=24, seq_k=30, mask="none", dtype="fp32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_planted_nothing_found(name: str) -> None:
+    assert disagreements(*CASES[name]) == []
+
+
+# Mistakes of the description: both readers are given the altered chain.
+
+UNSEEN_LAUNCHES = {
+    ("math", "all_masked"),  # its flags are no tensor of the description
+    ("math", "cast_P"),  # the weights that it writes are returned to nobody
+}
+
+
+def _variants(change: Callable[[str, Access], Access | None]) -> list[Any]:
+    """Every chain with `change` made to one access; None drops it."""
+    made = []
+    for name, (problem, kernel) in CASES.items():
+        chain = plan(problem, kernel)
+        for launch in chain.launches:
+            for n, access in enumerate(launch.accesses):
+                new = change(name, access)
+                if new != access:
+                    kept = (*launch.accesses[:n], *((new,) if new else ()), *launch.accesses[n + 1 :])
+                    label = f"{name}: {launch.name} {access.mode} {access.tensor}"
+                    made.append(pytest.param(name, altered(chain, launch.name, accesses=kept), id=label))
+    return made
+
+
+def _turned(name: str, access: Access) -> Access:
+    return replace(access, mode=Mode.STORE if access.mode is Mode.LOAD else Mode.LOAD)
+
+
+@pytest.mark.parametrize(("name", "chain"), _variants(lambda name, access: None))
+def test_an_access_dropped(name: str, chain: Chain) -> None:
+    assert disagreements(*CASES[name], chain=chain)
+
+
+@pytest.mark.parametrize(("name", "chain"), _variants(_turned))
+def test_read_and_write_swapped(name: str, chain: Chain) -> None:
+    assert disagreements(*CASES[name], chain=chain)
+
+
+@pytest.mark.parametrize(
+    ("name", "chain"), _variants(lambda _, a: replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a)
+)
+def test_a_split_forgotten(name: str, chain: Chain) -> None:
+    assert disagreements(*CASES[name], chain=chain)
+
+
+@pytest.mark.parametrize(
+    ("name", "chain"), _variants(lambda _, a: replace(a, mode=Mode.STORE) if a.mode is Mode.REDUCE else a)
+)
+def test_an_atomic_add_made_a_store(name: str, chain: Chain) -> None:
+    assert disagreements(*CASES[name], chain=chain)
+
+
+UNREAD_AFTERWARDS = {
+    ("minimal", "l"),  # the last l and m of minimal are read by nobody
+    ("minimal", "m"),
+}
+
+
+def _last_store_skipped(name: str, access: Access) -> Access:
+    if access.per is not Per.PAIR or access.mode is Mode.LOAD or (name, access.tensor) in UNREAD_AFTERWARDS:
+        return access
+    return replace(access, skip=1)
+
+
+@pytest.mark.parametrize(("name", "chain"), _variants(_last_store_skipped))
+def test_the_last_store_of_a_running_value_skipped(name: str, chain: Chain) -> None:
+    assert disagreements(*CASES[name], chain=chain)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_launch_forgotten(name: str) -> None:
+    problem, kernel = CASES[name]
+    chain = plan(problem, kernel)
+    for n, launch in enumerate(chain.launches):
+        if (kernel.algorithm, launch.name) not in UNSEEN_LAUNCHES:
+            short = replace(chain, launches=chain.launches[:n] + chain.launches[n + 1 :])
+            assert disagreements(problem, kernel, chain=short), launch.name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_access_invented(name: str) -> None:
+    problem, kernel = CASES[name]
+    chain = plan(problem, kernel)
+    main = next(x for x in chain.launches if x.outer not in ("flat", "qk"))
+    unread = Tensor("bias", problem.batch, main.domain.heads, main.domain.rows, 1, 4, "input")
+    for extra in (main.accesses[0], Access("bias", Mode.LOAD, "q", Per.PAIR)):
+        held = replace(chain, tensors={**chain.tensors, "bias": unread})
+        longer = altered(held, main.name, accesses=(*main.accesses, extra))
+        given = replace(longer, launches=(_fill(unread, main.domain), *longer.launches))
+        assert disagreements(problem, kernel, chain=given)
+
+
+def _fill(tensor: Tensor, domain: Domain) -> Launch:
+    accesses = (Access(tensor.name, Mode.STORE, "q", Per.QUERY),)
+    rows = replace(domain, seq_k=1, block_k=1, mask=IntervalMask(), splits=1)
+    return Launch("fill_bias", rows, "flat", accesses)
+
+
+@pytest.mark.parametrize("name", ["flash", "flash1 to the letter", "naive", "minimal"])
+def test_o_described_as_n_by_n(name: str) -> None:
+    problem, kernel = CASES[name]
+    chain = plan(problem, kernel)
+    wide = replace(chain.tensors["O"], cols=problem.n_seq_k)
+    assert disagreements(problem, kernel, chain=replace(chain, tensors={**chain.tensors, "O": wide}))
+
+
+@pytest.mark.parametrize("name", ["flash", "flash rereads", "flash split", "flash1 to the letter"])
+@pytest.mark.parametrize("shift", [-1, -3])
+def test_a_mask_that_visits_too_few_blocks(name: str, shift: int) -> None:
+    problem, kernel = CASES[name]
+    chain = plan(problem, kernel)
+    domain = next(x for x in chain.launches if x.name == "main").domain
+    short = replace(domain, mask=replace(domain.mask, offset=domain.mask.offset + shift * domain.block_k))
+    assert disagreements(problem, kernel, chain=altered(chain, "main", domain=short))
+
+
+def test_packed_heads_left_unpacked_in_the_grid() -> None:
+    problem, kernel = CASES["flash packed decode"]
+    chain = plan(problem, kernel)
+    domain = replace(chain.launches[0].domain, heads=problem.heads)
+    assert disagreements(problem, kernel, chain=altered(chain, "main", domain=domain))
+
+
+# Mistakes of the counting reader: what it sees of an access is altered, and the executing reader is left alone.
+
+Seen = tuple[Domain, Tensor, Access]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`see` alters what the counting reader is told; the cases are those where that must show."""
+
+    see: Callable[[Domain, Tensor, Access], Seen | int]
+    cases: tuple[str, ...]
+
+
+def _only(tensors: str, change: Callable[[Domain, Tensor, Access], Seen | int]) -> Callable[..., Seen | int]:
+    return lambda d, t, a: change(d, t, a) if t.name in tensors.split() else (d, t, a)
+
+
+COUNT_BUGS = {
+    "O counted as N x N": Bug(
+        _only("O", lambda d, t, a: (d, replace(t, cols=d.seq_k), a)),
+        ("flash", "flash1 to the letter", "naive", "minimal"),
+    ),
+    "LSE forgotten": Bug(_only("LSE", lambda d, t, a: 0), ("flash", "flash split")),
+    "row statistics forgotten": Bug(_only("l m", lambda d, t, a: 0), ("flash1 to the letter", "minimal")),
+    "K and V read for one query block in all": Bug(
+        _only("K V", lambda d, t, a: (d, t, replace(a, per=Per.KEY))), ("flash", "flash whole tiles")
+    ),
+    "Q read once though it is read again at every pair": Bug(
+        _only("Q", lambda d, t, a: (d, t, replace(a, per=Per.QUERY))), ("flash rereads", "flash1 to the letter")
+    ),
+    "causal ignored": Bug(
+        lambda d, t, a: (replace(d, mask=IntervalMask()), t, a), ("flash", "flash rereads", "flash1 in fp32")
+    ),
+    "mask aligned to the first key": Bug(
+        lambda d, t, a: (replace(d, mask=replace(d.mask, offset=0)), t, a), ("flash", "flash rereads")
+    ),
+    "splits forgotten": Bug(lambda d, t, a: (replace(d, splits=1), t, a), ("flash split", "flash packed decode")),
+    "ragged query edge off by one": Bug(
+        lambda d, t, a: (replace(d, rows=d.rows + (d.rows % d.block_q > 0)), t, a), ("flash", "flash1 in fp32", "naive")
+    ),
+    "ragged key edge off by one": Bug(
+        lambda d, t, a: (replace(d, seq_k=d.seq_k - 1), t, a), ("flash", "flash1 to the letter", "naive")
+    ),
+    "whole tiles counted as exact": Bug(
+        lambda d, t, a: (d, t, replace(a, edge=Edge.EXACT)), ("flash whole tiles", "flash rereads")
+    ),
+    "exact rows counted as whole tiles": Bug(
+        lambda d, t, a: (d, t, replace(a, edge=Edge.WHOLE)), ("flash", "flash split", "naive", "math")
+    ),
+    "a first load that is skipped is counted": Bug(
+        lambda d, t, a: (d, t, replace(a, skip=0)), ("flash1 in fp32",)
+    ),
+    "tiles without a visit are counted": Bug(
+        lambda d, t, a: (d, t, replace(a, visited_only=False)), ("flash empty rows",)
+    ),
+    "one head of a group summed": Bug(
+        _only("dK_heads dV_heads", lambda d, t, a: (d, t, replace(a, times=1))), ("flash", "flash1 in fp32", "naive")
+    ),
+    "strided rows counted by the byte": Bug(
+        lambda d, t, a: (d, replace(t, strided=False), a), ("flash rereads",)
+    ),
+    "elements of two bytes counted as four": Bug(
+        lambda d, t, a: (d, replace(t, element_bytes=4), a), ("flash", "flash split", "naive")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bug", "case"), [pytest.param(b, c, id=f"{n}: {c}") for n, b in COUNT_BUGS.items() for c in b.cases]
+)
+def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = iosim.count.access_bytes
+
+    def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
+        seen = bug.see(domain, tensor, access)
+        return seen if isinstance(seen, int) else real(*seen)
+
+    monkeypatch.setattr(iosim.count, "access_bytes", wrong)
+    assert disagreements(*CASES[case])
+
+
+@pytest.mark.parametrize(("case", "factor"), [("flash packed decode", 2), ("flash", 0.5)])
+def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per query head where the group is packed in a tile (x 2), per key head where it is not (/ 2)."""
+    real = iosim.count.access_bytes
+
+    def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
+        return int(real(domain, tensor, access) * (factor if tensor.name == "K" else 1))
+
+    monkeypatch.setattr(iosim.count, "access_bytes", wrong)
+    assert disagreements(*CASES[case])
+
+
+@pytest.mark.parametrize("case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"])
+def test_causal_halved_without_its_diagonal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = iosim.launch.key_blocks
+
+    def wrong(*args: Any) -> KeyBlocks:
+        blocks = real(*args)
+        end = np.maximum(blocks.end - 1, blocks.first)
+        return replace(blocks, end=end, end_row=np.minimum(blocks.end_row, end * args[4]))
+
+    monkeypatch.setattr(iosim.launch, "key_blocks", wrong)
+    assert disagreements(*CASES[case])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_directions_swapped_in_the_count(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped = property(lambda mode: "write" if mode is Mode.LOAD else "read")
+    monkeypatch.setattr(Mode, "direction", swapped)
+    assert disagreements(*CASES[case])
+
+
+@pytest.mark.parametrize("case", ["flash", "flash split", "flash1 to the letter", "minimal"])
+def test_row_statistics_counted_by_the_byte(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "tile_bytes", lambda t, rows, packet_rows=0: rows * t.row_bytes)
+    assert disagreements(*CASES[case])
+
+
+@pytest.mark.parametrize("field", ["per_cta", "per_tile", "per_pair", "per_tile_fetch"])
+def test_an_overhead_forgotten(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = iosim.count.overhead_bytes
+    monkeypatch.setattr(iosim.count, "overhead_bytes", lambda x, o: real(x, replace(o, **{field: 0})))
+    assert disagreements(*CASES["flash persistent"])

@@ -1,0 +1,56 @@
+"""The README says what is true: its commands run, and its table is what its script prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import iosim
+from iosim.cli import main
+
+ROOT = Path(iosim.__file__).resolve().parent.parent
+
+if not (ROOT / "README.md").is_file():
+    pytest.skip("iosim runs from an install without its README", allow_module_level=True)
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.strip() for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S) for line in block.strip().splitlines()]
+IOSIM = [part.strip() for line in COMMANDS for part in line.split("&&") if part.strip().startswith("iosim ")]
+
+
+def test_there_are_examples() -> None:
+    assert len(IOSIM) >= 8
+    assert "iosim predict --gpu a100 --kernel naive --kernel fa2" in IOSIM[0]
+
+
+@pytest.mark.parametrize("command", IOSIM)
+def test_every_command_runs(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+
+
+def test_the_python_call_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "SM <-> L2 (exact)" in done.stdout
+
+
+def test_the_table_is_what_the_script_prints() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/measured.py"], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() in TEXT
+
+
+def test_every_file_it_names_is_there() -> None:
+    for name in re.findall(r"`((?:docs|kernels|benchmarks|examples)/[\w./]*)`", TEXT):
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,347 @@
+"""The report: every figure with its table and data, every number from a printed command line, files whole or absent."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from iosim.cli import build_parser, main
+from iosim.commands import common
+from iosim.errors import InputError
+from iosim.problem import AttentionProblem
+from iosim.report import ReportRequest, axes, build, render
+from iosim.report.model import Report
+from iosim.report.request import problem_options
+
+FIGURES = ["traffic-l2", "traffic-hbm", "ratio-l2", "ratio-hbm", "tiles", "roofline-l2", "roofline-hbm", "memory",
+           "time"]  # fmt: skip
+
+
+def problems(*lengths: int, **values: object) -> tuple[AttentionProblem, ...]:
+    return tuple(AttentionProblem(heads=8, head_dim=64, seq_q=n, **values) for n in lengths)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    request = ReportRequest.of(("t4", "a100"), ("naive", "cutlass", "fa2"), problems(512, 2048, 8192))
+    return build(request)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> str:
+    return render(report, "html")
+
+
+@pytest.fixture(scope="module")
+def embedded(page: str) -> dict:
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def run_json(line: str, capsys: pytest.CaptureFixture[str]) -> dict:
+    words = shlex.split(line)
+    assert words[0] == "iosim"
+    capsys.readouterr()
+    assert main(words[1:]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+# What is in it
+
+
+def test_all_figures_are_there_in_order(report: Report) -> None:
+    assert [f.id for f in report.figures] == FIGURES
+
+
+def test_every_figure_has_panels_a_table_its_data_and_a_download(report: Report, page: str, embedded: dict) -> None:
+    for figure in report.figures:
+        section = page[page.index(f'<section id="{figure.id}"') :]
+        section = section[: section.index("</section>")]
+        assert figure.panels
+        assert figure.table.rows
+        assert section.count("<tr>") == len(figure.table.rows) + 1
+        assert f'data-table="{figure.id}"' in section
+        assert len(embedded["tables"][figure.id]["rows"]) == len(figure.table.rows)
+        for panel in figure.panels:
+            assert f'id="{panel.id}"' in section
+            assert embedded["panels"][panel.id]["data"]
+            assert len(panel.alt) > 40  # a sentence, with numbers
+            assert re.search(r"\d", panel.alt)
+
+
+def test_panels_are_valid_plotly(report: Report) -> None:
+    import plotly.graph_objects as go
+
+    for figure in report.figures:
+        for panel in figure.panels:
+            drawn = {"data": list(panel.data), "layout": dict(panel.layout)}
+            go.Figure(copy.deepcopy(drawn))  # refuses names it does not know, and changes what it is given
+
+
+def test_every_drawn_number_is_in_the_figures_table(report: Report) -> None:
+    for figure in report.figures:
+        cells = {v for row in figure.table.rows for v in row if isinstance(v, int | float)}
+        for panel in figure.panels:
+            for trace in panel.data:
+                if "marker" in trace and figure.id != "tiles":
+                    assert set(trace["y"]) <= cells, (panel.id, trace["name"])
+                if trace["type"] == "heatmap":
+                    assert {v for row in trace["z"] for v in row if v is not None} <= cells, panel.id
+
+
+def test_levels_are_never_drawn_together(report: Report) -> None:
+    for figure in report.figures:
+        keys = {c.key for c in figure.table.columns}
+        if figure.id != "tiles":
+            assert not ({"l2_bytes"} & keys and {"hbm_bytes"} & keys), figure.id
+
+
+def test_axes_are_logarithmic_and_shared(report: Report) -> None:
+    for figure in report.figures:
+        if figure.id == "tiles":
+            continue
+        for panel in figure.panels:
+            assert panel.layout["xaxis"]["type"] == panel.layout["yaxis"]["type"] == "log"
+            assert panel.layout["yaxis"]["range"] == figure.panels[0].layout["yaxis"]["range"]
+
+
+def test_what_cannot_run_is_stated(report: Report, page: str) -> None:
+    assert [(o.gpu, o.kernel, o.lengths) for o in report.omissions] == [("t4", "fa2", (512, 2048, 8192))]
+    for text in (page, render(report, "md")):
+        assert "fa2 on t4 (N = 512, 2k, 8k)" in text
+        assert "needs cc 8.0" in text
+    assert not any(p.gpu.label == "t4" and p.kernel == "fa2" for p in report.points)
+
+
+def test_the_summary_has_the_longest_sequence_of_every_series(report: Report) -> None:
+    assert [row[:3] for row in report.summary.rows] == [
+        ("t4", "naive", 8192), ("t4", "cutlass", 8192), ("a100-sxm-80gb", "naive", 8192),
+        ("a100-sxm-80gb", "cutlass", 8192), ("a100-sxm-80gb", "fa2", 8192),
+    ]  # fmt: skip
+
+
+# Every number from a command line
+
+
+def test_every_row_names_command_lines_that_are_listed(report: Report, page: str) -> None:
+    markdown = render(report, "md")
+    for table in (report.summary, *(f.table for f in report.figures)):
+        at = table.index("commands")
+        for row in table.rows:
+            assert str(row[at]).split()
+            assert set(str(row[at]).split()) <= set(report.commands)
+    for name, line in report.commands.items():
+        assert f'<li id="{name}">' in page
+        assert f"{name}  {line}" in markdown
+
+
+def test_every_predict_line_gives_its_numbers(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for name, line in report.commands.items():
+        if name.startswith("P"):
+            predictions = run_json(line, capsys)["predictions"]
+            assert len(predictions) == 1
+            found[name] = predictions[0]
+    checked = 0
+    for figure_id, numbers in {
+        "traffic-l2": lambda d: {"l2_read_bytes": d["totals"]["l2"]["read"],
+                                 "l2_write_bytes": d["totals"]["l2"]["write"],
+                                 "l2_bytes": sum(d["totals"]["l2"].values())},
+        "traffic-hbm": lambda d: {"hbm_read_bytes": d["totals"]["hbm"]["read"],
+                                  "hbm_bytes": sum(d["totals"]["hbm"].values()),
+                                  "compulsory_bytes": sum(d["hbm_bounds"]["compulsory"].values()),
+                                  "no_l2_bytes": sum(d["hbm_bounds"]["no_l2"].values())},
+        "roofline-l2": lambda d: {"flops": d["flops"], "flops_per_s": d["flops"] / d["time_s"],
+                                  "flops_per_byte": d["flops"] / sum(d["totals"]["l2"].values())},
+        "roofline-hbm": lambda d: {"flops_per_byte": d["flops"] / sum(d["totals"]["hbm"].values())},
+        "memory": lambda d: {"peak_bytes": d["memory_bytes"]["peak"],
+                             "workspace_bytes": d["memory_bytes"]["workspace"]},
+        "time": lambda d: {"time_s": d["time_s"], "bound_by": d["bound_by"],
+                           "time_specification_s": d["time"][1]["time_s"]},
+    }.items():  # fmt: skip
+        table = report.figure(figure_id).table
+        for row in table.rows:
+            data = found[str(row[table.index("commands")]).split()[0]]
+            assert row[0] == data["profile"]
+            assert row[1] == data["kernel"]["name"]
+            assert row[2] == data["problem"]["seq_q"]
+            for key, expected in numbers(data).items():
+                assert row[table.index(key)] == expected, (figure_id, key, row)
+                checked += 1
+    assert checked > 15 * 12
+
+
+def test_tiles_are_those_that_the_tiles_line_prints(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    table = report.figure("tiles").table
+    printed = {name: tiles_in(run_json(line, capsys)) for name, line in report.commands.items() if name[0] == "T"}
+    assert len(printed) == 2
+    keys = ("kernel", "block_q", "block_k", "warps", "stages")
+    for row in table.rows:
+        cells = dict(zip((c.key for c in table.columns), row, strict=True))
+        if cells["time_s"] is None:
+            assert cells["rejected"]
+            continue
+        found = printed[cells["commands"]][tuple(cells[k] for k in keys)]
+        assert found["time_s"] == cells["time_s"]
+        assert found["l2_read_bytes"] + found["l2_write_bytes"] == cells["l2_bytes"]
+        assert cells["times_fastest"] == found["time_s"] / min(
+            t["time_s"] for k, t in printed[cells["commands"]].items() if k[0] == "flash")  # fmt: skip
+
+
+def tiles_in(value: object) -> dict[tuple, dict]:
+    """Every timed tile that a JSON holds, by kernel, tile, warps and stages."""
+    found: dict[tuple, dict] = {}
+    if isinstance(value, dict):
+        if "time_s" in value and "block_q" in value:
+            found[tuple(value[k] for k in ("kernel", "block_q", "block_k", "warps", "stages"))] = value
+        for part in value.values():
+            found |= tiles_in(part)
+    elif isinstance(value, list):
+        for part in value:
+            found |= tiles_in(part)
+    return found
+
+
+def test_the_tile_map_has_every_size_and_marks_the_fastest(report: Report) -> None:
+    figure = report.figure("tiles")
+    for panel in figure.panels:
+        heat, *_, best = panel.data
+        rows = [r for r in figure.table.rows if r[0] == panel.title and r[1] == "flash"]
+        assert len(rows) == len(heat["x"]) * len(heat["y"])
+        (row, column) = heat["y"].index(best["y"][0]), heat["x"].index(best["x"][0])
+        assert heat["z"][row][column] == 1.0 == min(v for line in heat["z"] for v in line if v is not None)
+        assert any(v is None for line in heat["z"] for v in line)  # some are rejected everywhere
+
+
+def test_ratios_are_those_of_the_lines_they_name(report: Report) -> None:
+    points = {p.id: p for p in report.points}
+    for level in ("l2", "hbm"):
+        table = report.figure(f"ratio-{level}").table
+        assert len(table.rows) == 9  # cutlass on both GPUs, fa2 on the A100; 3 lengths
+        for row in table.rows:
+            own, base = (points[name] for name in str(row[table.index("commands")]).split())
+            assert base.kernel == "naive"
+            above, below = (base.l2, own.l2) if level == "l2" else (base.hbm, own.hbm)
+            assert row[table.index("ratio")] == above / below
+
+
+def test_roofs_are_those_of_the_profile(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    table = report.figure("roofline-hbm").table
+    for row in table.rows:
+        line = report.commands[str(row[table.index("commands")]).split()[1]]
+        profile = run_json(line, capsys)["profile"]
+        wide = profile.get("dram_bandwidth_measured_bytes_per_s", profile["dram_bandwidth_bytes_per_s"])["value"]
+        rates = {**profile["tensor_flops_per_s"], **profile.get("tensor_flops_achieved_per_s", {})}
+        roof = min(wide * row[table.index("flops_per_byte")], rates["fp16"]["value"])
+        assert row[table.index("roof_flops_per_s")] == pytest.approx(roof)
+        assert row[table.index("share_of_roof")] <= 1 + 1e-9
+
+
+def test_the_reports_own_line_makes_it_again(report: Report, tmp_path: Path) -> None:
+    words = shlex.split(report.request.report_line())
+    assert main([*words[1:], "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_text() == render(report, "html")
+    assert (tmp_path / "report.md").read_text() == render(report, "md")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {}, {"mask": "causal"}, {"mask": "window", "window": 0}, {"mask": "window", "window": 300, "offset": -7},
+        {"mask": "causal", "offset": 0}, {"seq_k": 777}, {"kv_heads": 2}, {"head_dim_v": 96}, {"batch": 3},
+        {"dtype": "bf16", "output": "fp32"}, {"dtype": "fp8"}, {"accumulate": "fp16"}, {"dropout": 0.125},
+        {"passes": "fwd+bwd"}, {"layout": "bshd"}, {"dtype": "fp8", "output": "fp16", "passes": "bwd"},
+    ],
+)  # fmt: skip
+def test_problem_options_give_the_problem_back(values: dict) -> None:
+    (problem,) = problems(1000, **values)
+    args = build_parser().parse_args(["predict", "--seq-len", "1000", *problem_options(problem)])
+    assert common.problems(args) == [problem]
+
+
+def test_a_profile_of_ones_own_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from iosim._data import data_dir
+
+    text = (data_dir("hardware_profiles") / "a100-sxm-80gb.toml").read_text()
+    mine = tmp_path / "mine.toml"
+    mine.write_text(re.sub(r"(?m)^(sm_count = .*?)108", r"\g<1>54", text, count=1))
+    request = ReportRequest.of(("a100", str(mine)), ("fa2",), problems(512))
+    assert [g.label for g in request.gpus] == ["a100-sxm-80gb", str(mine)]
+    made = build(request)
+    assert len(made.points) == 2
+    for point in made.points:
+        data = run_json(made.commands[point.id], capsys)["predictions"][0]
+        assert data["time_s"] == point.time_s
+
+
+# Cases at the edges
+
+
+def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> None:
+    made = build(ReportRequest.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds"))
+    assert {"ratio-hbm", "roofline-hbm"}.isdisjoint(f.id for f in made.figures)
+    figure = made.figure("traffic-hbm")
+    assert [t["name"] for t in figure.panels[0].data] == ["compulsory", "with no L2", "with no L2"]
+    assert all(row[figure.table.index("hbm_bytes")] is None for row in figure.table.rows)
+    assert "| - |" not in render(made, "md").split("## 2.")[1].split("## 3.")[0]
+
+
+def test_without_a_naive_kernel_there_is_no_ratio() -> None:
+    made = build(ReportRequest.of(("a100",), ("fa2",), problems(512)))
+    assert not [f.id for f in made.figures if f.id.startswith("ratio")]
+
+
+def test_both_passes_show_the_forward_passs_tiles_and_no_tile_is_stated() -> None:
+    both = build(ReportRequest.of(("a100",), ("fa2",), problems(512, passes="fwd+bwd")))
+    assert "forward pass" in both.figure("tiles").caption
+    wide = build(ReportRequest.of(("t4",), ("naive",), (AttentionProblem(seq_q=64, head_dim=4096),)))
+    figure = wide.figure("tiles")
+    assert not figure.panels
+    assert "the tiles of t4: no tile fits" in figure.left_out[0]
+    assert figure.left_out[0] in render(wide, "html")
+    assert figure.left_out[0] in render(wide, "md")
+
+
+def test_one_number_of_keys_for_all_lengths_is_kept_in_the_reports_line() -> None:
+    request = ReportRequest.of(("a100",), ("fa2",), problems(1024, 4096, seq_k=1024))
+    assert "--seq-len-k 1024" in request.report_line()
+    assert request.other_keys == 1024
+    with pytest.raises(InputError, match="length alone"):
+        ReportRequest.of(("a100",), ("fa2",), (*problems(512), *problems(1024, mask="causal")))
+
+
+def test_doubles_are_dropped_and_lengths_sorted() -> None:
+    request = ReportRequest.of(("a100", "A100 SXM 80GB", "a100-sxm-80gb"), ("fa2", "FA2"), problems(2048, 512, 2048))
+    assert [g.label for g in request.gpus] == ["a100-sxm-80gb"]
+    assert request.kernels == ("fa2",)
+    assert request.lengths == (512, 2048)
+
+
+def test_sdpa_is_a_kernel_of_a_report() -> None:
+    made = build(ReportRequest.of(("t4", "a100"), ("sdpa",), problems(512)))
+    assert [p.prediction.kernel.name for p in made.points] == ["cutlass", "fa2"]
+    assert {p.kernel for p in made.points} == {"sdpa"}
+
+
+def test_frames_hold_the_table(report: Report) -> None:
+    table = report.figure("time").table
+    frame = table.frame()
+    assert list(frame.columns) == [c.key for c in table.columns]
+    assert frame["time_s"].tolist() == [row[table.index("time_s")] for row in table.rows]
+
+
+def test_ticks_are_few_round_and_inside() -> None:
+    for values in ([1e3], [1e3, 1.2e3], [5, 60], [1e3, 1e9], [1e-9, 1e12], [0.3, 0.31]):
+        axis = axes.log_axis(values, "x", str)
+        low, high = axis["range"]
+        assert low < axes.math.log10(min(values))
+        assert high > axes.math.log10(max(values))
+        assert 1 <= len(axis["tickvals"]) <= axes.MOST_TICKS
+        assert all(low <= axes.math.log10(t) <= high for t in axis["tickvals"])
+    assert axes.length_axis([1 << n for n in range(9, 19)])["ticktext"] == ["1k", "4k", "16k", "64k", "256k"]

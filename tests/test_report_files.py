@@ -1,0 +1,191 @@
+"""The report's files: the same bytes each time, one small page that fetches nothing, whole or absent; bad input."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from iosim import files
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.problem import AttentionProblem
+from iosim.report import ReportRequest, build, places, render, targets, write
+from iosim.report.model import Report
+
+SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k,8k"]
+
+
+def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
+    return tuple(AttentionProblem(heads=8, head_dim=64, seq_q=n) for n in lengths)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return build(ReportRequest.of(("t4", "a100"), ("naive", "fa2"), problems(512, 2048, 8192)))
+
+
+def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    made = []
+    for seed in ("1", "2"):
+        out = tmp_path / seed
+        out.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-m", "iosim.cli", *SMALL, "--out", str(out)],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""  # no progress bar in a pipe
+        made.append([(out / name).read_bytes() for name in ("report.html", "report.md")])
+        assert sorted(p.name for p in out.iterdir()) == ["report.html", "report.md"]
+    assert made[0] == made[1]
+
+
+def test_the_page_is_one_small_file_that_fetches_nothing(report: Report) -> None:
+    page = render(report, "html")
+    assert len(page.encode()) < 6_000_000
+    assert len(re.findall(r"\* plotly\.js v", page)) == 1
+    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", page, flags=re.DOTALL)
+    assert len(own) < 400_000
+    assert "http" not in re.sub(r"http-equiv", "", own)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
+    assert "default-src 'none'" in own
+    assert not re.search(r"20\d\d-\d\d-\d\d", own)
+
+
+def test_what_users_name_is_escaped(tmp_path: Path) -> None:
+    from iosim._data import data_dir
+
+    text = (data_dir("hardware_profiles") / "l4.toml").read_text()
+    mine = tmp_path / "x<script>alert(1)</script>&.toml".replace("/", "_")
+    mine.write_text(text.replace("value = 58", "value = 57"))
+    made = build(ReportRequest.of(("l4", str(mine)), ("fa2",), problems(512)))
+    text = render(made, "html")
+    assert "<script>alert" not in text
+    assert text.count("<script") == 3  # data, plotly.js and report.js
+
+
+def test_whole_numbers_beyond_javascript_stay_exact() -> None:
+    (huge,) = problems(1 << 22)
+    made = build(ReportRequest.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
+    assert made.points[0].l2 > 1 << 53
+    assert f'"{made.points[0].l2}"' in render(made, "html")
+
+
+def test_markdown_tables_are_well_formed(report: Report) -> None:
+    text = render(report, "md")
+    widths: list[int] = []
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            widths = []
+            continue
+        widths.append(line.count("|") - line.count("\\|"))
+        assert widths[-1] == widths[0], line
+    for figure in report.figures:
+        assert f". {figure.title}" in text
+
+
+def test_formats_and_places(tmp_path: Path) -> None:
+    assert targets(tmp_path) == {"html": tmp_path / "report.html", "md": tmp_path / "report.md"}
+    assert targets(tmp_path / "a.html") == {"html": tmp_path / "a.html", "md": tmp_path / "a.md"}
+    assert targets(tmp_path / "a.md") == {"html": tmp_path / "a.html", "md": tmp_path / "a.md"}
+    assert targets(tmp_path / "a.html", "html") == {"html": tmp_path / "a.html"}
+    assert targets(tmp_path, "md") == {"md": tmp_path / "report.md"}
+    for name, form in (("html", "md"), ("md", "html")):
+        with pytest.raises(InputError, match="contradicts --format"):
+            targets(tmp_path / f"a.{name}", form)
+    with pytest.raises(InputError, match="accepted: both, html, md"):
+        targets(tmp_path, "pdf")
+
+
+BAD = [
+    ("directory that does not exist", ["--out", "{tmp}/none/report.html"], "there is no directory"),
+    ("no file name", ["--out", "{tmp}/none"], "an existing directory"),
+    ("other suffix", ["--out", "{tmp}/report.pdf"], ".html or .md"),
+    ("place that takes no files", ["--out", "/proc/report.html"], "'/proc/report.html' cannot be written"),
+    ("file as directory", ["--out", "/dev/null/report.html"], "there is no directory"),
+    ("target is a directory", ["--out", "{tmp}/taken"], "is a directory"),
+    ("format against suffix", ["--out", "{tmp}/a.md", "--format", "html"], "contradicts --format html"),
+    ("unknown format", ["--format", "pdf"], "invalid choice"),
+    ("nothing runs", ["--gpu", "t4", "--kernel", "fa3"], "no kernel of this report can run"),
+    ("unknown GPU", ["--gpu", "a1000"], "did you mean"),
+    ("unknown kernel", ["--kernel", "fa9"], "--kernel 'fa9' is not known"),
+    ("unknown method", ["--method", "guess"], "--method 'guess' is not known"),
+    ("unknown start", ["--l2", "tepid"], "--l2 'tepid' is not known"),
+    ("bad length", ["--seq-len", "4k:1k:x2"], "--seq-len"),
+    ("zero length", ["--seq-len", "0"], "out of range"),
+    ("two masks", ["--causal", "--window", "8"], "contradicts"),
+    ("no profile file", ["--gpu", "{tmp}/none.toml"], "none.toml"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+def test_bad_input_is_one_line_and_writes_nothing(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken" / "report.md").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["report", "--seq-len", "512", *(w.replace("{tmp}", str(tmp_path)) for w in words)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert said in told.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_an_unwritable_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    assert main([*SMALL, "--out", str(tmp_path)]) == 2
+    assert "Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_failed_write_leaves_both_files_as_they_were(
+    fails_at: int, report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.html").write_text("old")
+    calls = []
+
+    def failing(path: Path, content: str) -> None:
+        calls.append(path)
+        if len(calls) == fails_at:
+            raise InputError("--out cannot be written: No space left on device")
+        files.write_whole(path, content)
+
+    monkeypatch.setattr(places, "write_whole", failing)
+    with pytest.raises(InputError, match="No space left"):
+        write(report, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "old"
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from iosim.report import markdown
+
+    def interrupted(report: Report) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(markdown, "render", interrupted)
+    assert main([*SMALL, "--out", str(tmp_path)]) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = ("import sys; from iosim.cli import main\ntry: main(['report', '--help'])\nexcept SystemExit: pass\n"
+            "print(sorted({'torch', 'pandas', 'sympy', 'plotly', 'tqdm', 'numpy'} & set(sys.modules)))")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    from iosim.commands import report as command
+    from iosim.report.collect import no_progress
+
+    assert command.progress() is no_progress
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(command.progress()([])) == []

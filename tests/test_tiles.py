@@ -1,0 +1,292 @@
+"""Tile picking: what is rejected and why, what is ranked and how, the resource table, and the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosim import predict
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.hardware import list_profiles, load_profile
+from iosim.kernel import Kernel, Tile
+from iosim.problem import AttentionProblem
+from iosim.resource_table import BuildReport, build_report, read_table
+from iosim.step_time import MatrixUnit
+from iosim.tile_space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space
+from iosim.tiles import TileRanking, backward_shared_bytes, pick_tiles
+
+HEADER = (
+    "kernel,cc,head_dim,block_q,block_k,warps,stages,dtype,causal,registers,spill_store_bytes,spill_load_bytes,"
+    "static_smem_bytes,dynamic_smem_bytes,compiler\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_builds(monkeypatch: pytest.MonkeyPatch) -> dict[object, BuildReport]:
+    """An empty resource table, so that the tests do not depend on which builds are recorded."""
+    table: dict[object, BuildReport] = {}
+    monkeypatch.setattr("iosim.resource_table._shipped", lambda: table)
+    return table
+
+
+def problem(**values: object) -> AttentionProblem:
+    return AttentionProblem(**({"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "fp16"} | values))  # type: ignore[arg-type]
+
+
+def reason(ranking: TileRanking, tile: Tile) -> str:
+    return next((r.reason for r in ranking.rejected if r.tile == tile), "")
+
+
+class TestSpace:
+    def test_size_and_no_repeats(self) -> None:
+        tiles = list(tile_space())
+        assert len(tiles) == len(set(tiles)) == len(BLOCK_Q) * len(BLOCK_K) * len(WARPS) * len(STAGES) == 576
+
+    @pytest.mark.parametrize(
+        ("tile", "unit", "expected"),
+        [
+            (Tile(32, 64, 8), "mma.sync", "block_q 32 gives 8 warps only 4 rows each: mma needs 16"),
+            (Tile(192, 64, 8), "mma.sync", "block_q 192 gives 8 warps 24 rows each: mma needs multiples of 16"),
+            (Tile(64, 64, 8), "wgmma", "block_q 64 gives 2 warpgroups only 32 rows each: wgmma needs 64"),
+            (Tile(64, 64, 2), "wgmma", "2 warps: wgmma needs whole groups of 4"),
+            (Tile(128, 64, 4), "mma.sync", ""),
+            (Tile(128, 64, 8), "wgmma", ""),
+            (Tile(32, 64, 8), "fp32", ""),
+        ],
+    )
+    def test_rows_of_a_warp(self, tile: Tile, unit: str, expected: str) -> None:
+        assert rejection(tile, problem(), load_profile("h100"), MatrixUnit(unit)) == expected
+
+    def test_backward_warps_own_key_rows(self) -> None:
+        found = rejection(Tile(128, 32, 8), problem(passes="bwd"), load_profile("a100"), MatrixUnit.MMA_SYNC)
+        assert found == "block_k 32 gives 8 warps only 4 rows each: mma needs 16"
+
+    def test_larger_than_the_problem(self) -> None:
+        a100, small = load_profile("a100"), problem(seq_q=100, seq_k=40)
+        unit = MatrixUnit.MMA_SYNC
+        assert rejection(Tile(256, 16, 4), small, a100, unit) == (
+            "block_q 256 is larger than the problem: 128 covers its 100 query rows"
+        )
+        assert rejection(Tile(128, 64, 4), small, a100, unit) == (
+            "block_k 64 is larger than the problem: 48 covers its 40 key rows"
+        )
+        assert rejection(Tile(128, 48, 4), small, a100, unit) == ""
+
+    def test_stages_need_asynchronous_copies(self) -> None:
+        t4, unit = load_profile("t4"), MatrixUnit.MMA_SYNC
+        assert "2 stages need asynchronous copies (cp.async), which sm_75" in rejection(
+            Tile(64, 64, 4, 2), problem(), t4, unit
+        )
+        assert rejection(Tile(64, 64, 4, 1), problem(), t4, unit) == ""
+
+
+class TestRejections:
+    def test_shared_memory(self) -> None:
+        # (128 + 2 x 2 x 96) rows x 128 x 2 bytes = 131,072
+        found = pick_tiles(problem(), "l4", library=False)
+        assert reason(found, Tile(128, 96, 8, 2)) == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
+
+    def test_registers(self) -> None:
+        # 128x96, head_dim 128, 4 warps: (128 x 96 + 128 x 128) / 128 + 56 = 280
+        found = pick_tiles(problem(), "h100", library=False)
+        assert reason(found, Tile(128, 96, 4, 1)) == "needs about 280 registers a thread, at most 255"
+
+    def test_both(self) -> None:
+        # (256 + 2 x 256) x 256 bytes = 196,608; (256 x 256 + 256 x 128) / 128 + 56 = 824
+        found = pick_tiles(problem(), "l4", library=False)
+        assert reason(found, Tile(256, 256, 4, 1)) == (
+            "needs 196,608 bytes of shared memory, sm_89 allows 101,376; needs about 824 registers a thread, at most 255"
+        )
+
+    def test_a_build_that_spills(self, no_builds: dict[object, BuildReport]) -> None:
+        no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(255, 72, 60, 49152)
+        found = pick_tiles(problem(), "a100", library=False)
+        assert reason(found, Tile(64, 64, 4, 1)).startswith("spills 72 bytes a thread at 255 registers")
+        assert reason(found, Tile(64, 64, 4, 2)) == ""
+
+    def test_every_tile_is_ranked_or_rejected_once(self) -> None:
+        found = pick_tiles(problem(seq_q=200), "a10", library=False)
+        tiles = [c.tile for c in found.candidates] + [r.tile for r in found.rejected]
+        assert sorted(map(repr, tiles)) == sorted(map(repr, tile_space()))
+        assert all(r.reason for r in found.rejected)
+
+    def test_nothing_fits(self) -> None:
+        found = pick_tiles(problem(head_dim=4096, heads=1), "t4", library=False)
+        assert not found.candidates
+        with pytest.raises(InputError, match="no tile fits: for the first, .* \\(t4\\)"):
+            _ = found.best
+
+
+class TestRanking:
+    def test_fastest_first(self) -> None:
+        found = pick_tiles(problem(mask="causal"), "a100")
+        times = [c.time_s for c in found.candidates]
+        assert times == sorted(times)
+        assert found.best is found.candidates[0]
+        assert [c.time_s for c in found.library] == sorted(c.time_s for c in found.library)
+
+    def test_a_candidate_is_what_predict_says(self) -> None:
+        found = pick_tiles(problem(mask="causal", kv_heads=8), "a100", library=False)
+        for c in (found.candidates[0], found.candidates[-1]):
+            p = predict(problem(mask="causal", kv_heads=8), Kernel("flash", "flash", c.tile), "a100")
+            assert (c.time_s, c.bound_by) == (p.time.total_s, p.time.bound_by)
+            assert (c.l2_read_bytes, c.l2_write_bytes) == (p.total("l2", "read"), p.total("l2", "write"))
+            assert (c.hbm_read_bytes, c.hbm_write_bytes) == (p.total("hbm", "read"), p.total("hbm", "write"))
+
+    def test_a_compiled_tile_takes_the_reports_resources(self, no_builds: dict[object, BuildReport]) -> None:
+        no_builds["flash_fwd", 80, 128, 128, 64, 8, 2, "fp16", True] = BuildReport(128, 0, 0, 98432)
+        found = pick_tiles(problem(mask="causal"), "a100", library=False)
+        c = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 2))
+        # one CTA: 98,432 + 1,024 bytes of 167,936; registers 128 x 256 threads would allow two
+        assert (c.registers, c.registers_source, c.shared_memory_bytes, c.ctas_per_sm) == (128, "compiled", 98432, 1)
+        other = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 1))
+        assert (other.registers, other.registers_source) == ((128 * 64 + 128 * 128) // 256 + 56, "estimated")
+
+    def test_waves_and_occupancy(self) -> None:
+        found = pick_tiles(problem(), "h100", library=False)
+        c = next(c for c in found.candidates if c.tile == Tile(64, 64, 4, 1))
+        # (64 x 64 + 64 x 128) / 128 + 56 = 152 registers: 3 CTAs of 128 threads; 2048 tiles on 396 slots; 12 of 64 warps
+        assert (c.registers, c.ctas_per_sm, c.limited_by) == (152, 3, ("registers",))
+        assert c.waves == 2048 / 396
+        assert c.occupancy == 12 / 64
+
+    def test_hopper_prefers_wgmma(self) -> None:
+        mma = pick_tiles(problem(), "h100", library=False).best
+        wgmma = pick_tiles(problem(), "h100", matrix_unit="wgmma", library=False).best
+        assert wgmma.time_s < 0.9 * mma.time_s
+        assert wgmma.tile.block_q % 64 == 0
+
+    def test_libraries_that_can_run_there(self) -> None:
+        names = {gpu: {c.kernel for c in pick_tiles(problem(), gpu).library} for gpu in ("t4", "l4", "a100", "h100")}
+        assert names["t4"] == {"cutlass", "triton"}
+        assert names["l4"] == names["a100"] == {"fa2", "cutlass", "triton"}
+        assert names["h100"] == {"fa2", "fa3", "cudnn", "cutlass", "triton"}
+
+    def test_library_tiles_are_the_librarys_own(self) -> None:
+        found = {c.kernel: c.tile for c in pick_tiles(problem(mask="causal"), "l4").library}
+        assert found["fa2"] == Tile(64, 64, 4, 1)  # FlashAttention-2 on sm_89, causal, head_dim 128
+
+    def test_backward(self) -> None:
+        # Q 128 x 64 twice, dO, K, V once, P and dS 128 x 128, two bytes each: FlashAttention-2's 147,456
+        asked = problem(head_dim=64, passes="bwd")
+        assert backward_shared_bytes(asked, Tile(128, 128, 8, 2)) == 147456
+        found = pick_tiles(asked, "a100")
+        assert found.best.shared_memory_bytes == backward_shared_bytes(asked, found.best.tile)
+        assert "needs 147,456 bytes of shared memory, sm_86 allows 101,376" in reason(
+            pick_tiles(asked, "a10", library=False), Tile(128, 128, 8, 2)
+        )
+        fa2 = next(c for c in found.library if c.kernel == "fa2")
+        assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, None)
+
+    @settings(max_examples=12, deadline=None)
+    @given(
+        st.sampled_from(sorted(list_profiles())), st.integers(1, 3000), st.sampled_from([40, 64, 80, 128, 256]),
+        st.sampled_from(["none", "causal"]), st.sampled_from(["fwd", "bwd"]),
+    )  # fmt: skip
+    def test_any_gpu_and_problem(self, gpu: str, seq: int, head_dim: int, mask: str, passes: str) -> None:
+        asked = problem(seq_q=seq, head_dim=head_dim, mask=mask, passes=passes)
+        found = pick_tiles(asked, gpu, library=False)
+        profile = load_profile(gpu)
+        assert len(found.candidates) + len(found.rejected) == 576
+        for c in found.candidates:
+            assert c.time_s > 0
+            assert c.ctas_per_sm >= 1
+            assert c.registers <= 255
+            assert (c.shared_memory_bytes or 0) <= profile.need_int("shared_memory_per_block_optin_bytes")
+            assert c.hbm_read_bytes <= c.l2_read_bytes
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pick_tiles(problem(passes="fwd+bwd")), "--pass fwd\\+bwd: .*accepted: fwd, bwd"),
+        (lambda: pick_tiles(problem(), matrix_unit="wmma"), "--matrix-unit 'wmma' is not known; accepted: mma.sync, wgmma"),
+        (lambda: pick_tiles(problem(), "a100", matrix_unit="wgmma"), "--matrix-unit wgmma: needs cc 9.0; a100.* has cc 8.0"),
+        (lambda: pick_tiles(problem(dtype="bf16"), "t4"), "--dtype bf16: tensor cores take it from cc 8.0; t4 has cc 7.5"),
+        (lambda: pick_tiles(problem(), "a1000000"), "GPU 'a1000000' is not known"),
+    ],
+)  # fmt: skip
+def test_bad_input(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+class TestResourceTable:
+    def test_rows_and_comments(self, tmp_path: Path) -> None:
+        path = tmp_path / "resources.csv"
+        path.write_text(f"# made by a script\n{HEADER}flash_fwd,8.9,64,128,64,4,2,bf16,1,168,0,4,128,49152,13.0\n")
+        table = read_table(path)
+        report = table["flash_fwd", 89, 64, 128, 64, 4, 2, "bf16", True]
+        assert (report.registers, report.shared_memory_bytes, report.spills) == (168, 49280, True)
+        assert len(table) == 1
+
+    @pytest.mark.parametrize(
+        "text", ["kernel,cc\nflash_fwd,8.9\n", HEADER + "flash_fwd,8.9,64,x,64,4,2,bf16,1,1,0,0,0,0,1\n"]
+    )
+    def test_a_broken_table_is_one_line(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "resources.csv"
+        path.write_text(text)
+        with pytest.raises(InputError, match=re.escape(f"resource table '{path}' cannot be read")):
+            read_table(path)
+
+    def test_fp16_takes_the_bf16_build_and_windows_none(self, no_builds: dict[object, BuildReport]) -> None:
+        no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(150, 0, 0, 49280)
+        a100, tile = load_profile("a100"), Tile(64, 64, 4, 1)
+        found = build_report(problem(), tile, a100)
+        assert found is not None
+        assert found.registers == 150
+        assert build_report(problem(mask="causal"), tile, a100) is None
+        assert build_report(problem(mask="window", window=64), tile, a100) is None
+        assert build_report(problem(head_dim_v=64), tile, a100) is None
+        assert build_report(problem(), tile, load_profile("h100")) is None
+
+
+class TestCommand:
+    def run(self, capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+        code = main(["tiles", *args])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    def test_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        code, out, _ = self.run(capsys, "--gpu", "l4", "--seq-len", "512,1k", "--top", "2", "--format", "json")
+        d = json.loads(out)
+        assert (code, d["schema"]) == (0, 1)
+        assert [(t["profile"], t["seq_q"]) for t in d["tiles"]] == [("l4", 512)] * 2 + [("l4", 1024)] * 2
+        assert {t["seq_k"] for t in d["rejected"]} == {512, 1024}
+        assert all(t["reason"] for t in d["rejected"])
+        assert {t["kernel"] for t in d["library"]} == {"fa2", "cutlass", "triton"}
+        assert isinstance(d["tiles"][0]["l2_read_bytes"], int)
+
+    def test_csv(self, capsys: pytest.CaptureFixture[str]) -> None:
+        _, out, _ = self.run(capsys, "--gpu", "t4", "--format", "csv", "--top", "3")
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert [r["kind"] for r in rows] == ["tile"] * 3 + ["library"] * 2
+        _, out, _ = self.run(capsys, "--gpu", "t4", "--format", "csv", "--rejected")
+        assert all(r["reason"] for r in csv.DictReader(io.StringIO(out)))
+
+    @pytest.mark.parametrize(("style", "mark"), [("table", "rank"), ("md", "| rank | tile |")])
+    def test_text(self, capsys: pytest.CaptureFixture[str], style: str, mark: str) -> None:
+        _, out, _ = self.run(capsys, "--gpu", "l4", "--format", style, "--top", "1", "--rejected")
+        assert mark in out
+        assert "Library kernels" in out
+        assert "needs 131,072 bytes of shared memory, sm_89 allows 101,376" in out
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [(["--top", "0"], "--top 0 is out of range"), (["--pass", "fwd+bwd"], "one pass at a time"),
+         (["--gpu", "l4", "--matrix-unit", "wgmma"], "needs cc 9.0")],
+    )  # fmt: skip
+    def test_bad_input(self, capsys: pytest.CaptureFixture[str], args: list[str], message: str) -> None:
+        code, out, err = self.run(capsys, *args)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
