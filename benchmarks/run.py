@@ -21,7 +21,7 @@ def machine() -> str:
     """The machine in general terms: what a reader needs to judge the numbers, and nothing that names it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return (
-        f"{platform.system()} on {platform.machine()}, {cores} cores shared with other work; "
+        f"{platform.system()} on {platform.machine()}, {cores} cores; "
         f"Python {platform.python_version()}, NumPy {version('numpy')}"
     )
 

@@ -72,6 +72,13 @@ class HardwareProfile:
     exp_per_clock_per_sm: float | None = None
     l2_bytes: int | None = None
     l2_partitions: int | None = None
+    l2_ways: int | None = None
+    l2_effective_capacity_fraction: float | None = None
+    l2_displaced_fraction: float | None = None
+    l2_copies_of_written_lines: int | None = None
+    l2_foreign_dirty_bytes: int | None = None
+    launch_fetch_bytes: int | None = None
+    sm_speed_spread_fraction: float | None = None
     l2_read_bandwidth_bytes_per_s: float | None = None
     l2_read_bandwidth_measured_bytes_per_s: float | None = None
     l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = None

@@ -43,7 +43,11 @@ def steps_per_tile(domain: Domain, outer: str) -> FloatArray:
         np.add.at(ends, visited.end[some], -1.0)
         return np.asarray(np.cumsum(ends)[:-1])
     if outer == "q,split":
-        return np.repeat(np.minimum(count, domain.key_blocks_per_split), domain.splits)
+        starts = np.arange(domain.splits) * domain.key_blocks_per_split
+        first = np.maximum(visited.first[:, None], starts)
+        end = np.minimum(visited.end[:, None], starts + domain.key_blocks_per_split)
+        shared: FloatArray = np.maximum(end - first, 0).astype(np.float64).ravel()
+        return shared
     if outer == "head":
         return np.array([count.sum()])
     return count

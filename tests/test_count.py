@@ -138,7 +138,7 @@ TABLE: dict[str, tuple[dict[str, Any], Kernel, Bytes]] = {
         square | {"passes": "bwd", "heads": 2, "kv_heads": 1, "mask": "causal"},
         kernel("flash", (64, 64), {"backward_copies": 1, "dot_packet_rows": 4}),
         # per query head 4 + 3 + 2 + 1 = 10 pairs of u / 4; D: 64 packets of a sector
-        {"bwd.copy0 read dO": 2 * u, "bwd.copy0 write dO": 2 * u,
+        {"bwd.copy0 read dO": 2 * u, "bwd.copy0 write dO_copy0": 2 * u,
          "bwd.dot read O": 2 * u, "bwd.dot read dO": 2 * u, "bwd.dot write D": 2 * 64 * 32,
          "bwd.dot write dQ_acc": 2 * 2 * u,
          "bwd.main read K": 2 * u, "bwd.main read V": 2 * u, "bwd.main read Q": 2 * 10 * u // 4,

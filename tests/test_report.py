@@ -292,6 +292,13 @@ def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> N
     assert "| - |" not in render(made, "md").split("## 2.")[1].split("## 3.")[0]
 
 
+def test_command_lines_carry_the_method_and_l2s_start(capsys: pytest.CaptureFixture[str]) -> None:
+    request = ReportRequest.of(("a100",), ("fa2",), problems(512), method="bounds", l2_start="warm")
+    data = run_json(build(request).commands["P001"], capsys)["predictions"][0]
+    assert (data["method"], data["l2_start"]) == ("bounds", "warm")
+    assert "--l2 warm --method bounds" in request.report_line()
+
+
 def test_without_a_naive_kernel_there_is_no_ratio() -> None:
     made = build(ReportRequest.of(("a100",), ("fa2",), problems(512)))
     assert not [f.id for f in made.figures if f.id.startswith("ratio")]

@@ -19,7 +19,7 @@ from iosim.catalog import resolve
 from iosim.count import count
 from iosim.errors import InputError
 from iosim.hardware import load_profile
-from iosim.kernel import Kernel, Schedule, Tile
+from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Launch, Order
 from iosim.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.problem import AttentionProblem
@@ -173,6 +173,19 @@ class TestMakespan:
         assert steps_per_tile(one.domain, "q").tolist() == [2, 4, 6, 8]
         assert self.of(one, 2, 2) == Makespan(12.0, 12.0, 1.0)
 
+    def test_ctas_of_an_sm_end_in_the_order_of_their_work(self) -> None:
+        # heavy first, steps of n x n cycles: SM 0 holds 8 and 4 steps: 4 steps of both at 4 cycles, then 4 at 1
+        one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
+        one = replace(one, schedule=Schedule(heavy_first=True))
+        assert makespan(one, 2, 2, lambda n: float(n * n), 0.0).cycles == 4 * 4 + 4 * 1
+
+    def test_splits_share_the_key_blocks_of_a_query_block(self) -> None:
+        # 10 key blocks in 4 splits: 3, 3, 3 and 1; causal, the first of 2 query blocks sees 5 of them
+        one = plan(problem(heads=1, seq_q=64, seq_k=640), flash(Tile(64, 64, 4), splits=4)).launches[0]
+        assert steps_per_tile(one.domain, "q,split").tolist() == [3, 3, 3, 1]
+        two = plan(problem(heads=1, seq_q=640, seq_k=640, mask="causal"), flash(Tile(320, 64, 4), splits=4)).launches[0]
+        assert steps_per_tile(two.domain, "q,split").tolist() == [3, 2, 0, 0, 3, 3, 3, 1]
+
     def test_heavy_tiles_last_leave_a_tail(self) -> None:
         light = launch(Tile(128, 64, 4), heads=2, mask="causal")
         heavy = replace(light, schedule=Schedule(heavy_first=True, order=Order.HEAD))
@@ -245,6 +258,13 @@ class TestChainTime:
         assert set(found.launches[0].seconds) == {"tensor", "exp", "l2", "latency"}  # exp: the fp32 work is left
         assert any("dram_bandwidth_bytes_per_s" in m for m in found.missing)
         assert any("exp_per_clock_per_sm" in m for m in found.missing)
+
+    def test_a_persistent_grid_of_one_cta_an_sm_has_no_neighbour(self) -> None:
+        settings = {"schedule": Schedule(scheduler=Scheduler.PERSISTENT), "registers": 128}
+        one, two = (
+            timed(problem(), flash(Tile(128, 64, 4), persistent_ctas=n, **settings), "h200") for n in (132, 264)
+        )
+        assert one.total_s > 1.15 * two.total_s
 
     def test_to_dict_is_plain(self) -> None:
         d = timed(problem(), "cudnn", "h200").to_dict()

@@ -142,10 +142,12 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
 
+    copied = range(int(kernel.option("backward_copies", 0)))
+    held += [replace(matrix(problem, "dO", "temp"), name=f"dO_copy{n}") for n in copied]
     copies = tuple(
         Launch(f"bwd.copy{n}", row_domain(problem, DOT_ROWS), "flat",
-               (load("dO", "q", Per.QUERY), store("dO", "q", Per.QUERY)), tensor_cores=False)
-        for n in range(int(kernel.option("backward_copies", 0)))
+               (load("dO", "q", Per.QUERY), store(f"dO_copy{n}", "q", Per.QUERY)), tensor_cores=False)
+        for n in copied
     )  # fmt: skip
     packet = int(kernel.option("dot_packet_rows", 0))
     dot = Launch(

@@ -93,4 +93,5 @@ def notes(points: Sequence[Point]) -> tuple[str, ...]:
     for p in points:
         for note in (*p.prediction.notes, *p.prediction.time.missing):
             said.setdefault(note, {})[p.kernel] = None
-    return tuple(f"{', '.join(kernels)}: {note}" for note, kernels in said.items())
+    named = ((", ".join(kernels), note) for note, kernels in said.items())
+    return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)

@@ -181,6 +181,6 @@ def _closing(report: Report) -> str:
     return "\n".join([
         f'<section id="notes"><h2>Notes</h2><ul>{notes}</ul></section>' if notes else "",
         '<section id="command-lines"><h2>Command lines</h2>',
-        f"<p>This report again:</p><pre>{escape(report.request.report_line())}</pre>",
-        f'<ul class="commands">\n{lines}\n</ul></section>',
+        f'<p>This report again:</p><pre class="scroll" tabindex="0">{escape(report.request.report_line())}</pre>',
+        f'<ul class="commands scroll" tabindex="0">\n{lines}\n</ul></section>',
     ])  # fmt: skip

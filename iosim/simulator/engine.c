@@ -62,7 +62,7 @@ typedef struct {
     int32_t sm_spread_ppm, lookahead;
     int32_t direction;            /* 1 ascending, -1 descending, 0 alternating by work tile */
     int32_t pad2;
-    int64_t step_ps, pro_ps, start_ps, epi_ps;
+    int64_t step_ps, start_ps;
 } LaunchPlan;
 
 typedef struct {
@@ -168,7 +168,7 @@ static int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t o,
     }
     s->fabric += far * c->sample_bytes;
     int64_t lost = fresh ? bytes : missing * c->sample_bytes;
-    if (mode == STORE || (mode == REDUCE && fresh)) return at;
+    if (mode == STORE) return at;
     if (tr && mode == LOAD) {
         int64_t b = t / tr->bin_ps;
         if (b >= tr->bins) b = tr->bins - 1;
@@ -274,7 +274,6 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, 0), p, ev.t, tr);
                 if (x > again) again = x;
             }
-            again += l->pro_ps;
             a->step = 0;
         } else if (a->step < n) {
             int64_t from = ev.t > sm_free[a->sm] ? ev.t : sm_free[a->sm];
@@ -287,7 +286,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             }
             a->step++;
         } else {
-            int64_t done = ev.t + l->epi_ps;
+            int64_t done = ev.t;
             run_templates(s, c, l->epi, l->n_epi, tile, 0, p, ev.t, tr);
             if (tr && tr->cta_end) tr->cta_end[tile] = done;
             if (done > end) end = done;

@@ -50,7 +50,7 @@ class _LaunchPlan(ct.Structure):
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
         ("count", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("lookahead", ct.c_int32), ("direction", ct.c_int32), ("pad2", ct.c_int32),
-        ("step_ps", ct.c_int64), ("pro_ps", ct.c_int64), ("start_ps", ct.c_int64), ("epi_ps", ct.c_int64),
+        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
     ]  # fmt: skip
 
 
@@ -121,15 +121,23 @@ class L2:
         for o in objects:
             lib.iosim_place(ct.addressof(self.state), ct.addressof(self.config), o, int(dirty))
 
+    def counts(self) -> tuple[list[int], list[int]]:
+        """(HBM bytes read, HBM bytes written) so far, by tensor number."""
+        return list(self.state.hbm_read), list(self.state.hbm_write)
+
+    def dirty_bytes(self) -> int:
+        """Bytes that are dirty in the L2 now."""
+        return int(((self._tags >= 0) & (self._tags & 1 == 1)).sum()) * int(self.config.sample_bytes)
+
     def replay(
         self, launch: LoweredLaunch, *, slots: int, sms: int, per_sm: int, static_stride: int, step_s: float,
-        prologue_s: float, start_s: float, epilogue_s: float, begin_ps: int, lookahead: bool, sm_spread_ppm: int, trace: Any = None,
+        start_s: float, begin_ps: int, lookahead: bool, sm_spread_ppm: int, trace: Any = None,
     ) -> int:  # fmt: skip
         """Play one launch; returns its end in picoseconds."""
         plan = _LaunchPlan(
             tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=static_stride, group=launch.group,
-            direction=launch.direction, sm_spread_ppm=sm_spread_ppm, lookahead=int(lookahead), step_ps=round(step_s * PS),
-            pro_ps=round(prologue_s * PS), start_ps=round(start_s * PS), epi_ps=round(epilogue_s * PS),
+            direction=launch.direction, sm_spread_ppm=sm_spread_ppm, lookahead=int(lookahead),
+            step_ps=round(step_s * PS), start_ps=round(start_s * PS),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)
         plan.n_loop = _fill(plan.loop, launch.loop)

@@ -16,7 +16,12 @@ import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
 
-WAYS = 16
+DEFAULT_WAYS = 16
+DEFAULT_CAPACITY_FRACTION = 1.01
+DEFAULT_DISPLACED_FRACTION = 0.015
+DEFAULT_SM_SPREAD = 0.007
+DEFAULT_NEAR_CYCLES = 205.0
+DEFAULT_DRAM_CYCLES = 552.0
 BLOCK_LINES = 128
 """Lines of neighbouring addresses that the hash keeps together."""
 
@@ -28,6 +33,8 @@ class L2Model:
     displaced: share of blocks of lines whose place in the sets is their own.
     keeps_written: written lines are kept in both partitions.
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
+    launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
+    sm_spread: SMs differ in speed by up to this fraction either way.
     """
 
     partitions: int
@@ -37,6 +44,8 @@ class L2Model:
     displaced: float
     keeps_written: bool
     foreign_dirty_bytes: int
+    launch_fetch_bytes: int
+    sm_spread: float
     dram_bytes_per_s: float
     l2_bytes_per_s: float
     l2_latency_s: float
@@ -44,36 +53,42 @@ class L2Model:
     dram_latency_s: float
 
 
-def model(
-    profile: HardwareProfile,
-    *,
-    capacity: float = 1.01,
-    displaced: float = 0.015,
-    keeps_written: float = 1,
-    foreign_dirty_bytes: float = 2_400_000,
-) -> L2Model:
-    """The model for a GPU. `capacity` scales the size that a partition is taken to have."""
+def model(profile: HardwareProfile) -> L2Model:
+    """The model for a GPU. What a profile does not state is taken from the H200's, the one GPU measured so far.
+
+    Raises:
+        InputError: the profile does not know the size of its L2 or its memory bandwidth.
+    """
     partitions = int(profile.l2_partitions or 1)
+    ways = profile.l2_ways or DEFAULT_WAYS
     line = profile.line_bytes
-    size = int(profile.need("l2_bytes") * capacity) // partitions
+    fraction = _or(profile.l2_effective_capacity_fraction, DEFAULT_CAPACITY_FRACTION)
+    size = int(profile.need("l2_bytes") * fraction) // partitions
     clock = float(profile.sustained_clock_hz or profile.boost_clock_hz or 1.5e9)
-    near = float(profile.l2_latency_near_cycles or 200) / clock
-    far = float(profile.l2_latency_far_cycles or profile.l2_latency_near_cycles or 200) / clock
-    dram = float(profile.dram_latency_cycles or 600) / clock
+    near = _or(profile.l2_latency_near_cycles, DEFAULT_NEAR_CYCLES) / clock
+    far = _or(profile.l2_latency_far_cycles, near * clock) / clock
+    dram = _or(profile.dram_latency_cycles, DEFAULT_DRAM_CYCLES) / clock
+    bandwidth = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
     return L2Model(
         partitions=partitions,
-        sets=size // (WAYS * line),
-        ways=WAYS,
+        sets=max(1, size // (ways * line)),
+        ways=ways,
         line_bytes=line,
-        displaced=displaced,
-        keeps_written=bool(keeps_written),
-        foreign_dirty_bytes=int(foreign_dirty_bytes),
-        dram_bytes_per_s=float(profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")),
+        displaced=_or(profile.l2_displaced_fraction, DEFAULT_DISPLACED_FRACTION),
+        keeps_written=(profile.l2_copies_of_written_lines or partitions) > 1,
+        foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
+        launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
+        sm_spread=_or(profile.sm_speed_spread_fraction, DEFAULT_SM_SPREAD),
+        dram_bytes_per_s=float(bandwidth),
         l2_bytes_per_s=_l2_bandwidth(profile),
         l2_latency_s=near,
-        far_latency_s=far - near,
+        far_latency_s=max(0.0, far - near),
         dram_latency_s=max(0.0, dram - near),
     )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
 
 
 def _l2_bandwidth(profile: HardwareProfile) -> float:

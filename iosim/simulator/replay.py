@@ -1,0 +1,153 @@
+"""Replays a chain through one L2: HBM bytes by launch and tensor, and the time it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from iosim.count import count
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel
+from iosim.launch import Chain, Launch, Scheduler
+from iosim.problem import AttentionProblem
+from iosim.residency import residency
+from iosim.simulator.engine import L2
+from iosim.simulator.l2 import L2Model, model
+from iosim.simulator.lowering import Lowered, LoweredLaunch, lower, streams
+from iosim.timing import chain_time
+from iosim.traffic import Traffic, TrafficRow
+
+FOREIGN_OBJECT_BYTES = 65536
+CTA_START_S = 1.0e-6
+"""From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
+CODE = "code"
+
+
+@dataclass(frozen=True)
+class ReplayedLaunch:
+    """`begin_s` and `end_s` on the chain's clock; `slots` CTAs ran at once."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    slots: int
+    accesses: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found.
+
+    `traffic` holds rows at level "hbm". `foreign_write_bytes` are dirty lines of others that were driven out;
+    `dirty_bytes` what the chain leaves dirty in the L2; `fabric_bytes` what crossed between partitions.
+    """
+
+    traffic: Traffic
+    launches: tuple[ReplayedLaunch, ...]
+    foreign_write_bytes: int
+    dirty_bytes: int
+    fabric_bytes: int
+    scale: float = 1.0
+    traces: tuple[Any, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def seconds(self) -> float:
+        return self.launches[-1].end_s if self.launches else 0.0
+
+
+def replay(
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
+    l2_model: L2Model | None = None, trace: Any = None,
+) -> Replay:  # fmt: skip
+    """Play the launches of a chain, one after the other, through one L2.
+
+    Args:
+        l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
+        l2_model: in place of the profile's.
+        trace: called with (launch, lowered launch) before each launch; gives the engine's trace record, or None.
+
+    Raises:
+        InputError: the trace does not fit in memory, the profile lacks a number, or the engine is missing.
+    """
+    made = l2_model or model(profile)
+    threads = max(launch.resources.threads for launch in chain.launches)
+    resident = int(profile.need("max_threads_per_sm")) // max(32, min(threads, 1024))
+    lowered = lower(chain, spill_slots=profile.sm_count * max(1, resident))
+    foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
+    objects = lowered.size.size
+    size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
+    owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
+    l2 = L2(made, size, owner)
+    l2.place(range(objects, objects + foreign), dirty=True)
+    if l2_start == "warm":
+        l2.place(_inputs(chain, lowered), dirty=False)
+    rows: list[TrafficRow] = []
+    done: list[ReplayedLaunch] = []
+    begin = 0
+    busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
+    for launch, low in zip(chain.launches, lowered.launches, strict=True):
+        before = l2.counts()
+        end, slots = _play(l2, launch, low, busy[launch.name], profile, made, begin, trace)
+        rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, low.accesses))
+        begin = end
+    written = l2.counts()[1]
+    driven_out = written[len(lowered.tensors)]
+    return Replay(Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric))
+
+
+def _play(
+    l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
+    trace: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
+    none of their own and go as fast as memory does."""
+    held = residency(launch, profile)
+    steps = 0 if streams(launch) else int(low.count.sum(dtype=np.int64))
+    slots, per_sm = held.slots, held.ctas_per_sm
+    if streams(launch):  # an object stands for the small CTAs that an SM holds together
+        slots, per_sm = min(slots, profile.sm_count), 1
+    end = l2.replay(
+        low,
+        slots=slots,
+        sms=profile.sm_count,
+        per_sm=per_sm,
+        static_stride=held.slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
+        step_s=busy_s * profile.sm_count / steps if steps else 0.0,
+        start_s=CTA_START_S,
+        lookahead=launch.stages > 1,
+        sm_spread_ppm=round(made.sm_spread * 1e6),
+        begin_ps=begin,
+        trace=trace(launch, low) if trace else None,
+    )
+    return end, slots
+
+
+def _inputs(chain: Chain, lowered: Lowered) -> range:
+    """Objects of the chain's inputs; they come first among a chain's tensors in the order of the objects."""
+    last = 0
+    for number, name in enumerate(lowered.tensors[:-1]):
+        if chain.tensors[name].role == "input":
+            found = np.flatnonzero(lowered.owner == number)
+            last = max(last, int(found[-1]) + 1) if found.size else last
+    return range(last)
+
+
+def _rows(
+    launch: str, lowered: Lowered, before: tuple[list[int], list[int]], after: tuple[list[int], list[int]], code: int
+) -> list[TrafficRow]:
+    rows = []
+    for direction, k in (("read", 0), ("write", 1)):
+        for number, name in enumerate(lowered.tensors):
+            n = after[k][number] - before[k][number]
+            if n:
+                rows.append(TrafficRow(launch, "hbm", name, direction, n))
+    foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
+    if foreign:
+        rows.append(TrafficRow(launch, "hbm", "foreign", "write", foreign))
+    if code:
+        rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
+    return rows
+
