@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from iosim.bounds import HbmBounds
 from iosim.hardware import HardwareProfile
@@ -13,6 +13,9 @@ from iosim.problem import AttentionProblem
 from iosim.timing import ChainTime
 from iosim.traffic import DIRECTIONS, Traffic
 from iosim.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from iosim.simulator.replay import Replay
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Prediction:
     time_specification: ChainTime
     memory_bytes: dict[str, int]
     notes: tuple[str, ...] = ()
+    replay: Replay | None = field(default=None, repr=False)
 
     def total(self, level: str, direction: str | None = None) -> int:
         """Bytes at "l2" or "hbm", read, written or both."""
@@ -59,6 +63,7 @@ class Prediction:
             "kernel": self.kernel.to_dict(),
             "profile": self.profile.name,
             "l2_start": self.l2_start,
+            "l2_end_dirty_bytes": self.replay.dirty_bytes if self.replay else None,
             "method": self.method,
             "totals": {**self._totals(), "smem": None},
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],

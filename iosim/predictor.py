@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from iosim.algorithms import plan
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides, resolve
@@ -16,9 +18,12 @@ from iosim.residency import residency
 from iosim.timing import chain_time
 from iosim.traffic import Traffic
 
+if TYPE_CHECKING:
+    from iosim.simulator.replay import Replay
+
 METHODS = ("bounds", "capacity", "replay")
 L2_STARTS = ("cold", "warm")
-DEFAULT_METHOD = "capacity"
+DEFAULT_METHOD = "replay"
 
 
 def predict(
@@ -37,7 +42,8 @@ def predict(
         kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
-        method: how HBM traffic is found: "bounds" (interval alone) or "capacity" (the capacity rule's estimate).
+        method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate) or
+            "replay" (the launches played through the L2).
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
@@ -47,12 +53,14 @@ def predict(
         raise InputError(f"--method '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+    if l2_start == "warm" and method == "capacity":
+        raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
     chain = plan(problem, chosen)
     check_fits(chain, gpu)
     traffic = count(chain)
-    hbm, notes = hbm_traffic(chain, gpu, method, l2_start)
+    hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
     traffic += hbm
     return Prediction(
         problem=problem,
@@ -63,9 +71,10 @@ def predict(
         hbm_bounds=bounds(problem, chain),
         l2_start=l2_start,
         method=method,
-        time=chain_time(problem, chain, traffic, gpu, measured=True),
-        time_specification=chain_time(problem, chain, traffic, gpu, measured=False),
+        time=chain_time(problem, chain, traffic, gpu, measured=True, kernel=chosen),
+        time_specification=chain_time(problem, chain, traffic, gpu, measured=False, kernel=chosen),
         memory_bytes=memory(chain),
+        replay=played,
         notes=tuple(dict.fromkeys((*chosen.notes, *notes))),
     )
 
@@ -83,10 +92,18 @@ def check_fits(chain: Chain, profile: HardwareProfile) -> None:
             raise InputError(f"--tile {tile} with {launch.resources.threads} threads: {found.reason} ({profile.name})")
 
 
-def hbm_traffic(chain: Chain, profile: HardwareProfile, method: str, l2_start: str) -> tuple[Traffic, tuple[str, ...]]:
-    """HBM rows of a chain by the chosen method, and what a reader should know of them."""
+def hbm_traffic(
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, method: str, l2_start: str
+) -> tuple[Traffic, tuple[str, ...], Replay | None]:
+    """HBM rows of a chain by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
-        return Traffic(), ("HBM: only the bounds are given; the truth lies between them",)
-    from iosim import capacity
+        return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
+    if method == "capacity":
+        from iosim import capacity
 
-    return capacity.estimate(chain, profile), ("HBM: capacity rule, an estimate; all outputs counted as written back",)
+        note = "HBM: capacity rule, an estimate; all outputs counted as written back"
+        return capacity.estimate(chain, profile), (note,), None
+    from iosim.simulator.replay import replay
+
+    played = replay(problem, kernel, chain, profile, l2_start=l2_start)
+    return played.traffic, played.notes(), played

@@ -1,8 +1,7 @@
 /* Replays the tile accesses of one kernel launch through a model of the L2, in the order in which CTAs reach them.
  *
- * A CTA walks the steps of its work tile. At a step it computes, and asks for the next step's tiles, at once or (without
- * lookahead) when it has computed; its next step starts when its SM is free and those tiles have arrived. CTAs of an SM
- * share its compute units in turn.
+ * A CTA walks the steps of its work tile. At a step it asks for the next step's tiles and computes; its next step starts
+ * when its SM is free and those tiles have arrived. CTAs of an SM share its compute units in turn.
  *
  * L2: one or two partitions, followed line by line in a regular sample of their sets. Every line has a home partition;
  * an SM looks in its own partition, and what is not there is asked of the home, so that data read from both sides is
@@ -59,7 +58,7 @@ typedef struct {
     Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
     const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
-    int32_t sm_spread_ppm, lookahead;
+    int32_t sm_spread_ppm, pad1;
     int32_t direction;            /* 1 ascending, -1 descending, 0 alternating by work tile */
     int32_t pad2;
     int64_t step_ps, start_ps;
@@ -281,7 +280,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             sm_free[a->sm] = from + took;
             again = from + took;
             if (a->step + 1 < n) {
-                int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, l->lookahead ? from : again, tr);
+                int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, from, tr);
                 if (x > again) again = x;
             }
             a->step++;

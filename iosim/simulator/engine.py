@@ -49,7 +49,7 @@ class _LaunchPlan(ct.Structure):
         ("static_stride", ct.c_int32), ("group", ct.c_int32), ("n_pro", ct.c_int32), ("n_loop", ct.c_int32),
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
-        ("count", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("lookahead", ct.c_int32), ("direction", ct.c_int32), ("pad2", ct.c_int32),
+        ("count", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("direction", ct.c_int32), ("pad2", ct.c_int32),
         ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
     ]  # fmt: skip
 
@@ -121,6 +121,10 @@ class L2:
         for o in objects:
             lib.iosim_place(ct.addressof(self.state), ct.addressof(self.config), o, int(dirty))
 
+    def own(self, objects: range, number: int) -> None:
+        """Traffic of these objects counts for tensor `number` from now on."""
+        self._owner[objects.start : objects.stop] = number
+
     def counts(self) -> tuple[list[int], list[int]]:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
@@ -131,12 +135,12 @@ class L2:
 
     def replay(
         self, launch: LoweredLaunch, *, slots: int, sms: int, per_sm: int, static_stride: int, step_s: float,
-        start_s: float, begin_ps: int, lookahead: bool, sm_spread_ppm: int, trace: Any = None,
+        start_s: float, begin_ps: int, sm_spread_ppm: int, trace: Any = None,
     ) -> int:  # fmt: skip
         """Play one launch; returns its end in picoseconds."""
         plan = _LaunchPlan(
             tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=static_stride, group=launch.group,
-            direction=launch.direction, sm_spread_ppm=sm_spread_ppm, lookahead=int(lookahead),
+            direction=launch.direction, sm_spread_ppm=sm_spread_ppm,
             step_ps=round(step_s * PS), start_ps=round(start_s * PS),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)

@@ -8,7 +8,7 @@ tensors side by side.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,8 @@ class LoweredLaunch:
     direction: int
     head: Int32
     block: Int32
+    owned: tuple[tuple[range, int], ...] = ()
+    """Objects that change hands before this launch: (objects, tensor number)."""
     group: int = 1
     """Work tiles that one CTA takes together: all key blocks of a head where a CTA walks whole heads."""
 
@@ -98,14 +100,21 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     Raises:
         InputError: more objects or work tiles than fit in memory.
     """
-    grids, tensors, sizes, owners = {}, [], [], []
+    grids: dict[str, Grid] = {}
+    sizes: list[Int32] = []
+    owners: list[npt.NDArray[np.uint8]] = []
+    tensors = list(chain.tensors)
     first = 0
-    for number, tensor in enumerate(chain.tensors.values()):
-        grid, size = _cut(chain, tensor, first)
-        grids[tensor.name] = grid
-        tensors.append(tensor.name)
+    blocks = _Blocks(chain)
+    for name in (*(n for n, t in chain.tensors.items() if t.role != "temp"), *blocks.temps):
+        grid, size = _cut(chain, chain.tensors[name], first)
+        freed = blocks.take(name, grid, size)
+        if freed is not None:
+            grids[name] = replace(grid, first=freed)
+            continue
+        grids[name] = grid
         sizes.append(size)
-        owners.append(np.full(grid.count, number, dtype=np.uint8))
+        owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
         first += grid.count
         if first > MAX_OBJECTS:
             raise InputError(f"--method replay: {first:,} objects of memory; at most {MAX_OBJECTS:,} fit")
@@ -121,9 +130,43 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
             first += spill_slots
     tensors.append(SPILL)
     launches = tuple(
-        _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots) for launch in chain.launches
-    )
+        replace(_lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots),
+                owned=blocks.owned(n, grids, tensors))
+        for n, launch in enumerate(chain.launches)
+    )  # fmt: skip
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+
+
+class _Blocks:
+    """Memory of temporary tensors as a caching allocator hands it out: a dead tensor's block goes to the next tensor of
+    the same size and cut."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._life = {t.name: chain.users(t.name) for t in chain.role("temp")}
+        self.temps = sorted((n for n, used in self._life.items() if used), key=lambda n: self._life[n][0])
+        self._free: list[tuple[int, tuple[int, int, int], bytes, int]] = []
+
+    def take(self, name: str, grid: Grid, size: Int32) -> int | None:
+        """First object of a dead tensor's block that fits, or None; the block is noted to be free after `name`."""
+        used = self._life.get(name)
+        if not used:
+            return None
+        key = ((grid.heads, grid.rows, grid.cols), size[: grid.rows * grid.cols].tobytes())
+        for k, (last, shape, one, first) in enumerate(self._free):
+            if last < used[0] and (shape, one) == key:
+                del self._free[k]
+                self._free.append((used[-1], *key, first))
+                return first
+        self._free.append((used[-1], *key, grid.first))
+        return None
+
+    def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
+        """Blocks that start to belong to a temporary tensor at this launch."""
+        return tuple(
+            (range(grids[n].first, grids[n].first + grids[n].count), tensors.index(n))
+            for n in self.temps
+            if self._life[n][0] == launch
+        )
 
 
 def _spill(launch: Launch) -> Overhead | None:

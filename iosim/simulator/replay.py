@@ -18,10 +18,14 @@ from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower, streams
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
+from iosim.units import bytes_text
 
 FOREIGN_OBJECT_BYTES = 65536
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
+SPILL_TURNOVER = 2
+"""Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
+kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
 CODE = "code"
 
 
@@ -52,6 +56,13 @@ class Replay:
     scale: float = 1.0
     traces: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the HBM figures should know."""
+        made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
+        if self.foreign_write_bytes:
+            made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
+        return tuple(made)
+
     @property
     def seconds(self) -> float:
         return self.launches[-1].end_s if self.launches else 0.0
@@ -72,9 +83,8 @@ def replay(
         InputError: the trace does not fit in memory, the profile lacks a number, or the engine is missing.
     """
     made = l2_model or model(profile)
-    threads = max(launch.resources.threads for launch in chain.launches)
-    resident = int(profile.need("max_threads_per_sm")) // max(32, min(threads, 1024))
-    lowered = lower(chain, spill_slots=profile.sm_count * max(1, resident))
+    slots = max(residency(launch, profile).slots for launch in chain.launches)
+    lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
@@ -88,6 +98,8 @@ def replay(
     begin = 0
     busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
     for launch, low in zip(chain.launches, lowered.launches, strict=True):
+        for objects_of, number in low.owned:
+            l2.own(objects_of, number)
         before = l2.counts()
         end, slots = _play(l2, launch, low, busy[launch.name], profile, made, begin, trace)
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
@@ -117,7 +129,6 @@ def _play(
         static_stride=held.slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         step_s=busy_s * profile.sm_count / steps if steps else 0.0,
         start_s=CTA_START_S,
-        lookahead=launch.stages > 1,
         sm_spread_ppm=round(made.sm_spread * 1e6),
         begin_ps=begin,
         trace=trace(launch, low) if trace else None,

@@ -1,0 +1,141 @@
+"""Reads Nsight Compute: the raw page as CSV, by metric name and unit row, into bytes, seconds and hertz.
+
+Column positions mean nothing here: a report has the metrics that were asked for, in an order of its own, each scaled to
+a unit that the second row names (`Mbyte` in one report, `Gbyte` in the next). Values carry thousands separators.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from iosim.errors import InputError
+
+SECTOR_BYTES = 32
+
+METRICS: dict[str, tuple[str, int]] = {
+    "hbm_read": ("dram__bytes_read.sum", 1),
+    "hbm_write": ("dram__bytes_write.sum", 1),
+    "l2_read": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
+    "l2_write": ("l1tex__m_l1tex2xbar_write_bytes.sum", 1),
+    "l2_slice_read": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
+    "l2_slice_write": ("lts__t_sectors_srcunit_tex_op_write.sum", SECTOR_BYTES),
+    "l2_slice_miss": ("lts__t_sectors_srcunit_tex_lookup_miss.sum", SECTOR_BYTES),
+    "l2_fabric": ("lts__t_sectors_srcunit_ltcfabric.sum", SECTOR_BYTES),
+    "seconds": ("gpu__time_duration.sum", 1),
+    "local_read": ("l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", 1),
+    "local_write": ("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", 1),
+    "smem_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+    "sm_clock_hz": ("smsp__cycles_elapsed.avg.per_second", 1),
+    "registers": ("launch__registers_per_thread", 1),
+    "smem_bytes": ("launch__shared_mem_per_block", 1),
+}
+"""Column of the tidy table: the metric that it comes from and what one unit of the metric is worth."""
+
+_PREFIX = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNIT = re.compile(r"^([numkKMGT]?)(byte|s|second|sec|[hH]z)$")
+_COUNTS = {"", "%", "sector", "inst", "register", "cycle", "warp", "block", "thread", "SM", "pass", "cluster"}
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One profiled kernel launch. `metrics` holds those that the report has a value for, in base units."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    metrics: dict[str, float]
+
+    def column(self, name: str) -> float | None:
+        """The value of a column of the tidy table; None where the report lacks its metric."""
+        metric, factor = METRICS[name]
+        value = self.metrics.get(metric)
+        return None if value is None else value * factor
+
+
+def unit_scale(unit: str) -> float:
+    """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Ghz` 1e9, `Kbyte/block` 1000.
+
+    Raises:
+        InputError: a unit that is not known; guessing one would shift a number by powers of ten.
+    """
+    name = unit.split("/")[0].strip()
+    if name in _COUNTS:
+        return 1.0
+    match = _UNIT.match(name)
+    if match is None:
+        match = _UNIT.match(name[:1] + name[1:].lower())
+    if match is None:
+        accepted = "bytes, seconds and hertz with a prefix, and counts"
+        raise InputError(f"the profiler's unit '{unit}' is not known; accepted: {accepted}")
+    prefix = match.group(1)
+    return _PREFIX["k" if prefix == "K" else prefix]
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    numbers = [int(number) for number in re.findall(r"\d+", text.replace(" ", ""))]
+    if len(numbers) != 3:
+        raise InputError(f"the profiler's size '{text}' is not three numbers")
+    return numbers[0], numbers[1], numbers[2]
+
+
+def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
+    """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out.
+
+    A last row that breaks off is left out with a note. Lines that the profiler prints before the table are skipped.
+
+    Raises:
+        InputError: there is no table, or no unit row, or a unit is not known.
+    """
+    lines = text.splitlines(keepends=True)
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise InputError("the profiler's output holds no raw page in CSV; make it with --csv --page raw")
+    rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+    names = rows[0]
+    for needed in ("Kernel Name", "Grid Size", "Block Size"):
+        if needed not in names:
+            raise InputError(f"the profiler's table has no column '{needed}'; it breaks off or is not a raw page")
+    if len(rows) < 2 or len(rows[1]) != len(names) or rows[1][names.index("Kernel Name")]:
+        raise InputError("the profiler's table has no row of units; it breaks off or is not a raw page")
+    wanted = {metric for metric, _ in METRICS.values()} & set(names)
+    scales = {name: unit_scale(rows[1][names.index(name)]) for name in wanted}
+    launches: list[Profiled] = []
+    notes: list[str] = []
+    for number, row in enumerate(rows[2:], start=1):
+        if len(row) != len(names):
+            notes.append(f"row {number} has {len(row)} of {len(names)} columns and is left out")
+            continue
+        if number == len(rows) - 2 and not lines[-1].rstrip().endswith('"'):
+            notes.append(f"row {number} breaks off in its last column and is left out")
+            continue
+        cells = dict(zip(names, row, strict=True))
+        metrics = {}
+        for name in wanted:
+            cell = cells[name].replace(",", "")
+            if cell and cell.lower() != "n/a":
+                metrics[name] = float(cell) * scales[name]
+        grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
+        launches.append(Profiled(cells["Kernel Name"], grid, block, metrics))
+    return launches, notes
+
+
+def find_ncu() -> Path:
+    found = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    if not Path(found).exists():
+        raise InputError("no profiler: ncu is neither in the PATH nor in /usr/local/cuda/bin")
+    return Path(found)
+
+
+def import_report(path: Path) -> str:
+    """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit)."""
+    command = [str(find_ncu()), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise InputError(f"ncu cannot import {path}: {(run.stdout + run.stderr).strip().splitlines()[-1:]}")
+    return run.stdout
