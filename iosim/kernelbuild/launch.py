@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from iosim.errors import InputError
 from iosim.kernelbuild.compiler import Built, build
 from iosim.kernelbuild.driver import Function, compute_capability, multiprocessors
-from iosim.kernelbuild.spec import DIRECTIONS, ORDERS, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.kernelbuild.spec import DIRECTIONS, ORDERS, SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 
 LOG2_E = 1.4426950408889634
 
@@ -235,6 +235,11 @@ class Naive:
         )  # fmt: skip
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
+        most = SHARED_BYTES_PER_CTA.get(self.built.cc, row_bytes + 1_024) - 1_024
+        if row_bytes > most:
+            raise InputError(
+                f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row; at most {most // 4}"
+            )
         cubin = self.built.cubin
         return [
             Launch(Function(cubin, "naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),

@@ -3,6 +3,8 @@
     python -m iosim.kernelbuild.microbench --out rates.json
 
 Needs a GPU and nvcc, no PyTorch. Rates are the best of several runs: what the hardware can do, not its average.
+NB: CTAs that scan one footprint in step share its misses, so that the shared curve shows the rate of the SMs' ports and
+no cliff; where shared data stops fitting is seen in miss counters only (measurements/l2_capacity_curve.csv).
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ LINE_BYTES, CHAINS = 128, 8
 SCAN_THREADS, MATH_THREADS = 1024, 256
 MMA_FLOPS = 2 * 16 * 8 * 16
 MIB = 1 << 20
+SCAN_BYTES = 4 << 30
+"""What a private scan reads for one point of its curve; in a shared scan each SM reads a 32nd of it."""
 
 
 class MicroParams(ctypes.Structure):
@@ -56,8 +60,10 @@ class Bench:
         return min(driver.elapsed_s(work, before) for _ in range(3))
 
     def scan_rate(self, size: int, shared: bool) -> float:
-        """Bytes a second that all SMs together read from a footprint, the first pass over it not counted."""
-        few, many = 2, 6
+        """Bytes a second that all SMs together read from a footprint, the first passes over it not counted."""
+        # passes enough that the difference of two runs is long beside the clock of the events
+        few = 2
+        many = few + max(4, SCAN_BYTES // size // (32 if shared else 1))
 
         def seconds(passes: int) -> float:
             return self.best_s(lambda: self.launch("micro_scan", self.sms, SCAN_THREADS, size, passes, shared))
@@ -65,13 +71,19 @@ class Bench:
         reads = size * (self.sms if shared else 1)
         return reads * (many - few) / (seconds(many) - seconds(few))
 
-    def latency_s(self, size: int) -> float:
-        """Seconds a dependent load, over `size` bytes (a power of two)."""
+    def latency_s(self, size: int, evict_bytes: int = 0) -> float:
+        """Seconds a dependent load, over `size` bytes (a power of two).
+
+        The chain is the same at each run: to miss the L2, `evict_bytes` are read before each.
+        """
         few, many = 2_000, 10_000
         self.launch("micro_link", self.sms, SCAN_THREADS, size)
 
+        def evict() -> None:
+            self.launch("micro_scan", self.sms, SCAN_THREADS, evict_bytes)
+
         def seconds(steps: int) -> float:
-            return self.best_s(lambda: self.launch("micro_chase", 1, 1, size, steps))
+            return self.best_s(lambda: self.launch("micro_chase", 1, 1, size, steps), evict if evict_bytes else None)
 
         return (seconds(many) - seconds(few)) / (many - few)
 
@@ -82,14 +94,15 @@ class Bench:
         return ctas * MATH_THREADS * each * iterations / seconds
 
 
-def cliff_bytes(curve: list[tuple[int, float]]) -> int:
-    """The largest footprint whose rate is still half of the best: where reads begin to miss.
+def cliff_bytes(curve: list[tuple[int, float]], far_rate: float) -> int:
+    """The largest footprint whose rate is nearer to the L2's than to memory's (on a logarithmic scale).
 
     Args:
-        curve: (footprint in bytes, bytes a second), footprints ascending.
+        curve: (footprint in bytes, bytes a second).
+        far_rate: bytes a second from memory.
     """
     best = max(rate for _, rate in curve)
-    return max(size for size, rate in curve if rate >= best / 2)
+    return max(size for size, rate in curve if rate * rate >= best * far_rate)
 
 
 def measure() -> dict[str, object]:
@@ -113,7 +126,8 @@ def measure() -> dict[str, object]:
     def long_work() -> None:
         bench.launch("micro_chase", 1, 1, passes=40_000)
 
-    near_latency = 1 << (l2 // 8).bit_length() - 1
+    near, chain = 1 << (l2 // 8).bit_length() - 1, 1 << far.bit_length() - 1
+    hbm_read = far / bench.best_s(scan_far)
     return {
         "schema": 1,
         "gpu": driver.device_name(),
@@ -121,17 +135,17 @@ def measure() -> dict[str, object]:
         "driver_cuda": driver.driver_version(),
         "sms": bench.sms,
         "l2_bytes": l2,
-        "hbm_read_bandwidth_bytes_per_s": far / bench.best_s(scan_far),
+        "hbm_read_bandwidth_bytes_per_s": hbm_read,
         "hbm_write_bandwidth_bytes_per_s": far
         / bench.best_s(lambda: bench.launch("micro_fill", 2 * bench.sms, SCAN_THREADS, far)),
-        "l2_read_bandwidth_bytes_per_s": max(rate for curve in curves.values() for _, rate in curve),
-        "l2_latency_s": bench.latency_s(near_latency),
-        "hbm_latency_s": bench.latency_s(1 << far.bit_length() - 1),
+        "l2_read_bandwidth_bytes_per_s": max(rate for _, rate in curves["private"]),
+        "l2_shared_read_bandwidth_bytes_per_s": max(rate for _, rate in curves["shared"]),
+        "l2_latency_s": bench.latency_s(near),
+        "hbm_latency_s": bench.latency_s(chain, evict_bytes=far),
         "exp_per_s": bench.math_rate("micro_exp", CHAINS),
         "tensor_fp16_mma_flop_per_s": bench.math_rate("micro_tensor", CHAINS * MMA_FLOPS / 32),
         "launch_interval_s": bench.best_s(launches, long_work) / 200,
-        "l2_shared_cliff_bytes": cliff_bytes(curves["shared"]),
-        "l2_private_cliff_bytes": cliff_bytes(curves["private"]),
+        "l2_private_cliff_bytes": cliff_bytes(curves["private"], hbm_read),
         "l2_curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
     }
 

@@ -57,9 +57,10 @@ typedef struct {
     int32_t n_pro, n_loop, n_epi, pad;
     Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
     const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
+    const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
     int32_t sm_spread_ppm, pad1;
-    int32_t direction;            /* 1 ascending, -1 descending, 0 alternating by work tile */
+    int32_t pad0;
     int32_t pad2;
     int64_t step_ps, start_ps;
 } LaunchPlan;
@@ -71,7 +72,9 @@ typedef struct {
     int32_t *cta_sm;
     int64_t *cta_start, *cta_end; /* by work tile */
     int32_t *order;               /* partition x set x MAX_DEPTH samples, latest first; NULL: not kept */
-    int64_t depth[MAX_DEPTH + 1]; /* loads by depth; the last: never used before, or deeper */
+    uint8_t *seen;                /* partition x sample: whether it was loaded before */
+    int64_t samples, first;       /* sampled lines; loads of lines never loaded before */
+    int64_t depth[MAX_DEPTH + 1]; /* other loads by depth; the last: deeper */
 } Trace;
 
 /* A fixed integer hash. */
@@ -122,9 +125,12 @@ static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, in
 /* Where a line stood in the order of last use of its set: only kept for a trace. */
 static inline void note_depth(Trace *tr, const L2Config *c, int p, int set_number, int32_t sample) {
     int32_t *order = tr->order + ((int64_t)p * c->sets + set_number) * MAX_DEPTH;
+    uint8_t *seen = tr->seen + (int64_t)p * tr->samples + sample;
     int i = 0;
     while (i < MAX_DEPTH - 1 && order[i] != sample && order[i] != NIL) i++;
-    tr->depth[order[i] == sample ? i : MAX_DEPTH]++;
+    if (*seen) tr->depth[order[i] == sample ? i : MAX_DEPTH]++;
+    else tr->first++;
+    *seen = 1;
     memmove(order + 1, order, sizeof(int32_t) * (size_t)i);
     order[0] = sample;
 }
@@ -168,7 +174,7 @@ static int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t o,
     s->fabric += far * c->sample_bytes;
     int64_t lost = fresh ? bytes : missing * c->sample_bytes;
     if (mode == STORE) return at;
-    if (tr && mode == LOAD) {
+    if (tr && tr->bin_ps > 0) {
         int64_t b = t / tr->bin_ps;
         if (b >= tr->bins) b = tr->bins - 1;
         tr->bin_hit[b * MAX_TENSORS + s->tensor[o]] += bytes > lost ? bytes - lost : 0;
@@ -233,8 +239,7 @@ typedef struct { int32_t tile, step, sm; } Cta;
 
 static inline int loop_index(const LaunchPlan *l, int tile, int step) {
     int n = l->count[tile];
-    int down = l->direction < 0 || (l->direction == 0 && (tile & 1));
-    int k = down ? n - 1 - step : step;
+    int k = l->down[tile] ? n - 1 - step : step;
     return l->list ? l->list[l->first[tile] + k] : l->first[tile] + k;
 }
 

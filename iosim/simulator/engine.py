@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes as ct
 import os
+import sys
+import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,14 @@ from typing import Any
 import numpy as np
 
 from iosim.errors import InputError
-from iosim.simulator.l2 import L2Model, sample_lines
+from iosim.simulator.l2 import L2Model, Samples, sample_lines
 from iosim.simulator.lowering import LoweredLaunch, Template
 
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
+MAX_WAYS = 24
 PS = 10**12
+BAR_AFTER_S, BAR_EVERY_S = 2.0, 0.1
+MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
 
 
 class _L2Config(ct.Structure):
@@ -49,16 +55,19 @@ class _LaunchPlan(ct.Structure):
         ("static_stride", ct.c_int32), ("group", ct.c_int32), ("n_pro", ct.c_int32), ("n_loop", ct.c_int32),
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
-        ("count", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("direction", ct.c_int32), ("pad2", ct.c_int32),
+        ("count", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("pad0", ct.c_int32), ("pad2", ct.c_int32),
         ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
     ]  # fmt: skip
 
 
-class _Trace(ct.Structure):
+class TraceRecord(ct.Structure):
+    """What the engine writes down of one launch; see engine.c's Trace."""
+
     _fields_ = [
         ("bin_ps", ct.c_int64), ("bins", ct.c_int32), ("ctas", ct.c_int32), ("bin_hit", ct.c_void_p),
         ("bin_miss", ct.c_void_p), ("cta_sm", ct.c_void_p), ("cta_start", ct.c_void_p), ("cta_end", ct.c_void_p),
-        ("order", ct.c_void_p), ("depth", ct.c_int64 * (MAX_DEPTH + 1)),
+        ("order", ct.c_void_p), ("seen", ct.c_void_p), ("samples", ct.c_int64), ("first", ct.c_int64),
+        ("depth", ct.c_int64 * (MAX_DEPTH + 1)),
     ]  # fmt: skip
 
 
@@ -67,21 +76,30 @@ def library() -> ct.CDLL:
     """The compiled engine.
 
     Raises:
-        InputError: this installation has none (it was installed where there is no C compiler).
+        InputError: this installation has none (it was installed where there is no C compiler), or it is no engine.
     """
     path = Path(os.environ.get("IOSIM_ENGINE", str(Path(__file__).with_name("_engine.so"))))
     if not path.exists():
-        raise InputError("--method replay: the compiled engine is missing; reinstall iosim where a C compiler is at hand")
-    lib = ct.CDLL(str(path))
+        raise InputError(f"--method replay: {MISSING}")
+    other = f"--method replay: {path} is no engine of this version of iosim; reinstall iosim"
+    try:
+        lib = ct.CDLL(str(path))
+        _declare(lib)
+    except (OSError, AttributeError):
+        raise InputError(other) from None
+    sizes = (ct.c_int32 * 4)()
+    lib.iosim_sizes(sizes)
+    if list(sizes) != [ct.sizeof(x) for x in (_L2Config, _L2State, _LaunchPlan, TraceRecord)]:
+        raise InputError(other)
+    return lib
+
+
+def _declare(lib: ct.CDLL) -> None:
+    """Argument types; an AttributeError where a function is not there."""
     lib.iosim_replay.restype = ct.c_int64
     lib.iosim_replay.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_void_p, ct.c_void_p, ct.c_void_p]
     lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
-    sizes = (ct.c_int32 * 4)()
-    lib.iosim_sizes(sizes)
-    expected = [ct.sizeof(x) for x in (_L2Config, _L2State, _LaunchPlan, _Trace)]
-    if list(sizes) != expected:
-        raise InputError(f"the compiled engine {path} is of another version; reinstall iosim")
-    return lib
+    lib.iosim_sizes.argtypes = [ct.c_void_p]
 
 
 def _pointer(array: np.ndarray[Any, Any]) -> int:
@@ -89,14 +107,21 @@ def _pointer(array: np.ndarray[Any, Any]) -> int:
 
 
 class L2:
-    """An L2 with its objects; keeps its contents from one launch to the next."""
+    """An L2 with its objects; keeps its contents from one launch to the next.
 
-    def __init__(self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any]) -> None:
+    `samples_per_object` is how many lines of an object of middling size are followed.
+    """
+
+    def __init__(
+        self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0
+    ) -> None:
+        if not 1 <= model.ways <= MAX_WAYS:
+            raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
         n = int(size.size)
         self.model = model
         self._size = np.ascontiguousarray(size, dtype=np.int32)
         self._owner = np.ascontiguousarray(owner, dtype=np.uint8)
-        sampled = sample_lines(model, self._size)
+        sampled = sample_lines(model, self._size, samples_per_object)
         self._samples = sampled
         self._touched = np.zeros(n, dtype=np.uint8)
         self._ready = np.zeros(n, dtype=np.int64)
@@ -125,6 +150,11 @@ class L2:
         """Traffic of these objects counts for tensor `number` from now on."""
         self._owner[objects.start : objects.stop] = number
 
+    @property
+    def samples(self) -> Samples:
+        """The lines that are followed."""
+        return self._samples
+
     def counts(self) -> tuple[list[int], list[int]]:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
@@ -137,23 +167,58 @@ class L2:
         self, launch: LoweredLaunch, *, slots: int, sms: int, per_sm: int, static_stride: int, step_s: float,
         start_s: float, begin_ps: int, sm_spread_ppm: int, trace: Any = None,
     ) -> int:  # fmt: skip
-        """Play one launch; returns its end in picoseconds."""
+        """Play one launch; returns its end in picoseconds. Ctrl-C ends it; a long one shows a bar on a terminal.
+
+        Raises:
+            KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
+        """
+        if min(slots, sms, per_sm) < 1:
+            raise InputError(f"--method replay: {slots} CTAs on {sms} SMs; at least one CTA on one SM is needed")
         plan = _LaunchPlan(
             tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=static_stride, group=launch.group,
-            direction=launch.direction, sm_spread_ppm=sm_spread_ppm,
+            sm_spread_ppm=sm_spread_ppm,
             step_ps=round(step_s * PS), start_ps=round(start_s * PS),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)
         plan.n_loop = _fill(plan.loop, launch.loop)
         plan.n_epi = _fill(plan.epi, launch.epilogue)
-        plan.first, plan.count = _pointer(launch.first), _pointer(launch.count)
-        end = library().iosim_replay(
-            ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps,
-            ct.addressof(trace) if trace is not None else None, None, None,
-        )
+        plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
+        plan.list = None if launch.indices is None else _pointer(launch.indices)
+        done, stop = ct.c_int32(0), ct.c_int32(0)
+        lib, traced = library(), ct.addressof(trace) if trace is not None else None
+
+        def play() -> int:
+            return int(lib.iosim_replay(
+                ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps, traced,
+                ct.addressof(done), ct.addressof(stop),
+            ))  # fmt: skip
+
+        end = _interruptible(play, launch, done, stop)
         if end == -1:
             raise MemoryError("the replay ran out of memory")
-        return int(end)
+        return end
+
+
+def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_int32, stop: ct.c_int32) -> int:
+    """Runs `play` beside the main thread, which so hears Ctrl-C and can show how many work tiles have started."""
+    ends: list[int] = []
+    thread = threading.Thread(target=lambda: ends.append(play()), daemon=True)
+    thread.start()
+    try:
+        thread.join(BAR_AFTER_S)
+        if thread.is_alive() and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            with tqdm(total=launch.tiles, desc=f"replay {launch.name}", unit="tile", leave=False) as bar:
+                while thread.is_alive():
+                    thread.join(BAR_EVERY_S)
+                    bar.update(min(done.value, launch.tiles) - bar.n)
+        thread.join()
+    except KeyboardInterrupt:
+        stop.value = 1
+        thread.join()
+        raise
+    return ends[0]
 
 
 def _fill(target: Any, templates: tuple[Template, ...]) -> int:

@@ -15,12 +15,15 @@ import numpy.typing as npt
 
 from iosim.errors import InputError
 from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+from iosim.units import bytes_text
 
 Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
 MAX_OBJECTS = 60_000_000
 MAX_WORK_TILES = 60_000_000
+BYTES_EACH = 100
+"""Memory of one object or work tile at the peak of a replay, about."""
 SPILL = "spill"
 
 
@@ -64,13 +67,16 @@ class LoweredLaunch:
     prologue: tuple[Template, ...]
     loop: tuple[Template, ...]
     epilogue: tuple[Template, ...]
-    direction: int
+    down: npt.NDArray[np.uint8]
+    """1 where a work tile walks its indices from the last to the first."""
     head: Int32
     block: Int32
     owned: tuple[tuple[range, int], ...] = ()
     """Objects that change hands before this launch: (objects, tensor number)."""
     group: int = 1
     """Work tiles that one CTA takes together: all key blocks of a head where a CTA walks whole heads."""
+    indices: Int32 | None = None
+    """Where loop indices do not run on: step s of a work tile has index indices[first + s]."""
 
     @property
     def tiles(self) -> int:
@@ -100,6 +106,7 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     Raises:
         InputError: more objects or work tiles than fit in memory.
     """
+    _refuse_too_large(chain)
     grids: dict[str, Grid] = {}
     sizes: list[Int32] = []
     owners: list[npt.NDArray[np.uint8]] = []
@@ -116,12 +123,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         sizes.append(size)
         owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
         first += grid.count
-        if first > MAX_OBJECTS:
-            raise InputError(f"--method replay: {first:,} objects of memory; at most {MAX_OBJECTS:,} fit")
     spill_first: dict[str, int] = {}
     for launch in chain.launches:
-        if launch.work_tiles > MAX_WORK_TILES:
-            raise InputError(f"--method replay: {launch.work_tiles:,} work tiles; at most {MAX_WORK_TILES:,} fit")
         found = _spill(launch)
         if found is not None:
             spill_first[launch.name] = first
@@ -135,6 +138,29 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         for n, launch in enumerate(chain.launches)
     )  # fmt: skip
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+
+
+def _refuse_too_large(chain: Chain) -> None:
+    """Refuse, before anything is allocated, what would not fit in memory."""
+    objects = 0
+    for name, tensor in chain.tensors.items():
+        if tensor.role == "temp" and not chain.users(name):
+            continue
+        heads, rows, cols, _, _ = _shape(chain, tensor)
+        objects += heads * tensor.copies * rows * cols
+    if objects > MAX_OBJECTS:
+        raise InputError(_too_large(objects, "objects of memory", MAX_OBJECTS))
+    for launch in chain.launches:
+        blocks = launch.domain.key_blocks_total if launch.outer == "head" else 1
+        if launch.work_tiles * blocks > MAX_WORK_TILES:
+            raise InputError(_too_large(launch.work_tiles * blocks, f"work tiles in {launch.name}", MAX_WORK_TILES))
+
+
+def _too_large(number: int, what: str, most: int) -> str:
+    return (
+        f"--method replay: {number:,} {what}, {bytes_text(number * BYTES_EACH)} to replay; accepted: at most {most:,} "
+        "(larger tiles, fewer tokens or heads, or --method capacity)"
+    )
 
 
 class _Blocks:
@@ -207,24 +233,35 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     return heads, rows
 
 
-def _cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+def _shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
+    """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
     if not row_blocks:
         row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
-    chunk_rows, height = _chunks(rows, row_blocks)
-    chunk_cols, width = _chunks(tensor.cols, col_blocks or {tensor.cols})
-    n_rows, n_cols = height.size, width.size
+    n_rows, chunk_rows = _chunks(rows, row_blocks)
+    n_cols, chunk_cols = _chunks(tensor.cols, col_blocks or {tensor.cols})
+    return heads, n_rows, n_cols, chunk_rows, chunk_cols
+
+
+def _cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+    heads, n_rows, n_cols, chunk_rows, chunk_cols = _shape(chain, tensor)
+    _, rows = _rows_per_head(chain, tensor)
+    height, width = _sizes(rows, n_rows, chunk_rows), _sizes(tensor.cols, n_cols, chunk_cols)
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols)
     return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
 
 
-def _chunks(length: int, blocks: set[int]) -> tuple[int, npt.NDArray[np.int64]]:
-    """Chunk size that divides every block, and the true size of each chunk; chunks past the end are empty."""
-    chunk, largest = math.gcd(*blocks), max(blocks)
-    n = -(-length // largest) * (largest // chunk)
-    return chunk, np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
+def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
+    """How many chunks cover the largest block's tiling, and the chunk size that divides every block."""
+    chunk = math.gcd(*blocks)
+    return max(-(-length // b) * (b // chunk) for b in blocks), chunk
+
+
+def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
+    """The true size of each chunk; chunks past the end are empty."""
+    return np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
@@ -276,9 +313,13 @@ def _lower_launch(
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
         loop.append(Template(SPILL, MODES[Mode.STORE], base))
-    direction = {Direction.ASCENDING: 1, Direction.DESCENDING: -1, Direction.ALTERNATING: 0}
+    down = {
+        Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
+        Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),
+        Direction.ALTERNATING: (block & 1).astype(np.uint8),
+    }[launch.schedule.direction]
     return LoweredLaunch(
-        launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), direction[launch.schedule.direction],
+        launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
         head, block, group=d.key_blocks_total if launch.outer == "head" else 1,
     )  # fmt: skip
 
@@ -391,4 +432,5 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
         (loop if access.mode is Mode.LOAD else epilogue).append(made)
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
-    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), 1, zero, w.astype(np.int32))
+    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), zero.astype(np.uint8), zero,
+                           w.astype(np.int32))  # fmt: skip

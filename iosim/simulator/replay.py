@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Scheduler
 from iosim.problem import AttentionProblem
 from iosim.residency import residency
-from iosim.simulator.engine import L2
+from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower, streams
 from iosim.timing import chain_time
@@ -27,6 +27,7 @@ SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
 CODE = "code"
+Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,6 @@ class Replay:
     dirty_bytes: int
     fabric_bytes: int
     scale: float = 1.0
-    traces: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the HBM figures should know."""
@@ -70,14 +70,15 @@ class Replay:
 
 def replay(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
-    l2_model: L2Model | None = None, trace: Any = None,
+    l2_model: L2Model | None = None, trace: Trace | None = None,
 ) -> Replay:  # fmt: skip
     """Play the launches of a chain, one after the other, through one L2.
 
     Args:
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
-        trace: called with (launch, lowered launch) before each launch; gives the engine's trace record, or None.
+        trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
+            engine to fill, or None.
 
     Raises:
         InputError: the trace does not fit in memory, the profile lacks a number, or the engine is missing.
@@ -101,7 +102,8 @@ def replay(
         for objects_of, number in low.owned:
             l2.own(objects_of, number)
         before = l2.counts()
-        end, slots = _play(l2, launch, low, busy[launch.name], profile, made, begin, trace)
+        end, slots = _play(l2, launch, low, busy[launch.name], profile, made, begin,
+                           trace(launch, low, lowered, l2) if trace else None)  # fmt: skip
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, low.accesses))
         begin = end
@@ -112,7 +114,7 @@ def replay(
 
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
-    trace: Any,
+    record: TraceRecord | None,
 ) -> tuple[int, int]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
@@ -131,7 +133,7 @@ def _play(
         start_s=CTA_START_S,
         sm_spread_ppm=round(made.sm_spread * 1e6),
         begin_ps=begin,
-        trace=trace(launch, low) if trace else None,
+        trace=record,
     )
     return end, slots
 

@@ -12,6 +12,7 @@ from iosim._data import data_dir
 from iosim.errors import InputError
 from iosim.kernelbuild import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, build, compiler, driver, find_nvcc
 from iosim.kernelbuild.compiler import cache_key, parse_report
+from iosim.kernelbuild.microbench import cliff_bytes
 from iosim.kernelbuild.resources import COLUMNS, candidates, measure, read_table, row_key, source_digest
 
 TABLE = data_dir("kernels") / "resources.csv"
@@ -129,6 +130,12 @@ def test_compiler_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(InputError, match="static assertion failed") as caught:
         build(MinimalSpec(32), "8.0")
     assert "\n" not in str(caught.value)
+
+
+def test_cliff_is_where_the_rate_leaves_the_l2() -> None:
+    curve = [(4, 10.0), (8, 9.0), (16, 7.0), (32, 5.0), (64, 2.6)]
+    assert cliff_bytes(curve, far_rate=2.5) == 32  # 5 is half-way between 2.5 and 10
+    assert cliff_bytes(curve, far_rate=2.6) == 16
 
 
 def test_report_of_several_kernels() -> None:

@@ -1,0 +1,225 @@
+"""From a measured row to the problem, the kernel and the launches that stand for it. Uses a row's facts only.
+
+Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`, ...), or the kernels in `kernels/`:
+
+    flash_fwd   catalog `flash` with the row's tile, warps, stages, order, direction, schedule and splits
+    flash_bwd   its backward; not the deterministic one, nor grouped heads, nor the row sums (they zero no dQ)
+    naive       catalog `naive` with 64x64 tiles
+    minimal     catalog `minimal`, whose fill is no launch of its own there
+
+In a table of chains `naive` is the catalog's `eager` and `flash` its `fa2`; `_fwdbwd` after a name is both passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iosim.algorithms import plan
+from iosim.catalog import Overrides, resolve
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel, Spill
+from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
+from iosim.problem import AttentionProblem
+from iosim.validation.rows import OPTION, Row
+
+CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
+OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal"}
+NAIVE_TILE = (64, 64)
+NOTES = re.compile(r"(repeat( \d+)?|sweep|packed, \d+ query heads)?")
+DRIVER_SHARED_BYTES = 1024
+"""Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
+MAX_PAIRS = 200_000_000
+"""Visited tile pairs of a row: more are not replayed here."""
+CALL_FACTS = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype",
+              "block_q", "block_k", "warps", "stages", "note", "order", "heavy_first", "section", "direction",
+              "persistent", "window", "splits")  # fmt: skip
+
+
+class NoModel(Exception):
+    """No model covers a row; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one call, or one chain, is predicted as.
+
+    `chains` holds one chain for each row: the row's launch by itself, since such rows were measured with the L2 flushed
+    before each launch; or all launches of a row that is a whole chain. A reason stands where a row has no launch.
+    """
+
+    problem: AttentionProblem
+    kernel: Kernel
+    chains: tuple[Chain | str, ...]
+    variant: str
+
+
+def problem_of(row: Row) -> AttentionProblem:
+    """The attention problem of a row.
+
+    Raises:
+        InputError: its sizes make no sense.
+    """
+    name = row.implementation
+    if row.chain:
+        passes = "fwd+bwd" if name.endswith("_fwdbwd") else "fwd"
+        sizes = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
+        return _problem(row, **sizes, seq_q=row.number("seq"), passes=passes)
+    sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
+    window = row.number("window")
+    mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
+    backward = name == "flash_bwd" or name.endswith("_backward")
+    return _problem(row, **sizes, mask=mask, window=window, passes="bwd" if backward else "fwd")
+
+
+def _problem(row: Row, **values: object) -> AttentionProblem:
+    try:
+        return AttentionProblem(dtype=row.facts["dtype"], **values)  # type: ignore[arg-type]
+    except InputError as error:
+        raise InputError(f"{OPTION} {row.source} call {row.call}: {error}") from None
+
+
+def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
+    """The case of one call's rows, in order of their launches, or of one chain.
+
+    Raises:
+        InputError: sizes that make no sense.
+        NoModel: no catalog kernel stands for the rows.
+    """
+    first = rows[0]
+    problem = problem_of(first)
+    _check_call(rows)
+    try:
+        return _chain_case(first, problem, profile) if first.chain else _call_case(rows, problem, profile)
+    except InputError as error:
+        raise NoModel(str(error)) from None
+
+
+def _check_call(rows: Sequence[Row]) -> None:
+    first = rows[0]
+    if first.chain:
+        return
+    if [r.launch for r in rows] != list(range(1, len(rows) + 1)):
+        raise NoModel(f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}")
+    for name in CALL_FACTS:
+        if len({r.facts.get(name) for r in rows}) > 1:
+            raise NoModel(f"the call's rows differ in {name}")
+    if not NOTES.fullmatch(first.facts.get("note", "")):
+        raise NoModel(f"no model for '{first.implementation}' with the note '{first.facts['note']}'")
+
+
+def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
+    name = row.implementation.removesuffix("_fwdbwd")
+    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile)
+    chain = plan(problem, kernel)
+    _check_size(chain)
+    return Case(problem, kernel, (chain,), "")
+
+
+def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
+    row = rows[0]
+    own = row.implementation in OWN
+    kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, _overrides(row))
+    if own:
+        kernel = _as_launched(row, kernel)
+    chain = plan(problem, kernel)
+    _check_size(chain)
+    launches: list[Launch | str] = list(chain.launches)
+    if row.implementation == "minimal":
+        launches = launches[1:]
+    if len(launches) != len(rows):
+        raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
+                      f"has {len(rows)}")  # fmt: skip
+    if row.implementation == "flash_bwd":
+        launches[0] = "row sums of the kernel zero no dQ, the model's do"
+    chains = tuple(
+        n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if _described(r) else n,))
+        for n, r in zip(launches, rows, strict=True)
+    )
+    return Case(problem, kernel, chains, _variant(row))
+
+
+def _check_size(chain: Chain) -> None:
+    for launch in chain.launches:
+        pairs = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
+        if pairs > MAX_PAIRS:
+            raise NoModel(f"launch {launch.name} visits {pairs} pairs of tiles; up to {MAX_PAIRS} are replayed here")
+
+
+def _described(row: Row) -> bool:
+    """Whether the row says what its kernel was built as, so that its resources go with the model's launches."""
+    return row.implementation in OWN or bool(row.facts.get("block_q"))
+
+
+def _overrides(row: Row) -> Overrides | None:
+    """The settings that a row states over the catalog's own choice."""
+    sides = row.number("block_q"), row.number("block_k")
+    if sides[0] is None or sides[1] is None:
+        if row.implementation in ("flash_fwd", "flash_bwd"):
+            raise NoModel(f"'{row.implementation}' needs block_q and block_k, which the row does not state")
+        return Overrides(tile=NAIVE_TILE, warps=8) if row.implementation == "naive" else None
+    return Overrides(
+        tile=(sides[0], sides[1]),
+        warps=row.number("warps"),
+        stages=row.number("stages"),
+        order=row.facts.get("order") or None,
+        heavy_first=row.flag("heavy_first"),
+        section_heads=row.number("section") if row.facts.get("order") == "head" else None,
+        direction=row.facts.get("direction") or None,
+        scheduler="persistent" if row.flag("persistent") else None,
+        splits=row.number("splits"),
+    )
+
+
+def _as_launched(row: Row, kernel: Kernel) -> Kernel:
+    """The kernel with the tiles of its backward, of its products, and the persistent grid of the row."""
+    if row.implementation == "naive":
+        return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE)))
+    if row.implementation == "flash_bwd":
+        return kernel.with_(backward_tile=kernel.tile)
+    spilled = row.number("spill_store_bytes") or 0
+    if kernel.schedule.scheduler is Scheduler.PERSISTENT:
+        ctas = _product(row, "grid")
+        threads = kernel.cta_threads
+        once = Overhead("spill", Mode.STORE, per_cta=spilled * threads, inferred_from="the compiler's report, once a CTA")
+        return kernel.with_(persistent_ctas=ctas, overheads=(*kernel.overheads, *((once,) if spilled else ())))
+    if spilled:
+        report = Spill(write_per_pair=spilled, source="the compiler's report, taken to lie inside the key loop")
+        return kernel.with_(spill=report)
+    return kernel
+
+
+def _with_facts(launch: Launch, row: Row) -> Launch:
+    """The launch with the threads, registers and shared memory of its row."""
+    registers, shared = row.number("registers"), row.number("smem_bytes")
+    if not row.facts.get("block") or not registers or shared is None:
+        return launch
+    held = Resources(_product(row, "block"), registers, max(0, shared - DRIVER_SHARED_BYTES), "the measured row")
+    return replace(launch, resources=held)
+
+
+def _product(row: Row, name: str) -> int:
+    """CTAs of a grid, or threads of a block, written "(8, 2, 8)"."""
+    text = row.facts.get(name, "")
+    found = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
+    if not found:
+        raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
+    x, y, z = (int(n) for n in found.groups())
+    return x * y * z
+
+
+def _variant(row: Row) -> str:
+    """The settings of a row that describes its kernel, in words."""
+    f = row.facts
+    if not f.get("block_q"):
+        return ""
+    words = [f"{f['block_q']}x{f['block_k']}", f"{f.get('warps')} warps", f"{f.get('stages') or 1} stages"]
+    words += [f["order"]] if f.get("order") else []
+    words += ["heavy first"] if f.get("heavy_first") == "1" else []
+    words += [f"sections of {f['section']}"] if f.get("section", "0") not in ("", "0") else []
+    words += [f["direction"]] if f.get("direction") else []
+    words += ["persistent"] if f.get("persistent") == "1" else []
+    words += [f"{f['splits']} splits"] if f.get("splits", "1") not in ("", "1") else []
+    return ", ".join(words)

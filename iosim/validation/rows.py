@@ -1,0 +1,173 @@
+"""Reads tables of measurements by their header: one row a launch, or one row a whole chain.
+
+Columns are split here into facts, which a prediction may use, and measured quantities, which it is compared with.
+Columns that are neither are dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from iosim._data import data_dir
+from iosim.errors import InputError
+
+QUANTITIES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "time")
+"""What is compared: bytes, and seconds."""
+COLUMN = {**{q: q for q in QUANTITIES}, "time": "seconds"}
+NEEDED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
+LAUNCH_COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim",
+                  "causal", "dtype")  # fmt: skip
+CHAIN_COLUMNS = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
+LAUNCH_FACTS = ("block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers", "smem_bytes",
+                "order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas",
+                "spill_store_bytes")  # fmt: skip
+WHOLE = ("call", "launch", "batch", "heads", "kv_heads", "seq_q", "seq_k", "seq", "head_dim", "block_q", "block_k",
+         "warps", "stages", "registers", "smem_bytes", "section", "window", "splits", "spill_store_bytes")  # fmt: skip
+FLAGS = ("causal", "heavy_first", "persistent")
+MAX_FILE_BYTES = 64 << 20
+MAX_DIGITS = 18
+OPTION = "--measurements"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured launch, or one measured chain (`chain`; then `call` numbers the rows and `launch` is 0).
+
+    `facts` may be used as inputs. `measured` may not: by quantity, in bytes and seconds; absent where not measured.
+    """
+
+    source: str
+    call: int
+    launch: int
+    chain: bool
+    implementation: str
+    facts: Mapping[str, str]
+    measured: Mapping[str, int | float]
+
+    def number(self, name: str) -> int | None:
+        """A fact as a whole number; None where the row does not have it."""
+        text = self.facts.get(name, "")
+        return int(text) if text else None
+
+    def flag(self, name: str) -> bool | None:
+        text = self.facts.get(name, "")
+        return text == "1" if text else None
+
+
+def default_files() -> list[Path]:
+    """The shipped measurements of library kernels and of chains."""
+    folder = data_dir("kernels") / "measurements"
+    return [folder / "h200_library_kernels.csv", folder / "h200_chains.csv"]
+
+
+def read(path: str | Path) -> list[Row]:
+    """The rows of a table of measurements, in the file's order.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column, or holds a value of another type than its column's.
+    """
+    where = f"{OPTION} '{path}'"
+    try:
+        lines = list(csv.reader(io.StringIO(_text(path, where), newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
+    if not lines:
+        raise InputError(f"{where} is empty; accepted: {_accepted()}")
+    header = lines[0]
+    chain = _form(header, where)
+    rows: list[Row] = []
+    seen: set[tuple[int, int]] = set()
+    for number, values in enumerate(lines[1:], 2):
+        if not values:
+            continue
+        if len(values) != len(header):
+            raise InputError(f"{where} row {number} has {len(values)} fields; accepted: {len(header)}, as in its header")
+        row = _row(dict(zip(header, values, strict=True)), f"{where} row {number}", Path(path).name, chain, number - 1)
+        if (row.call, row.launch) in seen:
+            raise InputError(f"{where} row {number}: call {row.call}, launch {row.launch} stands twice; accepted: once")
+        seen.add((row.call, row.launch))
+        rows.append(row)
+    if not rows:
+        raise InputError(f"{where} has a header and no rows; accepted: at least one row")
+    return rows
+
+
+def _text(path: str | Path, where: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: a CSV file") from None
+    except ValueError as error:
+        raise InputError(f"{where} cannot be read: {error}; accepted: a CSV file") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(f"{where} is larger than {MAX_FILE_BYTES} bytes; accepted: smaller tables")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{where} is not text in UTF-8; accepted: a CSV file") from None
+    if "\0" in text:
+        raise InputError(f"{where} holds null bytes, so it is no text; accepted: a CSV file")
+    return text
+
+
+def _accepted() -> str:
+    return f"a header with {', '.join(LAUNCH_COLUMNS + NEEDED)}; or, a row a chain, {', '.join(CHAIN_COLUMNS + NEEDED)}"
+
+
+def _form(header: list[str], where: str) -> bool:
+    """Whether a row is a whole chain."""
+    if len(set(header)) != len(header):
+        twice = next(c for c in header if header.count(c) > 1)
+        raise InputError(f"{where} names column '{twice}' twice; accepted: once")
+    chain = "seq" in header and "call" not in header
+    missing = [c for c in (CHAIN_COLUMNS if chain else LAUNCH_COLUMNS) + NEEDED if c not in header]
+    if missing:
+        raise InputError(f"{where} lacks the columns {', '.join(missing)}; accepted: {_accepted()}")
+    return chain
+
+
+def _row(values: dict[str, str], where: str, source: str, chain: bool, index: int) -> Row:
+    names = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
+    facts = {n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values}
+    for name, text in facts.items():
+        if not text and name in names:
+            raise InputError(f"{where}: {name} is empty; accepted: a value")
+        if text and name in WHOLE and not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
+            raise InputError(f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
+                             "accepted: numbers such as 4096")  # fmt: skip
+        if text and name in FLAGS and text not in ("0", "1"):
+            raise InputError(f"{where}: {name} '{_short(text)}' is not known; accepted: 0, 1")
+    measured = {q: m for q in QUANTITIES if (m := _measured(values.get(COLUMN[q], ""), q, where)) is not None}
+    return Row(
+        source, index if chain else int(facts["call"]), 0 if chain else int(facts["launch"]), chain,
+        facts["implementation"], facts, measured,
+    )  # fmt: skip
+
+
+def _measured(text: str, quantity: str, where: str) -> int | float | None:
+    text = text.strip()
+    if not text:
+        return None
+    if quantity != "time":
+        if not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
+            raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole numbers of "
+                             f"up to {MAX_DIGITS} digits")  # fmt: skip
+        return int(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InputError(f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3")
+    return seconds
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
