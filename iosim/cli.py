@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from iosim.errors import InputError
 
-COMMANDS = ("predict", "profiles", "kernels", "reproduce", "report", "tiles")
+COMMANDS = ("predict", "profiles", "kernels", "reproduce", "report", "tiles", "validate", "explain", "trace")
 
 MAX_MESSAGE = 1000
 

@@ -63,7 +63,7 @@ def _reduction(tokens: int, claimed: float) -> Iterator[Row]:
         "counts no re-read of K and V: holds at HBM only while L2 keeps them, and at no other level; see the two "
         "rows that follow",
     )  # fmt: skip
-    made = {k: predict(p, k, gpu) for k in ("naive", FLASH_KERNEL)}
+    made = {k: predict(p, k, gpu, method="capacity") for k in ("naive", FLASH_KERNEL)}
     tile = made[FLASH_KERNEL].kernel.tile
     for level, name in (("l2", "SM<->L2"), ("hbm", "HBM, capacity rule")):
         over, under = (made[k].total(level) for k in ("naive", FLASH_KERNEL))

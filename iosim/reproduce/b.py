@@ -110,7 +110,7 @@ def _flash_rows() -> Iterator[Row]:
 
 
 def _measured_rows() -> Iterator[Row]:
-    """Counters of an H200 on the figure's shape beside the capacity rule's estimate for one."""
+    """Counters of an H200 on the figure's shape beside the replay's prediction for one."""
     plain, both = figure_problem(), figure_problem(mask="causal", dropout=0.1)
     recorded = recorded_chain("flash_fwdbwd", plain)
     cases = (
@@ -125,7 +125,7 @@ def _measured_rows() -> Iterator[Row]:
         for direction, value in (("read", read), ("write", written)):
             yield row(
                 f"measured on an H200, {name}, fwd+bwd: HBM {direction}", value, made.total("hbm", direction) / GB,
-                "GB", f"predicted for {kernel} by the capacity rule", note,
+                "GB", f"predicted for {kernel} by replay", note,
             )  # fmt: skip
 
 

@@ -45,9 +45,9 @@ def _problem(tokens: int, passes: str = "fwd+bwd") -> AttentionProblem:
 def _timed(problem: AttentionProblem, kernel: str, gpu: str) -> Prediction:
     """A prediction in which fa1's K and V tiles take turns in shared memory: on a T4 the kernel would not fit else."""
     if kernel != "fa1":
-        return predict(problem, kernel, gpu)
+        return predict(problem, kernel, gpu, method="capacity")
     shared = (16 + BLOCK_K) * problem.head_dim * problem.input_type.bytes
-    return predict(problem, kernel, gpu, overrides=Overrides(shared_memory_bytes=shared))
+    return predict(problem, kernel, gpu, method="capacity", overrides=Overrides(shared_memory_bytes=shared))
 
 
 def rows() -> Iterator[Row]:

@@ -53,7 +53,7 @@ def _ours() -> Iterator[Row]:
     gpu = load_profile(GPU)
     for kernel, mask in (("naive", "none"), ("fa2", "none"), ("fa2", "causal")):
         for tokens in LENGTHS:
-            made = predict(_problem(tokens, mask), kernel, gpu)
+            made = predict(_problem(tokens, mask), kernel, gpu, method="capacity")
             word = " causal" if mask == "causal" else ""
             for level, name, note in (
                 ("l2", "SM<->L2", "exact, row statistics included"),
@@ -109,7 +109,7 @@ def _compass() -> Iterator[Row]:
         p = _problem(tokens)
         yield row(f"LLMCompassPlus, flash, N = {tokens:,}", claimed, _compulsory(p) / MB, "MB",
                   "the compulsory bytes")  # fmt: skip
-        made = predict(_problem(tokens, "causal"), "fa2", GPU)
+        made = predict(_problem(tokens, "causal"), "fa2", GPU, method="capacity")
         yield row(
             f"LLMCompassPlus, flash causal, N = {tokens:,}", causal, made.total("hbm") / MB, "MB",
             "iosim's HBM estimate for fa2, causal",

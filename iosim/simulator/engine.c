@@ -57,6 +57,7 @@ typedef struct {
     int32_t n_pro, n_loop, n_epi, pad;
     Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
     const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
+    const uint8_t *side;          /* partition of each SM */
     const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
     int32_t sm_spread_ppm, pad1;
@@ -265,7 +266,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     while (live > 0) {
         Event ev = heap[0];
         Cta *a = &ctas[ev.cta];
-        int tile = a->tile, p = c->partitions == 2 ? a->sm & 1 : 0, n = l->count[tile];
+        int tile = a->tile, p = l->side[a->sm], n = l->count[tile];
         int64_t again;
         if ((++count & 0xffff) == 0) {
             if (progress) *progress = next;

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from iosim.errors import InputError
-from iosim.simulator.l2 import L2Model, Samples, sample_lines
+from iosim.simulator.l2 import L2Model, Samples, sample_lines, sm_partitions
 from iosim.simulator.lowering import LoweredLaunch, Template
 
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
@@ -36,9 +36,9 @@ class _L2State(ct.Structure):
     _fields_ = [
         ("objects", ct.c_int64), ("size", ct.c_void_p), ("tensor", ct.c_void_p), ("first_sample", ct.c_void_p),
         ("object_of", ct.c_void_p), ("set_of", ct.c_void_p), ("home_of", ct.c_void_p), ("touched", ct.c_void_p),
-        ("ready", ct.c_void_p), ("tags", ct.c_void_p), ("used", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64),
-        ("now", ct.c_int64), ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS),
-        ("fabric", ct.c_int64),
+        ("ready", ct.c_void_p), ("tags", ct.c_void_p), ("used", ct.c_void_p), ("dram_free", ct.c_int64),
+        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hbm_read", ct.c_int64 * MAX_TENSORS),
+        ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
     ]  # fmt: skip
 
 
@@ -55,7 +55,8 @@ class _LaunchPlan(ct.Structure):
         ("static_stride", ct.c_int32), ("group", ct.c_int32), ("n_pro", ct.c_int32), ("n_loop", ct.c_int32),
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
-        ("count", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p), ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("pad0", ct.c_int32), ("pad2", ct.c_int32),
+        ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
+        ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("pad0", ct.c_int32), ("pad2", ct.c_int32),
         ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
     ]  # fmt: skip
 
@@ -97,7 +98,8 @@ def library() -> ct.CDLL:
 def _declare(lib: ct.CDLL) -> None:
     """Argument types; an AttributeError where a function is not there."""
     lib.iosim_replay.restype = ct.c_int64
-    lib.iosim_replay.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_void_p, ct.c_void_p, ct.c_void_p]
+    pointer = ct.c_void_p
+    lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, pointer, pointer, pointer]
     lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
     lib.iosim_sizes.argtypes = [ct.c_void_p]
 
@@ -169,19 +171,25 @@ class L2:
     ) -> int:  # fmt: skip
         """Play one launch; returns its end in picoseconds. Ctrl-C ends it; a long one shows a bar on a terminal.
 
+        Args:
+            static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
+
         Raises:
             KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
         """
         if min(slots, sms, per_sm) < 1:
             raise InputError(f"--method replay: {slots} CTAs on {sms} SMs; at least one CTA on one SM is needed")
+        stride = static_stride and (static_stride - 1) * launch.group + 1  # from a group's last tile
         plan = _LaunchPlan(
-            tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=static_stride, group=launch.group,
+            tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=stride, group=launch.group,
             sm_spread_ppm=sm_spread_ppm,
             step_ps=round(step_s * PS), start_ps=round(start_s * PS),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)
         plan.n_loop = _fill(plan.loop, launch.loop)
         plan.n_epi = _fill(plan.epi, launch.epilogue)
+        side = sm_partitions(sms, self.model.partitions)
+        plan.side = _pointer(side)
         plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
         plan.list = None if launch.indices is None else _pointer(launch.indices)
         done, stop = ct.c_int32(0), ct.c_int32(0)

@@ -1,10 +1,10 @@
 """The L2 as the replay models it: sets, ways and partitions from a hardware profile, and the lines that are sampled.
 
 A cache of tens of megabytes has tens of thousands of sets that behave alike, so the replay follows a regular sample of
-them, line by line, with true LRU inside a set, and every sampled line stands for its neighbours. Which set a line falls
-into is a hash: neighbouring lines fill the sets evenly, a contiguous region of one way's size fills every set once, and
-different regions are shifted against each other. A small share of blocks falls elsewhere (`displaced`): that share makes
-the cliff of the measured capacity curve as wide as it is.
+them line by line; the engine replaces by not-recently-used bits, and every sampled line stands for its neighbours.
+Which set a line falls into is a hash: neighbouring lines fill the sets evenly, a contiguous region of one way's size
+fills every set once, and different regions are shifted against each other. A small share of blocks falls elsewhere
+(`displaced`): that share makes the cliff of the measured capacity curve as wide as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
 
-DEFAULT_WAYS = 16
-DEFAULT_CAPACITY_FRACTION = 1.01
-DEFAULT_DISPLACED_FRACTION = 0.015
+DEFAULT_WAYS = 10
+DEFAULT_CAPACITY_FRACTION = 1.0
+DEFAULT_DISPLACED_FRACTION = 0.01
 DEFAULT_SM_SPREAD = 0.007
 DEFAULT_NEAR_CYCLES = 205.0
 DEFAULT_DRAM_CYCLES = 552.0
@@ -94,6 +94,18 @@ def _or(value: float | None, default: float) -> float:
 def _l2_bandwidth(profile: HardwareProfile) -> float:
     known = profile.l2_read_bandwidth_measured_bytes_per_s or profile.l2_read_bandwidth_bytes_per_s
     return float(known or 4 * profile.need("dram_bandwidth_bytes_per_s"))
+
+
+def sm_partitions(sms: int, partitions: int) -> npt.NDArray[np.uint8]:
+    """Partition of each SM, in the order in which CTAs are dealt out: equal shares in no regular pattern.
+
+    NB: how a GPU deals CTAs to its SMs is not published; a regular pattern would let the heads of a head-fastest grid
+    fall on one side each, which no measurement shows.
+    """
+    order = np.argsort(_mix(np.arange(sms, dtype=np.uint64), 5), kind="stable")
+    side = np.empty(sms, dtype=np.uint8)
+    side[order] = (np.arange(sms) * partitions // sms).astype(np.uint8)
+    return side
 
 
 @dataclass(frozen=True)

@@ -7,41 +7,18 @@ tensors side by side.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from iosim.errors import InputError
 from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
-from iosim.units import bytes_text
+from iosim.simulator.objects import Blocks, Grid, cut, refuse_too_large, streams
 
 Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
-MAX_OBJECTS = 60_000_000
-MAX_WORK_TILES = 60_000_000
-BYTES_EACH = 100
-"""Memory of one object or work tile at the peak of a replay, about."""
 SPILL = "spill"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """How one tensor is cut into objects: `heads` x `rows` x `cols` of them, ids from `first`."""
-
-    tensor: str
-    first: int
-    heads: int
-    rows: int
-    cols: int
-    chunk_rows: int
-    chunk_cols: int
-
-    @property
-    def count(self) -> int:
-        return self.heads * self.rows * self.cols
 
 
 @dataclass(frozen=True)
@@ -106,15 +83,15 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     Raises:
         InputError: more objects or work tiles than fit in memory.
     """
-    _refuse_too_large(chain)
+    refuse_too_large(chain)
     grids: dict[str, Grid] = {}
     sizes: list[Int32] = []
     owners: list[npt.NDArray[np.uint8]] = []
     tensors = list(chain.tensors)
     first = 0
-    blocks = _Blocks(chain)
+    blocks = Blocks(chain)
     for name in (*(n for n, t in chain.tensors.items() if t.role != "temp"), *blocks.temps):
-        grid, size = _cut(chain, chain.tensors[name], first)
+        grid, size = cut(chain, chain.tensors[name], first)
         freed = blocks.take(name, grid, size)
         if freed is not None:
             grids[name] = replace(grid, first=freed)
@@ -140,128 +117,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
 
 
-def _refuse_too_large(chain: Chain) -> None:
-    """Refuse, before anything is allocated, what would not fit in memory."""
-    objects = 0
-    for name, tensor in chain.tensors.items():
-        if tensor.role == "temp" and not chain.users(name):
-            continue
-        heads, rows, cols, _, _ = _shape(chain, tensor)
-        objects += heads * tensor.copies * rows * cols
-    if objects > MAX_OBJECTS:
-        raise InputError(_too_large(objects, "objects of memory", MAX_OBJECTS))
-    for launch in chain.launches:
-        blocks = launch.domain.key_blocks_total if launch.outer == "head" else 1
-        if launch.work_tiles * blocks > MAX_WORK_TILES:
-            raise InputError(_too_large(launch.work_tiles * blocks, f"work tiles in {launch.name}", MAX_WORK_TILES))
-
-
-def _too_large(number: int, what: str, most: int) -> str:
-    return (
-        f"--method replay: {number:,} {what}, {bytes_text(number * BYTES_EACH)} to replay; accepted: at most {most:,} "
-        "(larger tiles, fewer tokens or heads, or --method capacity)"
-    )
-
-
-class _Blocks:
-    """Memory of temporary tensors as a caching allocator hands it out: a dead tensor's block goes to the next tensor of
-    the same size and cut."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._life = {t.name: chain.users(t.name) for t in chain.role("temp")}
-        self.temps = sorted((n for n, used in self._life.items() if used), key=lambda n: self._life[n][0])
-        self._free: list[tuple[int, tuple[int, int, int], bytes, int]] = []
-
-    def take(self, name: str, grid: Grid, size: Int32) -> int | None:
-        """First object of a dead tensor's block that fits, or None; the block is noted to be free after `name`."""
-        used = self._life.get(name)
-        if not used:
-            return None
-        key = ((grid.heads, grid.rows, grid.cols), size[: grid.rows * grid.cols].tobytes())
-        for k, (last, shape, one, first) in enumerate(self._free):
-            if last < used[0] and (shape, one) == key:
-                del self._free[k]
-                self._free.append((used[-1], *key, first))
-                return first
-        self._free.append((used[-1], *key, grid.first))
-        return None
-
-    def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
-        """Blocks that start to belong to a temporary tensor at this launch."""
-        return tuple(
-            (range(grids[n].first, grids[n].first + grids[n].count), tensors.index(n))
-            for n in self.temps
-            if self._life[n][0] == launch
-        )
-
-
 def _spill(launch: Launch) -> Overhead | None:
     return next((o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE), None)
-
-
-def streams(launch: Launch) -> bool:
-    """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
-    return launch.outer == "flat" or (launch.outer == "q" and launch.domain.splits > 1)
-
-
-def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
-    """Row and column block sizes by which the looping launches cut a tensor."""
-    rows: set[int] = set()
-    cols: set[int] = set()
-    for launch in chain.launches:
-        if streams(launch):
-            continue
-        for access in launch.accesses:
-            if access.tensor == tensor:
-                d = launch.domain
-                rows.add(d.block_k if access.rows == "k" else d.block_q)
-                if access.rows == "qk":
-                    cols.add(d.block_k)
-    return rows, cols
-
-
-FLAT_CHUNK_BYTES = 32768
-
-
-def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
-    """(heads, rows) of a tensor as the launches that loop over it see them: packed rows belong to one grid head."""
-    heads, rows = tensor.batch * tensor.heads, tensor.rows
-    for launch in chain.launches:
-        if not streams(launch) and launch.domain.pack > 1:
-            if any(a.tensor == tensor.name and a.rows == "q" for a in launch.accesses):
-                return launch.domain.grid_heads, launch.domain.rows
-    return heads, rows
-
-
-def _shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
-    """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
-    row_blocks, col_blocks = _blocks(chain, tensor.name)
-    heads, rows = _rows_per_head(chain, tensor)
-    if not row_blocks:
-        row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
-    n_rows, chunk_rows = _chunks(rows, row_blocks)
-    n_cols, chunk_cols = _chunks(tensor.cols, col_blocks or {tensor.cols})
-    return heads, n_rows, n_cols, chunk_rows, chunk_cols
-
-
-def _cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
-    heads, n_rows, n_cols, chunk_rows, chunk_cols = _shape(chain, tensor)
-    _, rows = _rows_per_head(chain, tensor)
-    height, width = _sizes(rows, n_rows, chunk_rows), _sizes(tensor.cols, n_cols, chunk_cols)
-    one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
-    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols)
-    return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
-
-
-def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
-    """How many chunks cover the largest block's tiling, and the chunk size that divides every block."""
-    chunk = math.gcd(*blocks)
-    return max(-(-length // b) * (b // chunk) for b in blocks), chunk
-
-
-def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
-    """The true size of each chunk; chunks past the end are empty."""
-    return np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
@@ -305,7 +162,9 @@ def _lower_launch(
     head, block = start_order(launch)
     head64, block64 = head.astype(np.int64), block.astype(np.int64)
     first, count, i_index, j_index = _loops(launch, block64)
-    prologue, loop, epilogue = [], [], []
+    prologue: list[Template] = []
+    loop: list[Template] = []
+    epilogue: list[Template] = []
     for access in launch.accesses:
         grid = grids[access.tensor]
         made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count)
@@ -357,6 +216,12 @@ def query_blocks_of_keys(d: Domain) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return np.where(count > 0, first, 0), count
 
 
+def _visited_queries(d: Domain) -> tuple[int, int]:
+    """First query block that visits a key block, and one past the last (they are neighbours for interval masks)."""
+    some = np.flatnonzero(d.visited.count > 0)
+    return (int(some[0]), int(some[-1]) + 1) if some.size else (0, 0)
+
+
 def _template(
     tensor: Tensor,
     access: Access,
@@ -379,7 +244,7 @@ def _template(
     span_q = max(1, d.block_q // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows == "qk" else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
-    base = start
+    base, of_head = start, False
     if access.rows == "q":
         span = span_q
         if access.per is Per.SPLIT and tensor.copies > 1:
@@ -393,7 +258,9 @@ def _template(
             coef = span_q
         else:  # a whole head's rows, once, after its last key block
             assert j is not None
-            base, span = np.where(j == d.key_blocks_total - 1, base, NONE), grid.rows
+            lo, hi = _visited_queries(d) if access.visited_only else (0, d.query_blocks)
+            span = min(hi * span_q, grid.rows) - lo * span_q
+            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
     elif access.rows == "k":
         span = span_k
         if j is not None:
@@ -408,7 +275,7 @@ def _template(
         elif j is None:
             coef = span_k
     base32 = np.asarray(base, dtype=np.int64)
-    if access.visited_only and not looped:
+    if access.visited_only and not looped and not of_head:
         base32 = np.where(count > 0, base32, NONE)
     made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
     inside = looped and launch.outer != "qk"
@@ -418,19 +285,25 @@ def _template(
 
 
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
-    """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects."""
+    """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects. What all heads
+    share (an additive mask) is gone through once a head."""
     names = list(dict.fromkeys(a.tensor for a in launch.accesses))
-    tiles = max(grids[n].count for n in names)
+    heads = {n: chain.tensors[n].batch * chain.tensors[n].heads for n in names}
+    passes = {n: max(1, launch.domain.grid_heads // heads[n]) for n in names}
+    tiles = max(grids[n].count * passes[n] for n in names)
     w = np.arange(tiles, dtype=np.int64)
-    loop, epilogue = [], []
+    loop: list[Template] = []
+    epilogue: list[Template] = []
     for access in launch.accesses:
         grid = grids[access.tensor]
-        base = grid.first + w * grid.count // tiles
+        item = w * grid.count * passes[access.tensor] // tiles
         new = np.ones(tiles, dtype=np.bool_)
-        new[1:] = base[1:] != base[:-1]
+        new[1:] = item[1:] != item[:-1]
+        base = grid.first + item % grid.count
         made = Template(access.tensor, MODES[access.mode], np.where(new, base, NONE).astype(np.int32))
         (loop if access.mode is Mode.LOAD else epilogue).append(made)
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
-    return LoweredLaunch(launch.name, zero, one, (), tuple(loop), tuple(epilogue), zero.astype(np.uint8), zero,
-                           w.astype(np.int32))  # fmt: skip
+    return LoweredLaunch(
+        launch.name, zero, one, (), tuple(loop), tuple(epilogue), zero.astype(np.uint8), zero, w.astype(np.int32)
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iosim.count import count
+from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Scheduler
@@ -15,7 +16,8 @@ from iosim.problem import AttentionProblem
 from iosim.residency import residency
 from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
-from iosim.simulator.lowering import Lowered, LoweredLaunch, lower, streams
+from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
+from iosim.simulator.objects import streams
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
 from iosim.units import bytes_text
@@ -81,11 +83,13 @@ def replay(
             engine to fill, or None.
 
     Raises:
-        InputError: the trace does not fit in memory, the profile lacks a number, or the engine is missing.
+        InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
+            engine is missing.
     """
     made = l2_model or model(profile)
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
+    _refuse_small_l2(made, lowered, profile)
     foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
@@ -112,6 +116,16 @@ def replay(
     return Replay(Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric))
 
 
+def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
+    holds = made.partitions * made.sets * made.ways * made.line_bytes
+    largest = int(lowered.size.max(initial=0))
+    if holds < largest:
+        raise InputError(
+            f"--method replay: the L2 of {profile.name} holds {bytes_text(holds)}, less than one tile of "
+            f"{bytes_text(largest)}; accepted: an L2 of at least a tile, smaller tiles, or --method bounds"
+        )
+
+
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
     record: TraceRecord | None,
@@ -128,7 +142,7 @@ def _play(
         slots=slots,
         sms=profile.sm_count,
         per_sm=per_sm,
-        static_stride=held.slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
+        static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         step_s=busy_s * profile.sm_count / steps if steps else 0.0,
         start_s=CTA_START_S,
         sm_spread_ppm=round(made.sm_spread * 1e6),

@@ -1,11 +1,10 @@
-"""Traces a replay: hits and misses over time, reuse distances, which CTA ran where and when, and how far CTAs of one head
-stood apart. The replay itself is unchanged; nothing here draws or prints.
+"""Traces a replay: hits and misses over time, reuse distances, which CTA ran where and when, and how far the CTAs of a
+head stood apart. The replay itself is unchanged; nothing here draws or prints.
 """
 
 from __future__ import annotations
 
-import ctypes as ct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +16,8 @@ from iosim.launch import Launch, Mode, Per
 from iosim.prediction import Prediction
 from iosim.simulator.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.simulator.l2 import model
-from iosim.simulator.lowering import Lowered, LoweredLaunch, streams
+from iosim.simulator.lowering import Lowered, LoweredLaunch
+from iosim.simulator.objects import streams
 from iosim.simulator.replay import Replay, replay
 
 Int64 = npt.NDArray[np.int64]
@@ -56,7 +56,8 @@ class CtaTable:
         took = np.maximum(self.end_ps[tiles] - self.start_ps[tiles], 1)
         count = np.maximum(self.count[tiles].astype(np.int64), 1)
         step = np.minimum((t_ps - self.start_ps[tiles]) / took * count, count - 1).astype(np.int64)
-        return self.first[tiles] + np.where(self.down[tiles] == 1, count - 1 - step, step)
+        at: Int64 = self.first[tiles] + np.where(self.down[tiles] == 1, count - 1 - step, step)
+        return at
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class LaunchTrace:
 
 @dataclass(frozen=True)
 class TraceResult:
-    """`hit` and `miss` are bytes by time bin and tensor, over loads and atomic adds; the misses are what HBM was read for."""
+    """`hit` and `miss` are bytes by time bin and tensor, over loads and atomic adds; the misses are read from HBM."""
 
     prediction: Prediction
     replay: Replay
@@ -125,7 +126,6 @@ class TraceResult:
     miss: Int64
     launches: tuple[LaunchTrace, ...]
     partition_bytes: int
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def bins(self) -> int:
@@ -133,7 +133,7 @@ class TraceResult:
 
     @cached_property
     def bin_start_s(self) -> Float:
-        return np.arange(self.bins) * (self.bin_ps / PS)
+        return np.arange(self.bins, dtype=np.float64) * float(self.bin_ps / PS)
 
     def misses(self) -> dict[str, int]:
         """Bytes read from HBM by tensor."""
@@ -147,7 +147,8 @@ class TraceResult:
     def hit_rate(self) -> Float:
         """By time bin and tensor; NaN where nothing was asked for."""
         both = self.hit + self.miss
-        return np.divide(self.hit, both, out=np.full(both.shape, np.nan), where=both > 0)
+        rate: Float = np.divide(self.hit, both, out=np.full(both.shape, np.nan), where=both > 0)
+        return rate
 
     def launch(self, name: str) -> LaunchTrace:
         """The launch called `name`.
@@ -224,8 +225,8 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
         raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
     accesses = sum(one.accesses for one in p.replay.launches)
     if accesses > MAX_ACCESSES:
-        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up to "
-                         f"{MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
+                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
     chosen = [one for one in p.replay.launches if launch in (None, one.name)]
     bin_ps = max(1, -(-round(chosen[-1].end_s * PS) // bins))
     tracer = _Tracer(launch, bins, bin_ps)

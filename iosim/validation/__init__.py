@@ -1,13 +1,16 @@
 """Validation: predictions beside recorded measurements.
 
-`read` parses a table of measurements, `compare` predicts every row of it, `summarise` sums the errors up. Measured bytes
-and times never reach a prediction: `Row.facts` holds what may be used as an input, `Row.measured` what is compared with.
+`read` parses a table of measurements, `compare` predicts every row of it, `summarise` sums the errors up. Measured
+bytes and times never reach a prediction: `Row.facts` holds what may be used as an input, `Row.measured` what is
+compared with.
 """
 
 from __future__ import annotations
 
-from iosim.validation.compare import Comparison, Residual, Skipped, compare
+from iosim.validation.residuals import Comparison, Residual, Skipped, compare
 from iosim.validation.rows import Row, default_files, read
 from iosim.validation.summary import Gate, Summary, summarise
 
-__all__ = ["Comparison", "Gate", "Residual", "Row", "Skipped", "Summary", "compare", "default_files", "read", "summarise"]
+__all__ = [
+    "Comparison", "Gate", "Residual", "Row", "Skipped", "Summary", "compare", "default_files", "read", "summarise",
+]  # fmt: skip

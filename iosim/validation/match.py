@@ -4,7 +4,7 @@ Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`,
 
     flash_fwd   catalog `flash` with the row's tile, warps, stages, order, direction, schedule and splits
     flash_bwd   its backward; not the deterministic one, nor grouped heads, nor the row sums (they zero no dQ)
-    naive       catalog `naive` with 64x64 tiles
+    naive       catalog `naive` with 64x64 tiles, its mask inside the product
     minimal     catalog `minimal`, whose fill is no launch of its own there
 
 In a table of chains `naive` is the catalog's `eager` and `flash` its `fa2`; `_fwdbwd` after a name is both passes.
@@ -18,21 +18,25 @@ from dataclasses import dataclass, replace
 
 from iosim.algorithms import plan
 from iosim.catalog import Overrides, resolve
+from iosim.catalog.loader import entry_name
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Spill
 from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
 from iosim.problem import AttentionProblem
-from iosim.validation.rows import OPTION, Row
+from iosim.validation.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 
 CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
 OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal"}
+BOTH = "_fwdbwd"
 NAIVE_TILE = (64, 64)
 NOTES = re.compile(r"(repeat( \d+)?|sweep|packed, \d+ query heads)?")
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
+MAX_CTAS, MAX_THREADS, MAX_REGISTERS, MAX_SPILLED_BYTES = (1 << 31) - 1, 1024, 255, 1 << 19
+"""What CUDA lets a launch have: CTAs, threads a CTA, registers and local memory a thread."""
 CALL_FACTS = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype",
               "block_q", "block_k", "warps", "stages", "note", "order", "heavy_first", "section", "direction",
               "persistent", "window", "splits")  # fmt: skip
@@ -61,10 +65,14 @@ def problem_of(row: Row) -> AttentionProblem:
 
     Raises:
         InputError: its sizes make no sense.
+        NoModel: the row leaves one empty.
     """
     name = row.implementation
+    missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS) if not row.facts[n]]
+    if missing:
+        raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
     if row.chain:
-        passes = "fwd+bwd" if name.endswith("_fwdbwd") else "fwd"
+        passes = "fwd+bwd" if name.endswith(BOTH) else "fwd"
         sizes = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
         return _problem(row, **sizes, seq_q=row.number("seq"), passes=passes)
     sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
@@ -89,12 +97,23 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
         NoModel: no catalog kernel stands for the rows.
     """
     first = rows[0]
+    _check_known(first)
     problem = problem_of(first)
     _check_call(rows)
     try:
         return _chain_case(first, problem, profile) if first.chain else _call_case(rows, problem, profile)
     except InputError as error:
         raise NoModel(str(error)) from None
+
+
+def _check_known(row: Row) -> None:
+    name = row.implementation
+    if row.chain:
+        name = CHAIN_NAMES.get(name.removesuffix(BOTH), name.removesuffix(BOTH))
+    try:
+        entry_name(OWN.get(name, name))
+    except InputError:
+        raise NoModel(f"no model for '{row.implementation}'") from None
 
 
 def _check_call(rows: Sequence[Row]) -> None:
@@ -111,7 +130,7 @@ def _check_call(rows: Sequence[Row]) -> None:
 
 
 def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
-    name = row.implementation.removesuffix("_fwdbwd")
+    name = row.implementation.removesuffix(BOTH)
     kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile)
     chain = plan(problem, kernel)
     _check_size(chain)
@@ -132,6 +151,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip
+    if row.implementation == "flash_fwd":
+        launches[0] = _reads_every_query(chain.launches[0])
     if row.implementation == "flash_bwd":
         launches[0] = "row sums of the kernel zero no dQ, the model's do"
     chains = tuple(
@@ -139,6 +160,12 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         for n, r in zip(launches, rows, strict=True)
     )
     return Case(problem, kernel, chains, _variant(row))
+
+
+def _reads_every_query(launch: Launch) -> Launch:
+    """The launch with query tiles read where no key is kept, too: flash_fwd starts that load before it looks."""
+    accesses = tuple(replace(a, visited_only=False) if a.tensor == "Q" else a for a in launch.accesses)
+    return replace(launch, accesses=accesses)
 
 
 def _check_size(chain: Chain) -> None:
@@ -176,17 +203,18 @@ def _overrides(row: Row) -> Overrides | None:
 def _as_launched(row: Row, kernel: Kernel) -> Kernel:
     """The kernel with the tiles of its backward, of its products, and the persistent grid of the row."""
     if row.implementation == "naive":
-        return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE)))
+        return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE), ("passes", ())))
     if row.implementation == "flash_bwd":
         return kernel.with_(backward_tile=kernel.tile)
-    spilled = row.number("spill_store_bytes") or 0
+    spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
     if kernel.schedule.scheduler is Scheduler.PERSISTENT:
-        ctas = _product(row, "grid")
+        ctas = _product(row, "grid", MAX_CTAS)
         threads = kernel.cta_threads
-        once = Overhead("spill", Mode.STORE, per_cta=spilled * threads, inferred_from="the compiler's report, once a CTA")
+        source = "the compiler's report, taken to lie before the list of tiles"
+        once = Overhead("spill", Mode.STORE, per_cta=spilled * threads, inferred_from=source)
         return kernel.with_(persistent_ctas=ctas, overheads=(*kernel.overheads, *((once,) if spilled else ())))
     if spilled:
-        report = Spill(write_per_pair=spilled, source="the compiler's report, taken to lie inside the key loop")
+        report = Spill(write_per_pair=spilled, source="the compiler's report, all of it taken to lie in the key loop")
         return kernel.with_(spill=report)
     return kernel
 
@@ -196,18 +224,25 @@ def _with_facts(launch: Launch, row: Row) -> Launch:
     registers, shared = row.number("registers"), row.number("smem_bytes")
     if not row.facts.get("block") or not registers or shared is None:
         return launch
-    held = Resources(_product(row, "block"), registers, max(0, shared - DRIVER_SHARED_BYTES), "the measured row")
-    return replace(launch, resources=held)
+    _within("registers", registers, 1, MAX_REGISTERS)
+    threads, own = _product(row, "block", MAX_THREADS), max(0, shared - DRIVER_SHARED_BYTES)
+    return replace(launch, resources=Resources(threads, registers, own, "the measured row"))
 
 
-def _product(row: Row, name: str) -> int:
+def _product(row: Row, name: str, most: int) -> int:
     """CTAs of a grid, or threads of a block, written "(8, 2, 8)"."""
     text = row.facts.get(name, "")
     found = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
     if not found:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
     x, y, z = (int(n) for n in found.groups())
-    return x * y * z
+    return _within(name, x * y * z, 1, most)
+
+
+def _within(name: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise NoModel(f"{name} {value} is out of range; accepted: {low} to {high}")
+    return value
 
 
 def _variant(row: Row) -> str:

@@ -86,11 +86,12 @@ def read(path: str | Path) -> list[Row]:
     for number, values in enumerate(lines[1:], 2):
         if not values:
             continue
+        at = f"{where} row {number}"
         if len(values) != len(header):
-            raise InputError(f"{where} row {number} has {len(values)} fields; accepted: {len(header)}, as in its header")
-        row = _row(dict(zip(header, values, strict=True)), f"{where} row {number}", Path(path).name, chain, number - 1)
+            raise InputError(f"{at} has {len(values)} fields; accepted: {len(header)}, as in its header")
+        row = _row(dict(zip(header, values, strict=True)), at, Path(path).name, chain, number - 1)
         if (row.call, row.launch) in seen:
-            raise InputError(f"{where} row {number}: call {row.call}, launch {row.launch} stands twice; accepted: once")
+            raise InputError(f"{at}: call {row.call}, launch {row.launch} stands twice; accepted: once")
         seen.add((row.call, row.launch))
         rows.append(row)
     if not rows:
@@ -137,7 +138,7 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
     names = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
     facts = {n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values}
     for name, text in facts.items():
-        if not text and name in names:
+        if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
         if text and name in WHOLE and not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
             raise InputError(f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
@@ -157,8 +158,8 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
         return None
     if quantity != "time":
         if not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
-            raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole numbers of "
-                             f"up to {MAX_DIGITS} digits")  # fmt: skip
+            raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole "
+                             f"numbers of up to {MAX_DIGITS} digits")  # fmt: skip
         return int(text)
     try:
         seconds = float(text)

@@ -8,39 +8,53 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.errors import InputError
-from iosim.validation.compare import Comparison, Residual
+from iosim.validation.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
 
+NEAR = 0.05
 STATISTICS = ("max", "p95", "median")
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed."""
+    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed.
+
+    `near` is the share of all rows, small ones included, that are predicted within 5 % or 2 MB; None for times.
+    """
 
     n: int
     median: float | None
     p95: float | None
     max: float | None
+    near: float | None = None
 
     @classmethod
-    def of(cls, errors: Iterable[float]) -> Summary:
+    def of(cls, errors: Iterable[float], near: float | None = None) -> Summary:
         e = sorted(errors)
         if not e:
-            return cls(0, None, None, None)
+            return cls(0, None, None, None, near)
         n = len(e)
-        return cls(n, (e[(n - 1) // 2] + e[n // 2]) / 2, e[-(-95 * n // 100) - 1], e[-1])
+        return cls(n, (e[(n - 1) // 2] + e[n // 2]) / 2, e[-(-95 * n // 100) - 1], e[-1], near)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"n": self.n, "median": self.median, "p95": self.p95, "max": self.max}
+        return {"n": self.n, "median": self.median, "p95": self.p95, "max": self.max, "near": self.near}
+
+
+def is_near(r: Residual) -> bool:
+    """Within 5 % or 2 MB, whichever is more."""
+    return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
 
 
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
     """Errors of each quantity that the residuals have."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Residual]] = {}
     for r in residuals:
-        found.setdefault(r.quantity, []).extend([r.error] if r.error is not None else [])
-    return {q: Summary.of(found[q]) for q in QUANTITIES if q in found}
+        found.setdefault(r.quantity, []).append(r)
+    made = {}
+    for q in (q for q in QUANTITIES if q in found):
+        near = None if q == "time" else sum(map(is_near, found[q])) / len(found[q])
+        made[q] = Summary.of((r.error for r in found[q] if r.error is not None), near)
+    return made
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
@@ -62,7 +76,7 @@ def clean(residuals: Iterable[Residual]) -> list[Residual]:
 
 
 def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
-    """Errors by group and quantity, spilling kernels included."""
+    """Errors by group and quantity."""
     found: dict[str, list[Residual]] = {}
     for r in residuals:
         found.setdefault(key(r), []).append(r)
@@ -70,7 +84,7 @@ def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dic
 
 
 def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
-    """Calls with odd numbers, on which constants were fitted, and with even ones; kernels without spills, and others."""
+    """Calls with odd numbers, on which constants were fitted, and with even ones; without spills and with."""
     made: dict[str, dict[str, Summary]] = {}
     for word, parity in (("odd", 1), ("even", 0)):
         half = [r for r in residuals if r.row.call % 2 == parity]
@@ -86,6 +100,7 @@ def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
         "summary": _plain(by_quantity(clean(every))),
         "summary_spills": _plain(by_quantity(r for r in every if r.spills)),
         "summary_small": small(every),
+        "by_source": {k: _plain(v) for k, v in groups(clean(every), lambda r: r.row.source).items()},
         "by_regime": {k: _plain(v) for k, v in groups(every, lambda r: r.regime).items()},
         "by_implementation": {k: _plain(v) for k, v in groups(every, lambda r: r.row.implementation).items()},
     }
@@ -120,7 +135,8 @@ class Gate:
         quantity, statistic = found[1], found[2] or "max"
         for what, word, accepted in (("quantity", quantity, QUANTITIES), ("statistic", statistic, STATISTICS)):
             if word not in accepted:
-                raise InputError(f"--fail-above '{text}': {what} '{word}' is not known; accepted: {', '.join(accepted)}")
+                raise InputError(f"--fail-above '{text}': {what} '{word}' is not known; accepted: "
+                                 f"{', '.join(accepted)}")  # fmt: skip
         return cls(quantity, statistic, float(found[3]) / (100 if found[4] else 1))
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:

@@ -1,0 +1,101 @@
+"""`iosim explain`: why a kernel's HBM bytes are what they are, and which change would help most."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from iosim.explain import Explanation
+
+PROGRESS_AFTER_S = 2.0
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "explain", help="why a kernel's HBM bytes are what they are, and what would lower them"
+    )
+    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default fa2)")
+    common.add_problem_options(parser)
+    common.add_kernel_options(parser)
+    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    common.add_output_options(parser, ("table", "json", "md"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.explain import explain
+    from iosim.predictor import predict
+
+    settings = common.overrides(args)
+    made = [
+        explain(predict(problem, kernel, gpu, l2_start=args.l2, overrides=settings), track=_track)
+        for gpu in args.gpu or ["a100"]
+        for problem in common.problems(args)
+        for kernel in args.kernel or ["fa2"]
+    ]
+    if args.format == "json":
+        text = common.json_text({"schema": 1, "explanations": [e.to_dict() for e in made]})
+    else:
+        text = "\n".join(as_text(e, markdown=args.format == "md") for e in made)
+    common.emit(text, args.out)
+    return 0
+
+
+def _track(changes: Iterable[Any]) -> Iterable[Any]:
+    """A bar on standard error for trials of more than two seconds, on a terminal only."""
+    if not sys.stderr.isatty():
+        return changes
+    from tqdm import tqdm
+
+    shown: Iterable[Any] = tqdm(changes, desc="trying changes", delay=PROGRESS_AFTER_S, leave=False)
+    return shown
+
+
+def as_text(e: Explanation, *, markdown: bool) -> str:
+    """The explanation for a person."""
+    from iosim.commands.tiles import md_table
+    from iosim.units import bytes_text, seconds_text
+
+    p = e.prediction
+    q = p.problem
+    table = md_table if markdown else common.table_text
+    head, item = ("### ", "- ") if markdown else ("", "  ")
+    once = p.hbm_bounds
+    read, write = p.total("hbm", "read"), p.total("hbm", "write")
+    out = [
+        f"{head}{p.kernel.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.n_seq_k} tokens, "
+        f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask}, {q.passes}; tile {p.kernel.tile}\n",
+        f"HBM read {bytes_text(read)} (compulsory {bytes_text(once.compulsory_read)}), written {bytes_text(write)} "
+        f"(compulsory {bytes_text(once.compulsory_write)}); time {seconds_text(p.time.total_s)}, bound by "
+        f"{p.time.bound_by}\n",
+    ]
+    for one in e.launches:
+        out.append(f"{head}Regime of launch {one.name}: {one.regime}")
+        out += [f"{item}{reason}" for reason in one.reasons]
+        out.append("")
+    out += [f"{head}Where the HBM bytes come from\n" if markdown else "Where the HBM bytes come from", table([
+        {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes),
+         "compulsory": bytes_text(s.once_bytes), "share": f"{100 * s.hbm_bytes / max(1, read + write):.1f} %"}
+        for s in e.sources
+    ])]  # fmt: skip
+    out.append(f"{head}What a change would do: {e.advice}" + "\n" * markdown)
+    if e.tried.trials:
+        now = {"change": "(now)", "HBM": bytes_text(read + write), "against now": "",
+               "time": seconds_text(p.time.total_s), "time against now": ""}  # fmt: skip
+        out.append(table([now] + [
+            {"change": t.words, "HBM": bytes_text(t.hbm_bytes), "against now": _percent(t.hbm_bytes, read + write),
+             "time": seconds_text(t.time_s), "time against now": _percent(t.time_s, p.time.total_s)}
+            for t in e.tried.trials
+        ]))  # fmt: skip
+    out += [f"{item}not tried: {words}: {reason}" for words, reason in e.tried.skipped]
+    return "\n".join(out) + "\n"
+
+
+def _percent(then: float, now: float) -> str:
+    return f"{100 * (then / now - 1):+.1f} %" if now else ""

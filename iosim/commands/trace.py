@@ -1,0 +1,111 @@
+"""`iosim trace`: what happens inside a replay: hits over time, reuse distances, which CTA ran where."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from iosim.report.model import Table
+    from iosim.simulator.tracing import TraceResult
+
+PROGRESS_AFTER_S = 2.0
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "trace", help="hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"
+    )
+    parser.add_argument("--gpu", default="a100", metavar="NAME", help="GPU or profile file (default a100)")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default fa2)")
+    common.add_problem_options(parser, lists=False)
+    common.add_kernel_options(parser)
+    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    parser.add_argument("--launch", metavar="NAME", help="trace this launch of the chain alone (default: all)")
+    parser.add_argument("--bins", type=common.whole, default=200, metavar="N", help="time bins (default 200)")
+    common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.errors import InputError
+    from iosim.predictor import predict
+    from iosim.simulator.tracing import trace
+
+    kernels = args.kernel or ["fa2"]
+    found = common.problems(args)
+    if len(found) > 1:
+        raise InputError(f"--seq-len {args.seq_len} are {len(found)} lengths; accepted: one for a trace")
+    if args.format == "chrome" and len(kernels) > 1:
+        raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
+    settings = common.overrides(args)
+    made = [
+        trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, overrides=settings), launch=args.launch,
+              bins=args.bins)
+        for kernel in _track(kernels)
+    ]  # fmt: skip
+    common.emit(as_text(made, args.format), args.out)
+    return 0
+
+
+def _track(kernels: Sequence[str]) -> Iterable[str]:
+    """A bar on standard error for work of more than two seconds, on a terminal only."""
+    if not sys.stderr.isatty():
+        return kernels
+    from tqdm import tqdm
+
+    shown: Iterable[str] = tqdm(kernels, desc="tracing", delay=PROGRESS_AFTER_S, leave=False)
+    return shown
+
+
+def as_text(traces: Sequence[TraceResult], form: str) -> str:
+    """The traces in one of the command's formats."""
+    from iosim import trace_views
+
+    if form == "json":
+        return common.json_text({"schema": 1, "traces": [trace_views.as_dict(t) for t in traces]})
+    if form == "csv":
+        return common.csv_text(row for t in traces for row in trace_views.cta_rows(t))
+    if form == "chrome":
+        import json
+
+        return json.dumps(trace_views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n"
+    if form == "html":
+        from iosim.trace_page import render
+
+        return render(traces, _command(traces))
+    return _tables(traces)
+
+
+def _command(traces: Sequence[TraceResult]) -> str:
+    """What was asked, as the shell was given it."""
+    import shlex
+
+    asked = sys.argv[1:] if sys.argv[1:2] == ["trace"] else ["trace", "--gpu", traces[0].prediction.profile.name]
+    return shlex.join(["iosim", *asked])
+
+
+def _tables(traces: Sequence[TraceResult]) -> str:
+    from iosim.trace_page import drift_table, reuse_table, tensor_table
+
+    q = traces[0].prediction.problem
+    out = [
+        f"Trace on {traces[0].prediction.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.n_seq_k} "
+        f"tokens, head_dim {q.head_dim}, {q.dtype}, mask {q.mask}, {q.passes}\n",
+        "Bytes that SMs ask of the L2, and what of it misses\n" + _text(tensor_table(traces)),
+        "CTAs, and what they have in use at once (ranges between the first and the last CTA of every head)\n"
+        + _text(drift_table(traces)),
+        "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
+        + _text(reuse_table(traces)),
+    ]
+    return "\n".join(out)
+
+
+def _text(table: Table) -> str:
+    return common.table_text(
+        {c.title: c.text(v) for c, v in zip(table.columns, row, strict=True)} for row in table.rows
+    )

@@ -1,0 +1,159 @@
+"""Cuts the tensors of a chain into objects, the unit that the replay moves, and lays them out in memory.
+
+An object is a tile of a tensor, small enough that every launch moves whole objects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.errors import InputError
+from iosim.launch import Chain, Launch, Tensor
+from iosim.units import bytes_text
+
+Int32 = npt.NDArray[np.int32]
+MAX_OBJECTS = 60_000_000
+MAX_WORK_TILES = 60_000_000
+BYTES_EACH = 100
+"""Memory of one object or work tile at the peak of a replay, about."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How one tensor is cut into objects: `heads` x `rows` x `cols` of them, ids from `first`."""
+
+    tensor: str
+    first: int
+    heads: int
+    rows: int
+    cols: int
+    chunk_rows: int
+    chunk_cols: int
+
+    @property
+    def count(self) -> int:
+        return self.heads * self.rows * self.cols
+
+
+def streams(launch: Launch) -> bool:
+    """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
+    return launch.outer == "flat" or (launch.outer == "q" and launch.domain.splits > 1)
+
+
+def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
+    """Row and column block sizes by which the looping launches cut a tensor."""
+    rows: set[int] = set()
+    cols: set[int] = set()
+    for launch in chain.launches:
+        if streams(launch):
+            continue
+        for access in launch.accesses:
+            if access.tensor == tensor:
+                d = launch.domain
+                rows.add(d.block_k if access.rows == "k" else d.block_q)
+                if access.rows == "qk":
+                    cols.add(d.block_k)
+    return rows, cols
+
+
+FLAT_CHUNK_BYTES = 32768
+
+
+def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
+    """(heads, rows) of a tensor as the launches that loop over it see them: packed rows belong to one grid head."""
+    heads, rows = tensor.batch * tensor.heads, tensor.rows
+    for launch in chain.launches:
+        packs = not streams(launch) and launch.domain.pack > 1
+        if packs and any(a.tensor == tensor.name and a.rows == "q" for a in launch.accesses):
+            return launch.domain.grid_heads, launch.domain.rows
+    return heads, rows
+
+
+def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
+    """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
+    row_blocks, col_blocks = _blocks(chain, tensor.name)
+    heads, rows = _rows_per_head(chain, tensor)
+    if not row_blocks:
+        row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
+    n_rows, chunk_rows = _chunks(rows, row_blocks)
+    n_cols, chunk_cols = _chunks(tensor.cols, col_blocks or {tensor.cols})
+    return heads, n_rows, n_cols, chunk_rows, chunk_cols
+
+
+def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
+    heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
+    _, rows = _rows_per_head(chain, tensor)
+    height, width = _sizes(rows, n_rows, chunk_rows), _sizes(tensor.cols, n_cols, chunk_cols)
+    one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
+    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols)
+    return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
+
+
+def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
+    """How many chunks cover the largest block's tiling, and the chunk size that divides every block."""
+    chunk = math.gcd(*blocks)
+    return max(-(-length // b) * (b // chunk) for b in blocks), chunk
+
+
+def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
+    """The true size of each chunk; chunks past the end are empty."""
+    return np.clip(length - np.arange(n, dtype=np.int64) * chunk, 0, chunk)
+
+
+def refuse_too_large(chain: Chain) -> None:
+    """Refuse, before anything is allocated, what would not fit in memory."""
+    objects = 0
+    for name, tensor in chain.tensors.items():
+        if tensor.role == "temp" and not chain.users(name):
+            continue
+        heads, rows, cols, _, _ = shape(chain, tensor)
+        objects += heads * tensor.copies * rows * cols
+    if objects > MAX_OBJECTS:
+        raise InputError(_too_large(objects, "objects of memory", MAX_OBJECTS))
+    for launch in chain.launches:
+        blocks = launch.domain.key_blocks_total if launch.outer == "head" else 1
+        if launch.work_tiles * blocks > MAX_WORK_TILES:
+            raise InputError(_too_large(launch.work_tiles * blocks, f"work tiles in {launch.name}", MAX_WORK_TILES))
+
+
+def _too_large(number: int, what: str, most: int) -> str:
+    return (
+        f"--method replay: {number:,} {what}, {bytes_text(number * BYTES_EACH)} to replay; accepted: at most {most:,} "
+        "(larger tiles, fewer tokens or heads, or --method capacity)"
+    )
+
+
+class Blocks:
+    """Memory of temporary tensors as a caching allocator hands it out: a dead tensor's block goes to the next tensor of
+    the same size and cut."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._life = {t.name: chain.users(t.name) for t in chain.role("temp")}
+        self.temps = sorted((n for n, used in self._life.items() if used), key=lambda n: self._life[n][0])
+        self._free: list[tuple[int, tuple[int, int, int], bytes, int]] = []
+
+    def take(self, name: str, grid: Grid, size: Int32) -> int | None:
+        """First object of a dead tensor's block that fits, or None; the block is noted to be free after `name`."""
+        used = self._life.get(name)
+        if not used:
+            return None
+        key = ((grid.heads, grid.rows, grid.cols), size[: grid.rows * grid.cols].tobytes())
+        for k, (last, shape, one, first) in enumerate(self._free):
+            if last < used[0] and (shape, one) == key:
+                del self._free[k]
+                self._free.append((used[-1], *key, first))
+                return first
+        self._free.append((used[-1], *key, grid.first))
+        return None
+
+    def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
+        """Blocks that start to belong to a temporary tensor at this launch."""
+        return tuple(
+            (range(grids[n].first, grids[n].first + grids[n].count), tensors.index(n))
+            for n in self.temps
+            if self._life[n][0] == launch
+        )

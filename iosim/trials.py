@@ -1,0 +1,217 @@
+"""Changes to a kernel that might lower its HBM bytes, each tried by predicting it.
+
+Knows nothing of why a change helps. NB: a tile by hand has estimated registers and no spills; one that would spill is
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iosim.algorithms import plan
+from iosim.catalog.choices import fa3_section_heads
+from iosim.errors import InputError
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Chain, Direction, Order
+from iosim.prediction import Prediction
+from iosim.predictor import check_fits, predict
+from iosim.residency import needed_registers
+from iosim.simulator.lowering import lower
+from iosim.step_time import is_attention_loop
+
+MAX_ACCESSES = 80_000_000
+"""Accesses that all trials of a kernel may replay together: under ten seconds."""
+PAIRED = 3
+"""How many of the best single changes are tried in pairs."""
+SAME_TIME = 1.02
+"""A change within this factor of the time now costs no time."""
+
+Track = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting: its option, the words for it, and what it does to a kernel."""
+
+    option: str
+    words: str
+    apply: Callable[[Kernel], Kernel]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A kernel with changes, predicted."""
+
+    changes: tuple[Change, ...]
+    prediction: Prediction
+
+    @property
+    def words(self) -> str:
+        return ", ".join(c.words for c in self.changes)
+
+    @property
+    def hbm_bytes(self) -> int:
+        return self.prediction.total("hbm")
+
+    @property
+    def time_s(self) -> float:
+        return self.prediction.time.total_s
+
+    def rank(self, now: Prediction) -> tuple[bool, int, float]:
+        """Sorts changes that cost no time before those that do, and by HBM bytes."""
+        return self.time_s > SAME_TIME * now.time.total_s, self.hbm_bytes, self.time_s
+
+
+@dataclass(frozen=True)
+class Tried:
+    """`trials` best first; `skipped` are (words, reason) of those not predicted."""
+
+    trials: tuple[Trial, ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
+    def apply(kernel: Kernel) -> Kernel:
+        return kernel.with_(
+            schedule=replace(kernel.schedule, **fields), backward_schedule=replace(kernel.backward_schedule, **fields)
+        )
+
+    return apply
+
+
+def _tiled(tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
+    def apply(kernel: Kernel) -> Kernel:
+        if backward:
+            return kernel.with_(backward_tile=tile)
+        threads = kernel.threads if tile.warps == kernel.tile.warps else None
+        return kernel.with_(tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
+
+    return apply
+
+
+def _split(n: int) -> Callable[[Kernel], Kernel]:
+    return lambda kernel: kernel.with_(splits=n)
+
+
+def changes(now: Prediction) -> Iterator[Change]:
+    """Settings that differ from the kernel's own, likely ones first."""
+    kernel, problem = now.kernel, now.problem
+    backward = problem.passes == "bwd"
+    schedule = kernel.backward_schedule if backward else kernel.schedule
+    for direction in Direction:
+        if direction is not schedule.direction:
+            yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
+    heavy = not schedule.heavy_first
+    words = ("blocks from the first up", "blocks from the last down")
+    if problem.mask != "none" and not backward:
+        words = ("light blocks first", "heavy blocks first")
+    yield Change("heavy_first", words[heavy], _scheduled(heavy_first=heavy))
+    for order in Order:
+        if order is not schedule.order or schedule.section_heads:
+            yield Change("order", f"order {order}", _scheduled(order=order, section_heads=0))
+    for n in sorted({2, fa3_section_heads(problem)}):
+        if n != schedule.section_heads:
+            yield Change("section_heads", f"sections of {n} head" + "s" * (n > 1), _scheduled(section_heads=n))
+    tile = (kernel.backward_tile or kernel.tile) if backward else kernel.tile
+    for made in _tiles(tile):
+        yield Change("tile", f"tile {made}, {made.warps} warps", _tiled(made, backward))
+    if kernel.algorithm == "flash" and problem.passes == "fwd":
+        for n in (1, 2, 4):
+            if n != kernel.splits:
+                yield Change("splits", f"{n} split" + ("s" if n > 1 else ""), _split(n))
+
+
+def _tiles(tile: Tile) -> Iterator[Tile]:
+    """The block sides doubled and halved; the warps follow the query rows."""
+    for q, k, warps in (
+        (2 * tile.block_q, tile.block_k, min(2 * tile.warps, 16)),
+        (tile.block_q, 2 * tile.block_k, tile.warps),
+        (tile.block_q, tile.block_k // 2, tile.warps),
+    ):
+        if 16 <= k <= 256 and q <= 256:
+            yield Tile(q, k, warps, tile.stages)
+
+
+def _refused(chain: Chain, now: Prediction) -> str | None:
+    """Why a changed chain cannot run as its kernel stands, or None."""
+    try:
+        check_fits(chain, now.profile)
+    except InputError as error:
+        return str(error)
+    most = int(now.profile.max_registers_per_thread or 255)
+    for launch in chain.launches:
+        if is_attention_loop(launch) and launch.resources.registers is None and needed_registers(launch) > most:
+            return f"{needed_registers(launch)} registers a thread, {most} are there: it would spill"
+    return None
+
+
+class _Trier:
+    """Predicts changed kernels until the accesses allowed are used up; kernels that run alike are predicted once."""
+
+    def __init__(self, now: Prediction, budget: int) -> None:
+        self.now, self.left = now, budget
+        self.trials: list[Trial] = []
+        self.skipped: list[tuple[str, str]] = []
+        self._seen = {self._signature(now.kernel, now.chain)[0]}
+
+    def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
+        """(what makes a launch order its own, accesses of its replay)."""
+        launches = lower(chain, 1).launches
+        key = tuple(
+            (n.name, n.tiles, n.accesses, hash((n.head.tobytes(), n.block.tobytes(), n.first.tobytes(),
+                                                n.count.tobytes(), n.down.tobytes())))
+            for n in launches
+        )  # fmt: skip
+        return (kernel.tile, kernel.backward_tile, kernel.splits, key), sum(n.accesses for n in launches)
+
+    def add(self, made: tuple[Change, ...]) -> None:
+        words = ", ".join(c.words for c in made)
+        kernel = self.now.kernel
+        for change in made:
+            kernel = change.apply(kernel)
+        try:
+            chain = plan(self.now.problem, kernel)
+            refused = _refused(chain, self.now) if any(c.option in ("tile", "splits") for c in made) else None
+            if refused is not None:
+                self.skipped.append((words, refused))
+                return
+            signature, accesses = self._signature(kernel, chain)
+            if signature in self._seen:
+                return
+            if accesses > self.left:
+                self.skipped.append((words, f"{accesses:,} accesses to replay; of those allowed for all trials "
+                                            f"{self.left:,} are left"))  # fmt: skip
+                return
+            self._seen.add(signature)
+            self.left -= accesses
+            found = predict(self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start)
+        except InputError as error:
+            self.skipped.append((words, str(error)))
+            return
+        self.trials.append(Trial(made, found))
+
+
+def run(now: Prediction, track: Track = iter, budget: int = MAX_ACCESSES) -> Tried:
+    """Every change alone, then the best ones in pairs.
+
+    Args:
+        track: wraps the list of changes; a progress bar.
+        budget: accesses that may be replayed.
+    """
+    if not any(is_attention_loop(launch) for launch in now.chain.launches):
+        return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
+    trier = _Trier(now, budget)
+    for change in track(list(changes(now))):
+        trier.add((change,))
+    best = sorted(trier.trials, key=lambda t: t.rank(now))[:PAIRED]
+    for n, first in enumerate(best):
+        for second in best[n + 1 :]:
+            if first.changes[0].option != second.changes[0].option:
+                trier.add((*first.changes, *second.changes))
+    ranked = sorted(trier.trials, key=lambda t: (*t.rank(now), len(t.changes)))
+    return Tried(tuple(ranked), tuple(trier.skipped))
+
+
+__all__ = ["Change", "Trial", "Tried", "changes", "run"]

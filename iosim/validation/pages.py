@@ -1,0 +1,173 @@
+"""The comparison as Markdown, and as one HTML file with figures that fetches nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from iosim.report import axes
+from iosim.report.html import plotly_js
+from iosim.units import bytes_text, seconds_text
+from iosim.validation.residuals import REGIMES, Comparison, Residual
+from iosim.validation.rows import QUANTITIES
+from iosim.validation.sections import (
+    INTRODUCTION,
+    NAMES,
+    TITLE,
+    Section,
+    amount,
+    name_text,
+    percent,
+    sections,
+    size_text,
+)
+
+_STATIC = Path(axes.__file__).resolve().parent / "static"
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+LEAST_SHOWN = {"time": 1e-7}
+LEAST_BYTES = 1000
+"""Left edge of the figures: less, and zero, which has no place on a logarithmic axis, is left out of them."""
+
+
+def markdown(comparison: Comparison, *, split: bool = False) -> str:
+    """The whole file."""
+    parts = [f"# {TITLE}", INTRODUCTION]
+    for section in sections(comparison, split=split):
+        parts += [f"## {section.title}", _markdown_table(section)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(section: Section) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
+
+    rule = "| " + " | ".join("---:" if right else "---" for right in _right(section)) + " |"
+    return "\n".join([line(section.header), rule, *map(line, section.rows)])
+
+
+def _right(section: Section) -> list[bool]:
+    """Columns of numbers stand to the right."""
+    columns = list(zip(*section.rows, strict=True))
+    return [all(cell[:1].isdigit() or cell == "-" for cell in column) for column in columns]
+
+
+def html(comparison: Comparison, *, split: bool = False) -> str:
+    """The whole file; complete without JavaScript but for the plots."""
+    residuals = comparison.residuals
+    shown = [q for q in QUANTITIES if any(_drawable(r, q) for r in residuals)]
+    panels = {f"figure-{q}": _scatter(residuals, q) for q in shown}
+    if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
+        panels["figure-residuals"] = _by_regime(residuals)
+    said = {f"figure-{q}": f"{NAMES[q]}: predicted against measured" for q in shown}
+    said["figure-residuals"] = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
+    figures = "".join(_figure(name, said[name]) for name in panels)
+    data = {"panels": {k: {"data": d, "layout": lay} for k, (d, lay) in panels.items()}, "tables": {}, "commands": {}}
+    return "\n".join([
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{TITLE}</title>",
+        '<link rel="icon" href="data:,">',
+        f"<style>\n{(_STATIC / 'report.css').read_text(encoding='utf-8')}</style>",
+        "</head>",
+        "<body>",
+        f"<header><h1>{TITLE}</h1>\n<p>{_text(INTRODUCTION)}</p></header>",
+        "<main>",
+        "<noscript><p>The plots need JavaScript; the tables below need none.</p></noscript>",
+        f'<section class="figure"><h2>Figures</h2>{_legend(residuals)}<div class="panels">{figures}</div></section>',
+        *(_section(s) for s in sections(comparison, split=split)),
+        "</main>",
+        f'<script type="application/json" id="report-data">{_json(data)}</script>',
+        f"<script>{plotly_js()}</script>",
+        f"<script>\n{(_STATIC / 'report.js').read_text(encoding='utf-8')}</script>",
+        "</body>",
+        "</html>",
+        "",
+    ])  # fmt: skip
+
+
+def _text(text: str) -> str:
+    return escape(text.replace("<->", "↔"))
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand in a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _figure(name: str, said: str) -> str:
+    return (
+        f'<figure><figcaption>{_text(said)}</figcaption><div class="plot" id="{name}" role="img" '
+        f'aria-label="{escape(said, quote=True)}"><p class="fallback">{_text(said)}</p></div></figure>'
+    )
+
+
+def _legend(residuals: Sequence[Residual]) -> str:
+    present = {r.regime for r in residuals}
+    buttons = "".join(
+        f'<button type="button" class="series" aria-pressed="true" data-series="{name}">'
+        f'<span style="color:{axes.colour(n)}" aria-hidden="true">{axes.symbol(n)[1]}</span> {name}</button>'
+        for n, name in enumerate(REGIMES)
+        if name in present
+    )
+    return f'<div class="legend" role="group" aria-label="Regimes: press to hide or show">{buttons}</div>'
+
+
+def _section(section: Section) -> str:
+    right = [' class="n"' if r else "" for r in _right(section)]
+    head = "".join(f"<th{r}>{_text(c)}</th>" for c, r in zip(section.header, right, strict=True))
+    body = "\n".join(
+        f"<tr>{''.join(f'<td{r}>{_text(c)}</td>' for c, r in zip(row, right, strict=True))}</tr>"
+        for row in section.rows
+    )
+    return (f'<section><h2>{_text(section.title)}</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr>'
+            f"</thead><tbody>\n{body}\n</tbody></table></div></section>")  # fmt: skip
+
+
+def _drawable(r: Residual, quantity: str) -> bool:
+    least = LEAST_SHOWN.get(quantity, LEAST_BYTES)
+    return r.quantity == quantity and r.measured >= least and r.predicted >= least
+
+
+def _hover(r: Residual) -> str:
+    return escape(f"{name_text(r)}: {size_text(r.problem)}") + (
+        f"<br>measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
+        f"<br>error {percent(r.error)}, {r.regime}"
+    )
+
+
+def _scatter(residuals: Sequence[Residual], quantity: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Predicted against measured on logarithmic axes, a series a regime, and the line where they are equal."""
+    found = [r for r in residuals if _drawable(r, quantity)]
+    values = [float(v) for r in found for v in (r.measured, r.predicted)]
+    text = seconds_text if quantity == "time" else bytes_text
+    ends = [min(values), max(values)]
+    data = [axes.guide("equal", ends, ends, "predicted = measured", "dot")]
+    for n, regime in enumerate(REGIMES):
+        points = [r for r in found if r.regime == regime]
+        if points:
+            data.append(axes.line(regime, [r.measured for r in points], [r.predicted for r in points],
+                                  [_hover(r) for r in points], n, mode="markers"))  # fmt: skip
+    x, y = axes.log_axis(values, "measured", text), axes.log_axis(values, "predicted", text)
+    return data, axes.layout(x, y)
+
+
+def _by_regime(residuals: Sequence[Residual]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Signed relative errors of HBM reads, a column a regime."""
+    found = [r for r in residuals if r.quantity == "hbm_read" and r.error is not None]
+    data = []
+    for n, regime in enumerate(REGIMES):
+        points = [r for r in found if r.regime == regime]
+        if points:
+            data.append(axes.line(regime, [regime] * len(points), [r.difference / r.measured for r in points],
+                                  [_hover(r) for r in points], n, mode="markers"))  # fmt: skip
+    x = {"type": "category", "automargin": True}
+    y = {"tickformat": "+.0%", "title": {"text": "error", "standoff": 10}, "automargin": True, "zeroline": True}
+    return data, axes.layout(x, y)

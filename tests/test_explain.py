@@ -1,0 +1,212 @@
+"""explain(): its numbers are predict's and the trace's, and its words follow from them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iosim import AttentionProblem
+from iosim.catalog import resolve
+from iosim.cli import main
+from iosim.explain import Explanation, explain
+from iosim.hardware import load_profile
+from iosim.kernel import Spill
+from iosim.launch import Direction, Order
+from iosim.predictor import predict
+from iosim.trials import MAX_ACCESSES, run
+
+LONG = AttentionProblem(batch=1, heads=8, seq_q=65536, head_dim=128, dtype="bf16", mask="causal")
+SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
+
+
+@pytest.fixture(scope="module")
+def fa2() -> Explanation:
+    return explain(predict(LONG, "fa2", "h200"), budget=14_000_000)
+
+
+@pytest.fixture(scope="module")
+def cudnn() -> Explanation:
+    return explain(predict(LONG, "cudnn", "h200"), budget=5_000_000)
+
+
+def explained(kernel: str, budget: int = 0, **values: Any) -> Explanation:
+    given = {"batch": 1, "heads": 4, "seq_q": 2048, "head_dim": 64, "dtype": "bf16"} | values
+    return explain(predict(AttentionProblem(**given), kernel, "h200"), budget=budget)
+
+
+def test_the_long_causal_case_names_both_causes(fa2: Explanation, cudnn: Explanation) -> None:
+    one, other = fa2.launches[0], cudnn.launches[0]
+    assert 6.3e9 < fa2.prediction.total("hbm", "read") < 8.6e9
+    assert 0.38e9 < cudnn.prediction.total("hbm", "read") < 0.49e9
+    assert one.regime == "drift, spills"
+    assert one.one_head_bytes == other.one_head_bytes == 65536 * 128 * 2 * 2  # keys x head_dim x bf16 x (K and V)
+    assert (one.median_in_use_bytes or 0) > one.capacity_bytes
+    text = " ".join(one.reasons)
+    for words in ("33.55 MB", "one partition", "light blocks first", "from the diagonal down", "everywhere",
+                  "spilled registers", "drifted apart"):  # fmt: skip
+        assert words in text
+    assert other.regime == "fits"
+    assert (other.peak_in_use_bytes or 0) < other.capacity_bytes
+    text = " ".join(other.reasons)
+    assert "it fits" in text
+    assert "keys upwards, all CTAs from the same first one" in text
+    assert "spilled" not in text
+
+
+def test_walking_upwards_is_found_to_help(fa2: Explanation) -> None:
+    best = fa2.tried.trials[0]
+    assert best.words == "keys ascending"
+    assert best.hbm_bytes < fa2.prediction.total("hbm") / 5
+    assert best.words in fa2.advice
+    assert "helps most" in fa2.advice
+
+
+@pytest.mark.parametrize("name", ["fa2", "cudnn"])
+def test_numbers_are_those_of_predict(name: str, request: pytest.FixtureRequest) -> None:
+    e: Explanation = request.getfixturevalue(name)
+    p = predict(LONG, name, "h200")
+    rows = {(r.launch, r.tensor, r.direction): int(r.bytes) for r in p.traffic if r.level == "hbm"}
+    assert {(s.launch, s.tensor, s.direction): s.hbm_bytes for s in e.sources} == rows
+    assert sum(s.hbm_bytes for s in e.sources) == p.total("hbm")
+    bound = p.hbm_bounds
+    assert sum(s.once_bytes for s in e.sources) == bound.compulsory_read + bound.compulsory_write
+    one = e.launches[0]
+    assert one.hbm_read_bytes == rows["main", "K", "read"] + rows["main", "V", "read"]
+    assert e.to_dict()["time_s"] == p.time.total_s
+    assert [t.rank(p) for t in e.tried.trials] == sorted(t.rank(p) for t in e.tried.trials)
+
+
+def test_a_trial_is_the_prediction_of_the_changed_kernel(fa2: Explanation) -> None:
+    kernel = resolve("fa2", LONG, load_profile("h200"))
+    upwards = replace(kernel.schedule, direction=Direction.ASCENDING)
+    changed = predict(LONG, kernel.with_(schedule=upwards), "h200")
+    found = next(t for t in fa2.tried.trials if t.words == "keys ascending")
+    assert (found.hbm_bytes, found.time_s) == (changed.total("hbm"), changed.time.total_s)
+
+
+def test_trials_beyond_the_budget_are_named(fa2: Explanation) -> None:
+    accesses = sum(n.accesses for n in fa2.prediction.replay.launches) if fa2.prediction.replay else 0
+    assert len(fa2.tried.trials) == 14_000_000 // accesses
+    skipped = dict(fa2.tried.skipped)
+    assert f"{accesses:,} accesses" in skipped["order head"]
+    assert explained("fa2").advice.startswith("nothing was tried: ")
+    assert 10 * accesses <= MAX_ACCESSES
+
+
+@pytest.mark.parametrize(
+    ("kernel", "values", "regime", "words"),
+    [
+        # 8 waves, each of which reads K and V of 67.1 MB again
+        ("cudnn", {"heads": 1, "seq_q": 131072, "head_dim": 128}, "wave-bound", "7.76 waves"),
+        ("fa2", {}, "fits", "fit in one partition"),
+        ("fa2", {"seq_q": 1, "seq_k": 8192}, "read once", "nothing to reuse"),
+        ("naive", {"heads": 8, "seq_q": 4096}, "streamed", "live between launches and outgrow"),
+    ],
+)
+def test_regimes(kernel: str, values: dict[str, Any], regime: str, words: str) -> None:
+    e = explained(kernel, **values)
+    assert e.launches[0].regime.split(",")[0] == regime
+    assert any(words in reason for one in e.launches for reason in one.reasons)
+
+
+def test_waves_are_counted_as_bytes() -> None:
+    one = explained("cudnn", heads=1, seq_q=131072, head_dim=128).launches[0]
+    assert one.in_step_bytes == 8 * 131072 * 128 * 2 * 2  # waves x keys x head_dim x bf16 x (K and V)
+    assert one.hbm_read_bytes == pytest.approx(one.in_step_bytes, rel=0.1)
+
+
+def test_thrashing_is_told_from_drift() -> None:
+    kernel = resolve("cudnn", LONG, load_profile("h200"))
+    heads = kernel.with_(schedule=replace(kernel.schedule, order=Order.HEAD))
+    e = explain(predict(LONG, heads, "h200"), budget=0)
+    assert e.launches[0].regime == "thrashing"
+    assert (e.launches[0].median_in_use_bytes or 0) > 2 * e.launches[0].capacity_bytes
+
+
+def test_spills_are_named_only_where_there_are_some() -> None:
+    problem = AttentionProblem(batch=1, heads=4, seq_q=2048, head_dim=64, dtype="bf16")
+    kernel = resolve("flash", problem, load_profile("h200"))
+    assert "spills" not in explain(predict(problem, kernel, "h200"), budget=0).launches[0].regime
+    spilling = kernel.with_(spill=Spill(write_per_pair=8.0))
+    assert "spills" in explain(predict(problem, spilling, "h200"), budget=0).launches[0].regime
+
+
+def test_it_says_when_nothing_helps() -> None:
+    e = explained("cudnn", budget=MAX_ACCESSES, heads=8, head_dim=128)
+    assert e.advice.startswith("none of the ") or "helps most" in e.advice
+    now = e.prediction
+    saves = [t for t in e.tried.trials if t.hbm_bytes < 0.98 * now.total("hbm") and t.time_s <= 1.02 * now.time.total_s]
+    fast = e.tried.trials[0].time_s < 0.98 * now.time.total_s
+    assert ("helps most" in e.advice) == bool(saves or fast)
+
+
+def test_a_chain_without_loops_has_nothing_to_try() -> None:
+    tried = run(predict(AttentionProblem(batch=1, heads=2, seq_q=512, head_dim=64, dtype="bf16"), "naive", "h200"))
+    assert tried.trials == ()
+    assert "no launch loops over keys" in tried.skipped[0][1]
+
+
+def test_command_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *SMALL.split(), "--kernel", "fa2"]) == 0
+    text = capsys.readouterr().out
+    assert all(w in text for w in ("Regime of launch main: fits", "Where the HBM bytes come from", "(now)"))
+    assert main(["explain", *SMALL.split(), "--kernel", "fa2", "--format", "json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["schema"] == 1
+    assert value["explanations"][0]["launches"][0]["regime"].startswith("fits")
+    assert value["explanations"][0]["trials"][0]["hbm_bytes"] > 0
+    assert main(["explain", *SMALL.split(), "--kernel", "fa2", "--format", "md"]) == 0
+    text = capsys.readouterr().out
+    assert "### Regime of launch main" in text
+    assert "| change" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--kernel foo", ("--kernel", "'foo'", "fa2")),
+        ("--gpu h1oo", ("GPU", "'h1oo'", "h100")),
+        ("--l2 hot", ("--l2 'hot'", "cold")),
+        ("--format html", ("--format", "html", "md")),
+        ("--seq-len 0", ("seq_q 0", "1 to")),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(
+    options: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *SMALL.split(), *options.split(), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert all(word in said.err for word in words), said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_guide_prints_what_the_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "replay-guide.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("iosim.trials.changes", lambda now: iter(()))  # trials are the slow part, and tested above
+    commands = [line for block in re.findall(r"```sh\n(.*?)```", guide, re.S) for line in block.strip().splitlines()]
+    assert [c.split()[1] for c in commands] == ["explain", "trace", "trace"]
+    for command in commands:
+        assert main(command.split()[1:]) == 0
+    printed = capsys.readouterr().out
+    # figures move with the model; the regimes, and what is said of order and direction, must not
+    lines = [x for x in guide.splitlines() if x.startswith(("Regime of launch", "  order ", "kernel "))]
+    assert len(lines) == 7
+    assert all(line in printed for line in lines)
+    assert [p.name for p in tmp_path.iterdir()] == ["fa2.trace.json"]
+
+
+def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:
+    e = explained("cutlass", passes="bwd", mask="causal", heads=8, seq_q=8192, head_dim=128)
+    rows = [s for s in e.sources if s.tensor == "dO" and s.direction == "read"]
+    assert len(rows) == 2  # dO is read for the row sums and again for the gradients
+    assert sum(s.once_bytes for s in e.sources if s.direction == "read") == e.prediction.hbm_bounds.compulsory_read

@@ -1,0 +1,262 @@
+"""What must hold of any replay: bytes are conserved, nothing is found that was not fetched, and the same input gives
+the same result. Every line is followed in these small L2s, so the laws hold to the line (128 bytes) of each object."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field, replace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import cases
+from test_lowering import moved
+
+from iosim.algorithms import plan
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.hardware import load_profile
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Chain, Launch, Schedule, Scheduler
+from iosim.problem import AttentionProblem
+from iosim.simulator import engine
+from iosim.simulator.engine import L2, MAX_TENSORS, TraceRecord
+from iosim.simulator.l2 import L2Model, model, sample_lines
+from iosim.simulator.lowering import Lowered, LoweredLaunch, Template
+from iosim.simulator.replay import Replay, replay
+
+LINE = 128
+H200 = load_profile("h200-sxm")
+TOO = [HealthCheck.too_slow, HealthCheck.data_too_large]
+SLOW = settings(max_examples=30, deadline=None, suppress_health_check=TOO)
+PAIRS = [("flash", "fwd"), ("flash", "fwd+bwd"), ("flash1", "fwd"), ("naive", "fwd+bwd"), ("math", "fwd")]
+STORE = 1
+
+
+def small_l2(sets: int, ways: int = 4, partitions: int = 2) -> L2Model:
+    return replace(
+        model(H200), sets=sets, ways=ways, partitions=partitions, displaced=0.0, foreign_dirty_bytes=0,
+        launch_fetch_bytes=0,
+    )  # fmt: skip
+
+
+@dataclass
+class Watch:
+    """Keeps what a replay shows of itself, and the bytes that hit and missed."""
+
+    l2: L2 | None = None
+    lowered: Lowered | None = None
+    hit: list[np.ndarray] = field(default_factory=list)
+    miss: list[np.ndarray] = field(default_factory=list)
+
+    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> TraceRecord:
+        self.l2, self.lowered = l2, lowered
+        self.hit.append(np.zeros(MAX_TENSORS, dtype=np.int64))
+        self.miss.append(np.zeros(MAX_TENSORS, dtype=np.int64))
+        return TraceRecord(bin_ps=1, bins=1, bin_hit=self.hit[-1].ctypes.data, bin_miss=self.miss[-1].ctypes.data)
+
+
+def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Chain, Replay, Watch]:
+    watch = Watch()
+    kernel = replace(kernel, packs_group=kernel.packs_group and not problem.backward)
+    chain = plan(problem, kernel)
+    with patch.object(engine, "sample_lines", lambda made, size, _: sample_lines(made, size, 1e9)):
+        played = replay(problem, kernel, chain, H200, l2_model=l2, trace=watch)
+    assert watch.l2 is not None
+    assert int(watch.l2.config.sample_bytes) == LINE
+    return chain, played, watch
+
+
+def hbm(played: Replay, direction: str, *tensors: str) -> int:
+    return sum(r.bytes for r in played.traffic if r.direction == direction and (not tensors or r.tensor in tensors))
+
+
+def lines_of(watch: Watch, objects: set[int]) -> int:
+    assert watch.l2 is not None
+    first = watch.l2.samples.first
+    return sum(int(first[o + 1] - first[o]) for o in objects)
+
+
+@pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
+@SLOW
+@given(data=st.data())
+def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -> None:
+    """From a cold start, HBM reads are at least the touched input bytes; what is written back or still dirty is every
+    stored line at least once, and at most once a store; bytes that hit and missed are the bytes accessed, where a
+    miss counts whole lines."""
+    problem, kernel = data.draw(cases(algorithm, passes))
+    chain, played, watch = watched(problem, kernel, small_l2(data.draw(st.sampled_from((16, 32, 128)))))
+    assert watch.lowered is not None
+    size = watch.lowered.size.astype(np.int64)
+    read: dict[str, set[int]] = {}
+    stored: set[int] = set()
+    stores = 0
+    for low, hit, miss in zip(watch.lowered.launches, watch.hit, watch.miss, strict=True):
+        least = most = 0
+        for template, objects in moved(low):
+            if template.mode == STORE:
+                pass
+            else:
+                least += int(size[objects].sum())
+                most += int((-(-size[objects] // LINE) * LINE).sum())
+                read.setdefault(template.tensor, set()).update(objects.reshape(-1).tolist())
+            if template.mode:
+                stored.update(objects.reshape(-1).tolist())
+                stores += int((-(-size[objects] // LINE)).sum())
+        assert least <= int(hit.sum() + miss.sum()) <= most
+    for tensor in chain.role("input"):
+        touched = sorted(read.get(tensor.name, set()) - stored)
+        assert hbm(played, "read", tensor.name) >= int(size[touched].sum())
+    out = hbm(played, "write") + played.dirty_bytes
+    assert lines_of(watch, stored) * LINE <= out <= stores * LINE
+
+
+@pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
+@SLOW
+@given(data=st.data())
+def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) -> None:
+    """In an L2 that holds everything, every input is read once, to the byte, and nothing is written back."""
+    problem, kernel = data.draw(cases(algorithm, passes))
+    chain, played, watch = watched(problem, kernel, small_l2(4096, 16))
+    assert watch.lowered is not None
+    stored: set[int] = set()
+    read: dict[str, set[int]] = {}
+    for low in watch.lowered.launches:
+        for template, objects in moved(low):
+            found = set(objects.reshape(-1).tolist())
+            if template.mode:
+                stored |= found
+            read.setdefault(template.tensor, set()).update(found)
+    for tensor in chain.role("input"):
+        assert hbm(played, "read", tensor.name) == int(watch.lowered.size[sorted(read.get(tensor.name, set()))].sum())
+    assert hbm(played, "write") == 0
+    assert played.dirty_bytes == lines_of(watch, stored) * LINE
+
+
+PROBLEM = AttentionProblem(batch=1, heads=4, seq_q=2048, head_dim=64, mask="causal", dtype="fp16")
+FA = Kernel("flash", "flash", Tile(64, 64))
+
+
+def summary() -> str:
+    played = replay(PROBLEM, FA, plan(PROBLEM, FA), H200, l2_model=small_l2(256, 8))
+    return f"{[(r.tensor, r.direction, r.bytes) for r in played.traffic]} {played.dirty_bytes} {played.seconds!r}"
+
+
+def test_same_input_same_result_here_and_in_a_fresh_process() -> None:
+    once = summary()
+    assert summary() == once
+    code = "import sys; sys.path.insert(0, 'tests'); from test_replay_laws import summary; print(summary())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                          cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # fmt: skip
+    assert done.stdout.strip() == once
+
+
+def test_the_start_of_a_chain_does_not_know_its_end() -> None:
+    """The split launch moves the same bytes with its combine behind it and without.
+
+    NB: it holds where the end changes neither how tensors are cut nor which memory is used again.
+    """
+    problem = AttentionProblem(batch=1, heads=4, seq_q=512, head_dim=64, dtype="fp16")
+    kernel = replace(FA, splits=4)
+    chain, made = plan(problem, kernel), small_l2(256, 8)
+    whole = replay(problem, kernel, chain, H200, l2_model=made)
+    for n in range(1, len(chain.launches)):
+        part = replay(problem, kernel, replace(chain, launches=chain.launches[:n]), H200, l2_model=made)
+        names = {launch.name for launch in chain.launches[:n]}
+        assert list(part.traffic) == [r for r in whole.traffic if r.launch in names]
+        assert part.launches == whole.launches[:n]
+
+
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.parametrize("stride", [0, 5])
+@pytest.mark.parametrize("slots", [1, 5, 64])
+def test_every_work_tile_is_played_once(slots: int, stride: int, group: int) -> None:
+    """60 work tiles, each with a line of its own, in an L2 of one line: read once each, by a queue or a static list."""
+    if stride and slots != stride:
+        pytest.skip("a static list steps by the number of its CTAs")
+    tiles = 60
+    own, zero = np.arange(tiles, dtype=np.int32), np.zeros(tiles, dtype=np.int32)
+    loop = (Template("x", 0, own),)
+    low = LoweredLaunch("x", zero, zero + 1, (), loop, (), zero.astype(np.uint8), zero, own, group=group)
+    l2 = L2(small_l2(1, 1, 1), np.full(tiles, LINE, dtype=np.int32), np.zeros(tiles, dtype=np.uint8))
+    start = np.full(tiles, -1, dtype=np.int64)
+    sm = np.zeros(tiles, dtype=np.int32)
+    record = TraceRecord(cta_sm=sm.ctypes.data, cta_start=start.ctypes.data)
+    l2.replay(low, slots=slots, sms=4, per_sm=2, static_stride=stride, step_s=1e-6, start_s=1e-6, begin_ps=0,
+              sm_spread_ppm=7000, trace=record)  # fmt: skip
+    assert (start >= 0).all()
+    assert l2.counts()[0][0] == tiles * LINE
+
+
+def test_a_persistent_kernel_of_whole_heads_skips_none() -> None:
+    """Static lists step over whole heads where a CTA takes all key blocks of one: 300 heads on 132 SMs."""
+    problem = AttentionProblem(batch=10, heads=30, seq_q=64, head_dim=16, dtype="fp16")
+    kernel = Kernel("flash1", "flash1", Tile(32, 32), schedule=Schedule(scheduler=Scheduler.PERSISTENT))
+    _, played, _ = watched(problem, kernel, small_l2(4096, 16))
+    assert hbm(played, "read", "Q", "K", "V") == 3 * 300 * 64 * 16 * 2
+
+
+def test_an_l2_smaller_than_a_tile_is_refused() -> None:
+    with pytest.raises(InputError, match=r"holds 512 B, less than one tile of 8\.\d+ kB; accepted"):
+        replay(PROBLEM, FA, plan(PROBLEM, FA), H200, l2_model=small_l2(1, 4, 1))
+
+
+ARGUMENTS = ["predict", "--gpu", "h200-sxm", "--kernel", "fa2"]
+
+
+@pytest.mark.parametrize("what", ["nowhere", "not an engine"])
+def test_a_missing_engine_is_one_line(what: str, tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "engine.so")
+    if what == "not an engine":
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("text")
+    done = subprocess.run([sys.executable, "-m", "iosim.cli", *ARGUMENTS], capture_output=True, text=True,
+                          env={**os.environ, "IOSIM_ENGINE": path})  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "--method replay: " in done.stderr
+    assert "reinstall iosim" in done.stderr
+
+
+def test_a_problem_too_large_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    begin = time.perf_counter()
+    assert main([*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128"]) == 2
+    assert time.perf_counter() - begin < 5
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "accepted" in error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
+    """Interrupted inside the engine: exit code 130, one line, and no file where the output would have gone."""
+    out = os.path.join(tmp_path, "out.json")
+    code = textwrap.dedent(f"""
+        import sys, threading, time
+        import iosim.simulator.engine as engine
+        run = engine._interruptible
+        def told(*arguments):
+            print("in the engine", flush=True)
+            return run(*arguments)
+        engine._interruptible = told
+        from iosim.cli import main
+        sys.exit(main(["predict", "--gpu", "h200-sxm", "--kernel", "fa2", "--seq-len", "256k", "--format", "json",
+                       "--out", {out!r}]))
+    """)
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "in the engine\n"
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    _, error = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert error.splitlines() == ["iosim: interrupted"]
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,249 @@
+"""Tracing: it sums up to the replay, changes nothing, and its files are what their readers expect."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iosim import AttentionProblem, InputError
+from iosim.cli import main
+from iosim.prediction import Prediction
+from iosim.predictor import predict
+from iosim.simulator.tracing import CtaTable, TraceResult, trace
+from iosim.trace_views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
+
+SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
+
+
+def predicted(kernel: str, seq_q: int = 4096, **more: Any) -> Prediction:
+    values = {"batch": 1, "heads": 4, "seq_q": seq_q, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | more
+    return predict(AttentionProblem(**values), kernel, "h200")
+
+
+@pytest.fixture(scope="module")
+def long_fa2() -> TraceResult:
+    return trace(predicted("fa2", 65536, heads=8, head_dim=128))
+
+
+@pytest.fixture(scope="module")
+def long_cudnn() -> TraceResult:
+    return trace(predicted("cudnn", 65536, heads=8, head_dim=128))
+
+
+CASES = [("fa2", {}), ("cudnn", {}), ("naive", {"seq_q": 2048}), ("cutlass", {"passes": "bwd"}),
+         ("fa2", {"seq_q": 1, "seq_k": 8192, "mask": "none"}), ("fa1", {"mask": "none"})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "more"), CASES)
+def test_misses_are_what_the_replay_read_from_hbm(kernel: str, more: dict[str, Any]) -> None:
+    p = predicted(kernel, **more)
+    t = trace(p)
+    read = {r.tensor: 0 for r in p.traffic}
+    for row in p.traffic:
+        if row.level == "hbm" and row.direction == "read" and row.tensor != "code":
+            read[row.tensor] += int(row.bytes)
+    assert {n: b for n, b in t.misses().items() if b} == {n: b for n, b in read.items() if b}
+    assert int(t.hit.min()) >= 0
+    assert int(t.miss.min()) >= 0
+
+
+@pytest.mark.parametrize(("kernel", "more"), CASES)
+def test_tracing_changes_nothing(kernel: str, more: dict[str, Any]) -> None:
+    p = predicted(kernel, **more)
+    assert trace(p, bins=7).replay == p.replay
+
+
+def test_what_is_asked_is_what_crosses_to_the_sms(long_fa2: TraceResult) -> None:
+    l2 = {r.tensor: int(r.bytes) for r in long_fa2.prediction.traffic if r.level == "l2" and r.direction == "read"}
+    for name in ("Q", "K", "V"):
+        assert long_fa2.loaded()[name] == pytest.approx(l2[name], rel=1e-3)
+
+
+def test_histogram_sums_to_the_loads(long_fa2: TraceResult) -> None:
+    reuse = long_fa2.launches[0].reuse
+    assert reuse.total == pytest.approx(sum(long_fa2.loaded().values()), rel=0.01)
+    rows = reuse_rows(long_fa2.launches[0], long_fa2.partition_bytes)
+    assert sum(r["bytes"] for r in rows) == reuse.total
+    # Q, K and V of 134,217,728 bytes: K and V are loaded first in each of two partitions, Q in the one of its CTA
+    assert reuse.first == pytest.approx(134_217_728 * (2 + 2 + 1), rel=0.01)
+    assert reuse.beyond(0) + reuse.first == reuse.total
+
+
+def test_reuse_distances_foretell_the_misses(long_fa2: TraceResult, long_cudnn: TraceResult) -> None:
+    size = long_fa2.partition_bytes
+    assert size == pytest.approx(31.5e6, rel=0.02)
+    assert long_fa2.launches[0].reuse.beyond(size) > 5e9
+    assert long_cudnn.launches[0].reuse.beyond(size) < 300e6
+
+
+def test_drift_tells_the_two_kernels_apart(long_fa2: TraceResult, long_cudnn: TraceResult) -> None:
+    fa2, cudnn = long_fa2.launches[0], long_cudnn.launches[0]
+    assert fa2.shared_tensors == cudnn.shared_tensors == ("K", "V")
+    assert fa2.bytes_per_index == 64 * 128 * 2 * 2  # block_k x head_dim x bf16 x (K and V)
+    assert fa2.share_above(long_fa2.partition_bytes) > 0.5
+    assert cudnn.share_above(long_cudnn.partition_bytes) == 0
+    assert (cudnn.peak_in_use_bytes or 0) < long_cudnn.partition_bytes < (fa2.median_in_use_bytes or 0)
+    # of at most two heads at once: 2 x 65,536 keys x 128 x 2 bytes x (K and V)
+    assert (fa2.peak_in_use_bytes or 0) <= 2 * 65536 * 128 * 2 * 2
+
+
+def test_every_cta_ran_once_within_the_launch(long_fa2: TraceResult) -> None:
+    one = long_fa2.launches[0]
+    c = one.ctas
+    assert c.tiles == 8 * 512  # heads x 65536 / 128
+    assert (c.start_ps < c.end_ps).all()
+    assert c.start_ps.min() >= one.begin_ps
+    assert c.end_ps.max() == one.end_ps
+    assert set(c.sm.tolist()) == set(range(132))
+    assert c.slot.max() == 1  # two CTAs an SM
+    assert len({(h, b) for h, b in zip(c.head.tolist(), c.block.tolist(), strict=True)}) == c.tiles
+
+
+def test_position_walks_the_loop_both_ways() -> None:
+    i32, i64 = (np.array([0, 0], dtype=t) for t in (np.int32, np.int64))
+    c = CtaTable(i32, i32, i32, i32, i64, np.array([100, 100]), i64, np.array([3, 3], dtype=np.int32),
+                 np.array([10, 10], dtype=np.int32), np.array([0, 1], dtype=np.uint8))  # fmt: skip
+    both = np.array([0, 1])
+    assert c.position(both, 0).tolist() == [3, 12]
+    assert c.position(both, 55).tolist() == [3 + 5, 12 - 5]
+    assert c.position(both, 99.9).tolist() == [12, 3]
+
+
+def events(value: dict[str, Any], phase: str) -> list[dict[str, Any]]:
+    return [e for e in value["traceEvents"] if e["ph"] == phase]
+
+
+@pytest.mark.parametrize(("kernel", "more"), CASES)
+def test_chrome_rows_are_in_order_and_do_not_overlap(kernel: str, more: dict[str, Any]) -> None:
+    t = trace(predicted(kernel, **more))
+    value = json.loads(json.dumps(chrome(t), allow_nan=False))
+    rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for e in events(value, "X"):
+        rows.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["dur"]))
+    assert sum(len(v) for (pid, _), v in rows.items() if pid == 1) == sum(one.ctas.tiles for one in t.launches)
+    for row in rows.values():
+        assert all(dur >= 0 for _, dur in row)
+        for (ts, dur), (after, _) in pairwise(row):
+            assert ts + dur <= after + 1e-6  # microseconds: a picosecond is lost in the floating point
+    named = {(e["pid"], e["tid"]) for e in events(value, "M") if e["name"] == "thread_name"}
+    assert {k for k in rows if k[0] == 1} == named
+
+
+def test_chrome_counters_hold_the_misses(long_cudnn: TraceResult) -> None:
+    value = chrome(long_cudnn)
+    read = [e["args"] for e in events(value, "C") if e["name"] == "HBM bytes read"]
+    assert sum(sum(args.values()) for args in read) == sum(long_cudnn.misses().values())
+    rates = [v for e in events(value, "C") if e["name"].startswith("hit rate") for v in e["args"].values()]
+    assert 0 <= min(rates) <= max(rates) <= 100
+
+
+def test_chrome_leaves_out_whole_sms_and_says_so(long_fa2: TraceResult) -> None:
+    value = chrome(long_fa2, max_events=1000)
+    shown = [e for e in events(value, "X") if e["pid"] == 1]
+    c = long_fa2.launches[0].ctas
+    assert len(shown) == int((c.sm % 5 == 0).sum()) <= 1000  # 4,096 tiles / 1,000, rounded up, is 5
+    assert "every 5th SM" in value["otherData"]["note"]
+    assert "note" not in chrome(long_fa2)["otherData"]
+
+
+def test_one_launch_of_a_chain() -> None:
+    p = predicted("naive", 2048)
+    whole, one = trace(p), trace(p, launch="softmax")
+    assert [n.name for n in one.launches] == ["softmax"]
+    assert one.replay == whole.replay
+    c = one.launches[0].ctas
+    assert c.start_ps.tolist() == whole.launch("softmax").ctas.start_ps.tolist()
+    softmax = sum(int(r.bytes) for r in p.traffic if (r.level, r.launch, r.direction) == ("hbm", "softmax", "read")
+                  and r.tensor != "code")  # fmt: skip
+    assert sum(one.misses().values()) == softmax
+    with pytest.raises(KeyError):
+        one.launch("values")
+
+
+def test_rows_and_json(long_cudnn: TraceResult) -> None:
+    value = json.loads(json.dumps(as_dict(long_cudnn), allow_nan=False))
+    assert [r["tensor"] for r in value["tensors"]] == ["Q", "K", "V"]
+    assert sum(value["bins"]["miss_bytes"]["K"]) == value["tensors"][1]["missed_bytes"]
+    assert all(r is None or 0 <= r <= 1 for r in value["bins"]["hit_rate"]["K"])
+    assert value["bin_s"] * len(value["bins"]["hit_rate"]["K"]) >= value["launches"][0]["end_s"]
+    assert len(list(cta_rows(long_cudnn))) == 4096
+    for row in tensor_rows(long_cudnn):
+        assert row["hit_rate"] == 1 - row["missed_bytes"] / row["asked_bytes"]
+
+
+def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *SMALL.split(), "--kernel", "fa2", "--kernel", "cudnn"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("hit rate", "fa2", "cudnn", "first load", "one partition"))
+    assert main(["trace", *SMALL.split(), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == 4 * 32  # heads x 4096 / 128
+    assert main(["trace", *SMALL.split(), "--format", "json", "--bins", "10"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["traces"][0]["bins"]["hit_rate"]["K"]) == 10
+    page = tmp_path / "t.html"
+    assert main(["trace", *SMALL.split(), "--format", "html", "--out", str(page), "--kernel", "fa2"]) == 0
+    text = page.read_text()
+    body = text.split("<script>")[0]
+    assert "src=" not in body
+    assert "href=\"http" not in body
+    data = json.loads(body.split('id="report-data">')[1].split("</script>")[0])
+    assert all(f'id="{panel}"' in body for panel in data["panels"])
+    assert {p.split("-")[0] for p in data["panels"]} == {"tensors", "read", "drift", "walk", "reuse"}
+    made = tmp_path / "t.json"
+    assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(made)]) == 0
+    assert json.loads(made.read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--bins 0", ("--bins 0", "1 to")),
+        ("--bins 200k", ("--bins 204800", "1 to")),
+        ("--launch nosuch", ("--launch 'nosuch'", "main")),
+        ("--seq-len 1k,2k", ("--seq-len 1k,2k", "one")),
+        ("--format chrome --kernel fa2 --kernel cudnn", ("--format chrome", "one --kernel")),
+        ("--kernel foo", ("--kernel", "'foo'", "fa2")),
+        ("--gpu h1oo", ("GPU", "'h1oo'")),
+        ("--l2 hot", ("--l2 'hot'", "cold")),
+        ("--format svg", ("--format", "svg", "chrome")),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(
+    options: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["trace", *SMALL.split(), *options.split(), "--out", str(out)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert all(word in said.err for word in words), said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "t.html"
+    out.write_text("before")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", interrupted)
+    assert main(["trace", *SMALL.split(), "--format", "html", "--out", str(out)]) == 130
+    assert [p.name for p in tmp_path.iterdir()] == ["t.html"]
+    assert out.read_text() == "before"
+
+
+def test_a_trace_needs_a_replay_of_bearable_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = AttentionProblem(batch=1, heads=1, seq_q=512, head_dim=64, dtype="bf16")
+    with pytest.raises(InputError, match="needs a replay"):
+        trace(predict(problem, "fa2", "h200", method="bounds"))
+    monkeypatch.setattr("iosim.simulator.tracing.MAX_ACCESSES", 3)
+    with pytest.raises(InputError, match="too long; accepted: up to 3"):
+        trace(predict(problem, "fa2", "h200"))
