@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from iosim.hardware import load_profile as load_profile
     from iosim.kernel import Kernel as Kernel
     from iosim.kernel import Tile as Tile
-    from iosim.predictor import predict as predict
     from iosim.prediction import Prediction as Prediction
+    from iosim.predictor import predict as predict
     from iosim.problem import AttentionProblem as AttentionProblem
 
 

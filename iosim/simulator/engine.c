@@ -182,7 +182,10 @@ static int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t o,
         tr->bin_miss[b * MAX_TENSORS + s->tensor[o]] += lost;
     }
     if (far) at += c->far_latency_ps;
-    if (lost > 0) at = fetch(s, c, o, lost, t);
+    if (lost > 0) {
+        int64_t x = fetch(s, c, o, lost, t);
+        if (x > at) at = x;
+    }
     else if (s->ready[o] > at) at = s->ready[o];
     return at;
 }
