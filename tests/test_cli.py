@@ -89,7 +89,8 @@ def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_estimate_lies_between_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    for p in predictions(capsys, "--kernel", "flash", "--kernel", "fa2", "--seq-len", "1k:64k:x4"):
+    asked = ("--kernel", "flash", "--kernel", "fa2", "--seq-len", "1k:64k:x4", "--method", "capacity")
+    for p in predictions(capsys, *asked):
         low, high = p["hbm_bounds"]["compulsory"], p["hbm_bounds"]["no_l2"]
         for direction in ("read", "write"):
             assert low[direction] <= p["totals"]["hbm"][direction] <= high[direction]
@@ -193,9 +194,17 @@ def test_csv_has_a_row_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_table_keeps_the_levels_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    text = out(capsys, "predict", "--kernel", "fa2")
+    text = out(capsys, "predict", "--kernel", "fa2", "--method", "capacity")
     for line in ("SM <-> L2 (exact)", "L2 <-> HBM (capacity)", "compulsory", "with no L2", "an estimate"):
         assert line in text
+
+
+def test_replay_is_the_default_and_says_what_stays_dirty(capsys: pytest.CaptureFixture[str]) -> None:
+    (p,) = predictions(capsys, "--kernel", "fa2", "--gpu", "h200", "--dtype", "bf16")
+    assert p["method"] == "replay"
+    # O and LSE leave the SMs; what was not written back is dirty in L2 (spills and others' lines come on top)
+    assert p["l2_end_dirty_bytes"] > 0
+    assert p["totals"]["hbm"]["read"] >= p["hbm_bounds"]["compulsory"]["read"]
 
 
 def test_out_writes_what_would_be_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +274,7 @@ def test_commands_without_figures_load_none_of_them(name: str) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    command = f"{sys.executable} -m iosim.cli predict --seq-len 1k:64k:x2 --format json | head -c 10"
+    command = f"{sys.executable} -m iosim.cli predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == '{\n  "schem'
     assert done.stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -64,7 +65,14 @@ def test_it_carries_the_data(names: set[str]) -> None:
 def test_it_carries_every_module_and_no_build_product(names: set[str]) -> None:
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "iosim").rglob("*.py")}
     assert names >= modules
-    assert not [n for n in names if n.endswith((".so", ".pyc", ".cubin")) or "__pycache__" in n]
+    assert not [n for n in names if n.endswith((".pyc", ".cubin")) or "__pycache__" in n]
+    assert {n for n in names if n.endswith(".so")} <= {"iosim/simulator/_engine.so"}
+
+
+@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
+def test_it_carries_the_compiled_replay_engine(wheel: Path, names: set[str]) -> None:
+    assert "iosim/simulator/_engine.so" in names
+    assert not wheel.name.endswith("-none-any.whl"), "a compiled engine makes the wheel a platform's"
 
 
 def test_metadata(wheel: Path, names: set[str]) -> None:

@@ -20,7 +20,6 @@ from iosim.algorithms.common import (
     sum_groups,
 )
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Launch, Per, tensors
 from iosim.problem import AttentionProblem
@@ -49,7 +48,6 @@ def _intermediate_bytes(problem: AttentionProblem, kernel: Kernel) -> int:
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Lines 1 to 16 of Algorithm 1; l and m are fp32, O in the output's type (to the letter) or fp32 (real kernel)."""
     letter = _letter(kernel)
-    _refuse_empty_rows(problem, kernel, letter)
     size = _intermediate_bytes(problem, kernel)
     same = size == problem.output_type.bytes
     running = "O" if same else "O_acc"
@@ -83,16 +81,6 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     launches = (_fill(problem, (running, "l", "m")), main) if letter else (main,)
     return Chain(tensors(held), launches, kernel.notes)
-
-
-def _refuse_empty_rows(problem: AttentionProblem, kernel: Kernel, letter: bool) -> None:
-    """The real kernel writes nothing for a query block that its mask leaves without keys.
-
-    Raises:
-        InputError: the mask leaves such a block, and nothing fills the outputs first.
-    """
-    if not letter and not (attention_domain(problem, kernel.tile).visited.count > 0).all():
-        raise InputError(f"mask '{problem.mask}' leaves queries without keys, which kernel '{kernel.name}' cannot do")
 
 
 def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:

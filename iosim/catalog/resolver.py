@@ -59,6 +59,9 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     if profile.cc < dtype_cc:
         raise InputError(f"--dtype {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
                          f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
+    if requires.get("rows_need_keys") and leaves_rows_without_keys(problem):
+        raise InputError(f"--offset {problem.interval_mask.offset}: the mask leaves queries without keys, for which "
+                         f"kernel {name} writes nothing")  # fmt: skip
     widest = max(problem.head_dim, problem.d_v)
     compiled: list[int] | None = requires.get("head_dims")
     if compiled is None:
@@ -69,6 +72,14 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     if not fitting:
         raise InputError(f"--head-dim {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
     return min(fitting)
+
+
+def leaves_rows_without_keys(problem: AttentionProblem) -> bool:
+    """Whether the first or the last query, and so any, keeps no key."""
+    m = problem.interval_mask
+    before = m.right is not None and m.offset + m.right < 0
+    beyond = m.left is not None and problem.seq_q - 1 + m.offset - m.left >= problem.n_seq_k
+    return before or beyond
 
 
 def _cc(cc: int) -> str:

@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
     common.add_problem_options(parser)
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
-    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay")
+    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay (default capacity)")
     parser.add_argument("--format", choices=("both", "html", "md"), default="both", help="(default both)")
     parser.add_argument("--out", "-o", default=".", metavar="PLACE",
                         help="directory that exists, or name of the .html or .md file (default: report.html and "
@@ -34,14 +34,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.predictor import DEFAULT_METHOD
     from iosim.report import ReportRequest, build, targets, write
+    from iosim.report.request import QUICK_METHOD
     from iosim.report.words import omission
 
     targets(args.out, args.format)
     request = ReportRequest.of(
         tuple(args.gpu or ["a100"]), tuple(args.kernel or ["naive", "fa2"]), tuple(common.problems(args)),
-        l2_start=args.l2, method=args.method or DEFAULT_METHOD,
+        l2_start=args.l2, method=args.method or QUICK_METHOD,
     )  # fmt: skip
     report = build(request, progress())
     paths = write(report, args.out, args.format)
