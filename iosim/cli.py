@@ -11,7 +11,9 @@ from typing import NoReturn
 
 from iosim.errors import InputError
 
-COMMANDS = ("predict", "profiles", "kernels", "reproduce", "report", "tiles", "validate", "explain", "trace")
+COMMANDS = (
+    "predict", "explain", "trace", "tiles", "report", "formula", "validate", "reproduce", "profiles", "kernels",
+)  # fmt: skip
 
 MAX_MESSAGE = 1000
 
