@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from iosim.algorithms import plan
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides, resolve
-from iosim.count import count
+from iosim.count import count, visited_pairs
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.launch import Chain, Per
 from iosim.prediction import Prediction
 from iosim.problem import AttentionProblem
 from iosim.residency import residency
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 METHODS = ("bounds", "capacity", "replay")
 L2_STARTS = ("cold", "warm")
-DEFAULT_METHOD = "replay"
+QUICK_ACCESSES = 60_000_000
+"""Tile accesses up to which a prediction is replayed unless another method is asked for: a few seconds."""
 
 
 def predict(
@@ -32,7 +33,7 @@ def predict(
     profile: str | HardwareProfile = "a100",
     *,
     l2_start: str = "cold",
-    method: str = DEFAULT_METHOD,
+    method: str | None = None,
     overrides: Overrides | None = None,
 ) -> Prediction:
     """Bytes by level and tensor, bounds, occupancy, time and memory of one attention call on one GPU.
@@ -43,13 +44,14 @@ def predict(
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate) or
-            "replay" (the launches played through the L2).
+            "replay" (the launches played through the L2). By default a replay, or the capacity rule where a replay
+            would take longer than a few seconds; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    if method not in METHODS:
+    if method is not None and method not in METHODS:
         raise InputError(f"--method '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
@@ -60,6 +62,9 @@ def predict(
     chain = plan(problem, chosen)
     check_fits(chain, gpu)
     traffic = count(chain)
+    said: tuple[str, ...] = ()
+    if method is None:
+        method, said = default_method(chain, l2_start)
     hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
     traffic += hbm
     return Prediction(
@@ -75,8 +80,19 @@ def predict(
         time_specification=chain_time(problem, chain, traffic, gpu, measured=False, kernel=chosen),
         memory_bytes=memory(chain),
         replay=played,
-        notes=tuple(dict.fromkeys((*chosen.notes, *notes))),
+        notes=tuple(dict.fromkeys((*chosen.notes, *said, *notes))),
     )
+
+
+def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
+    """Replay, unless it would play more than `QUICK_ACCESSES` tile accesses; else the capacity rule, and why."""
+    accesses = sum(
+        visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches
+    )
+    if accesses <= QUICK_ACCESSES or l2_start != "cold":
+        return "replay", ()
+    return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; --method replay does it, at "
+                        "some 10 million a second",)  # fmt: skip
 
 
 def check_fits(chain: Chain, profile: HardwareProfile) -> None:

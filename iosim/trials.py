@@ -186,7 +186,7 @@ class _Trier:
                 return
             self._seen.add(signature)
             self.left -= accesses
-            found = predict(self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start)
+            found = predict(self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start, method="replay")
         except InputError as error:
             self.skipped.append((words, str(error)))
             return

@@ -92,7 +92,7 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
     stored line at least once, and at most once a store; bytes that hit and missed are the bytes accessed, where a
     miss counts whole lines."""
     problem, kernel = data.draw(cases(algorithm, passes))
-    chain, played, watch = watched(problem, kernel, small_l2(data.draw(st.sampled_from((16, 32, 128)))))
+    chain, played, watch = watched(problem, kernel, small_l2(data.draw(st.sampled_from((32, 64, 128)))))
     assert watch.lowered is not None
     size = watch.lowered.size.astype(np.int64)
     read: dict[str, set[int]] = {}

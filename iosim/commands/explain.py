@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = common.overrides(args)
     made = [
-        explain(predict(problem, kernel, gpu, l2_start=args.l2, overrides=settings), track=_track)
+        explain(predict(problem, kernel, gpu, l2_start=args.l2, method="replay", overrides=settings), track=_track)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["fa2"]

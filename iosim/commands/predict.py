@@ -20,7 +20,8 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser)
     common.add_kernel_options(parser)
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
-    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay (default replay)")
+    parser.add_argument("--method", default=None,
+                        help="HBM traffic by: bounds, capacity or replay (default: replay where it takes seconds)")
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -43,11 +44,11 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.predictor import DEFAULT_METHOD, predict
+    from iosim.predictor import predict
 
     settings = common.overrides(args)
     made = [
-        predict(problem, kernel, gpu, l2_start=args.l2, method=args.method or DEFAULT_METHOD, overrides=settings)
+        predict(problem, kernel, gpu, l2_start=args.l2, method=args.method, overrides=settings)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["naive", "fa2"]

@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)
     made = [
-        trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, overrides=settings), launch=args.launch,
-              bins=args.bins)
+        trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
+              launch=args.launch, bins=args.bins)
         for kernel in _track(kernels)
     ]  # fmt: skip
     common.emit(as_text(made, args.format), args.out)

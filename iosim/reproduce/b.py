@@ -121,7 +121,7 @@ def _measured_rows() -> Iterator[Row]:
         ("cuDNN", "cudnn", plain, 1.76, 1.07, ""),
     )  # fmt: skip
     for name, kernel, problem, read, written, note in cases:
-        made = predict(problem, kernel, "h200-sxm")
+        made = predict(problem, kernel, "h200-sxm", method="replay")
         for direction, value in (("read", read), ("write", written)):
             yield row(
                 f"measured on an H200, {name}, fwd+bwd: HBM {direction}", value, made.total("hbm", direction) / GB,

@@ -1,0 +1,44 @@
+"""Which method finds HBM traffic where none is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+import iosim
+from iosim.predictor import QUICK_ACCESSES
+
+
+def problem(tokens: int) -> iosim.AttentionProblem:
+    return iosim.AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16")
+
+
+def test_what_takes_seconds_is_replayed() -> None:
+    # 8 heads x 64 query blocks x 128 key blocks x 2 tensors = 131,072 accesses
+    assert iosim.predict(problem(8192), "fa2", "h200").method == "replay"
+
+
+def test_what_takes_minutes_is_not_and_says_so() -> None:
+    # 8 heads x 8,192 query blocks x 16,384 key blocks x 2 tensors
+    accesses = 8 * 8192 * 16384 * 2
+    assert accesses > QUICK_ACCESSES
+    p = iosim.predict(problem(1 << 20), "fa2", "h200")
+    assert p.method == "capacity"
+    assert any(f"{accesses:,} tile accesses" in note and "--method replay" in note for note in p.notes)
+
+
+def test_a_method_asked_for_is_kept() -> None:
+    p = iosim.predict(problem(2048), "fa2", "h200", method="capacity")
+    assert (p.method, p.replay) == ("capacity", None)
+
+
+def test_a_warm_start_is_always_replayed_and_reads_less() -> None:
+    cold = iosim.predict(problem(2048), "fa2", "h200")
+    warm = iosim.predict(problem(2048), "fa2", "h200", l2_start="warm")
+    assert warm.method == "replay"
+    # Q, K and V, 3 x 8 x 2,048 x 256 bytes = 12.6 MB, fit in the L2: nothing but the launch itself is read
+    assert cold.total("hbm", "read") >= 3 * 8 * 2048 * 256 > 100 * warm.total("hbm", "read")
+
+
+def test_the_capacity_rule_refuses_a_warm_start() -> None:
+    with pytest.raises(iosim.InputError, match="--l2 warm: the capacity rule"):
+        iosim.predict(problem(2048), "fa2", "h200", l2_start="warm", method="capacity")
