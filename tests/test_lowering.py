@@ -211,4 +211,4 @@ def test_a_problem_too_large_is_refused_with_its_size(problem: AttentionProblem,
 
 def test_predict_refuses_it_too() -> None:
     with pytest.raises(InputError, match="to replay; accepted"):
-        predict(*TOO_LARGE[1], load_profile("h200-sxm"))
+        predict(*TOO_LARGE[1], load_profile("h200-sxm"), method="replay")

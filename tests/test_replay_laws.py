@@ -228,7 +228,7 @@ def test_a_missing_engine_is_one_line(what: str, tmp_path: os.PathLike[str]) -> 
 
 def test_a_problem_too_large_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     begin = time.perf_counter()
-    assert main([*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128"]) == 2
+    assert main([*ARGUMENTS, "--seq-len", "4m", "--batch", "64", "--heads", "128", "--method", "replay"]) == 2
     assert time.perf_counter() - begin < 5
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -248,7 +248,8 @@ def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
             return run(*arguments)
         engine._interruptible = told
         from iosim.cli import main
-        sys.exit(main(["predict", "--gpu", "h200-sxm", "--kernel", "fa2", "--seq-len", "256k", "--format", "json",
+        sys.exit(main(["predict", "--gpu", "h200-sxm", "--kernel", "fa2", "--seq-len", "256k", "--method", "replay",
+                       "--format", "json",
                        "--out", {out!r}]))
     """)
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

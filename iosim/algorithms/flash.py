@@ -46,8 +46,8 @@ def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
     """Query heads packed into one tile's rows: a group's, when one query token would leave the tile empty. A forward
-    whose backward follows, or one with dropout, keeps a head a tile."""
-    if kernel.packs_group and problem.seq_q == 1 and problem.passes == "fwd" and problem.dropout == 0:
+    whose backward follows keeps a head a tile."""
+    if kernel.packs_group and problem.seq_q == 1 and problem.passes == "fwd":
         return problem.group
     return 1
 

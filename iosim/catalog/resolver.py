@@ -167,7 +167,7 @@ def resolve(
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(settings["edge_k"]),
         rereads_q=settings.get("rereads_q", False),
-        packs_group=settings.get("packs_group", False),
+        packs_group=settings.get("packs_group", False) and problem.dropout == 0,
         compiled_head_dim=compiled,
         threads=None if split_table else settings.get("threads"),
         registers=row.get("registers", settings.get("registers")),
