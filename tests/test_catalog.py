@@ -15,7 +15,7 @@ from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Direction, Order, Scheduler
-from iosim.predictor import check_fits
+from iosim.predictor import check_fits, predict
 from iosim.problem import AttentionProblem
 
 PAIRS = ("a100", "h100", "l4", "rtx-3090")  # cc 8.0, 9.0, 8.9, 8.6
@@ -325,3 +325,27 @@ def test_settings_by_hand_replace_the_librarys() -> None:
     assert (s.heavy_first, s.section_heads, kernel.registers, kernel.shared_memory_bytes) == (True, 4, 200, 40000)
     assert kernel.persistent_ctas == 108
     assert resolve("fa2", p, load_profile("a100"), Overrides(warps=8)).tile.block_q == 128  # the rest stays
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "head_dim", "tile"),
+    [
+        ("a100", "fp16", 128, (128, 64)),  # (128 + 2 x 64) x 128 x 2 = 65,536 of 166,912 bytes
+        ("t4", "fp16", 64, (128, 128)),  # (128 + 2 x 128) x 64 x 2 = 49,152 of 65,536
+        ("t4", "fp32", 128, (64, 32)),  # 128x64: 131,072; 64x64: 98,304; 64x32: 65,536 fit
+        ("l4", "fp32", 256, (32, 32)),  # 64x64: 196,608; 64x32: 131,072; 32x32: 98,304 of 101,376 fit
+    ],
+)
+def test_the_free_kernel_takes_a_tile_that_fits(gpu: str, dtype: str, head_dim: int, tile: tuple[int, int]) -> None:
+    problem = AttentionProblem(heads=8, seq_q=512, head_dim=head_dim, dtype=dtype)
+    kernel = resolve("flash", problem, load_profile(gpu))
+    assert (kernel.tile.block_q, kernel.tile.block_k) == tile
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> None:
+    problem = AttentionProblem(heads=8, seq_q=512, head_dim=head_dim, dtype=dtype, mask=mask)
+    assert predict(problem, "fa3", gpu, method="capacity").total("l2", "read") > 0

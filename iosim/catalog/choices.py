@@ -154,7 +154,9 @@ def notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple
 
 
 def tile(data: Entry, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-    """Tiles that a formula gives: Algorithm 1's own choice from the size of the fast memory."""
+    """Tiles that a rule gives: Algorithm 1's own choice from the size of the fast memory, or halved until they fit."""
+    if data.get("tile_choice") == "fits":
+        return replace(kernel, tile=fitting(kernel.tile, problem, profile))
     if data.get("tile_choice") != "flash1":
         return kernel
     elements = int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
@@ -163,6 +165,21 @@ def tile(data: Entry, kernel: Kernel, problem: AttentionProblem, profile: Hardwa
     note = f"Algorithm 1 with M = {elements} elements: block_k = ceil(M / 4d) = {block_k}, block_q = {block_q}"
     chosen = Tile(block_q, block_k, kernel.tile.warps, kernel.tile.stages)
     return replace(kernel, tile=chosen, notes=(*kernel.notes, note))
+
+
+def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> Tile:
+    """`tile`, its larger side halved (down to 16) while its operands need more shared memory than a CTA may have."""
+    allowed = profile.shared_memory_per_block_optin_bytes
+    block_q, block_k = tile.block_q, tile.block_k
+    while allowed is not None and max(block_q, block_k) > 16:
+        rows = block_q * problem.head_dim + tile.stages * block_k * (problem.head_dim + problem.d_v)
+        if rows * problem.input_type.bytes <= allowed:
+            break
+        if block_k >= block_q:
+            block_k //= 2
+        else:
+            block_q //= 2
+    return Tile(block_q, block_k, min(tile.warps, max(1, block_q // 16)), tile.stages)
 
 
 def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
