@@ -64,7 +64,7 @@ def scan_of(objects: int, steps: int) -> tuple[L2, LoweredLaunch]:
 
 def in_c(objects: int, steps: int) -> float:
     l2, low = scan_of(objects, steps)
-    return seconds(lambda: l2.replay(low, slots=1, sms=1, per_sm=1, static_stride=0, step_s=1e-7, start_s=0.0,
+    return seconds(lambda: l2.replay(low, slots=1, sms=1, static_stride=0, step_s=1e-7, start_s=0.0,
                                      begin_ps=0, sm_spread_ppm=0))  # fmt: skip
 
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import iosim.report
 from iosim.report import axes
-from iosim.report.html import plotly_js
 from iosim.report.model import Cell, Column, Panel, Table
+from iosim.report.page import page
 from iosim.simulator.engine import PS
 from iosim.simulator.tracing import LaunchTrace, TraceResult
 from iosim.trace_views import reuse_rows, tensor_rows
 from iosim.units import bytes_text
 
-_STATIC = Path(iosim.report.__file__).parent / "static"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 MAX_CTA_LINES = 600
 MB = 1e6
 
@@ -54,27 +49,14 @@ def render(traces: Sequence[TraceResult], command: str) -> str:
         sections.append(f'<section id="{name}" class="figure"><h2>{escape(heading)}</h2><p>{escape(caption)}</p>'
                         f'<div class="panels">{figure}</div>{shown}</section>')  # fmt: skip
     data = {"panels": panels, "tables": {n: _table_data(t) for n, t in tables.items()}, "commands": {}}
-    return "\n".join([
-        "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">', f"<title>{escape(title)}</title>",
-        '<link rel="icon" href="data:,">', f"<style>\n{_static('report.css')}</style>", "</head>", "<body>",
-        f"<header><h1>{escape(title)}</h1>\n<p>{escape(subject)}</p></header>", "<main>",
+    body = (
+        "<main>",
         "<noscript><p>The plots need JavaScript; the tables hold their main numbers.</p></noscript>",
         *sections,
-        f'<section><h2>Command line</h2><pre class="scroll" tabindex="0">{escape(command)}</pre></section>', "</main>",
-        f'<script type="application/json" id="report-data">{_json(data)}</script>',
-        f"<script>{plotly_js()}</script>", f"<script>\n{_static('report.js')}</script>", "</body>", "</html>", "",
-    ])  # fmt: skip
-
-
-def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a script element."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+        f'<section><h2>Command line</h2><pre class="scroll" tabindex="0">{escape(command)}</pre></section>',
+        "</main>",
+    )
+    return page(title, escape(subject), body, data)
 
 
 def _table_data(table: Table) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def fixed(trace: list[Access]) -> LoweredLaunch:
 def play(made: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9) -> L2:
     """The trace through the engine, every line followed unless `samples` an object are asked for."""
     l2 = L2(made, np.full(objects, lines * LINE, dtype=np.int32), np.zeros(objects, dtype=np.uint8), samples)
-    l2.replay(fixed(trace), slots=2, sms=2, per_sm=1, static_stride=2, step_s=0.0, start_s=1e-9, begin_ps=0,
+    l2.replay(fixed(trace), slots=2, sms=2, static_stride=2, step_s=0.0, start_s=1e-9, begin_ps=0,
               sm_spread_ppm=0)  # fmt: skip
     return l2
 
@@ -192,7 +192,7 @@ def test_misses_fall_as_capacity_grows(seed: int) -> None:
 def test_nonsense_is_refused(ways: int, slots: int) -> None:
     with pytest.raises(InputError, match=r"l2_ways|at least one CTA"):
         L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(
-            fixed([(LOAD, 0, 0)]), slots=slots, sms=1, per_sm=1, static_stride=0, step_s=0.0, start_s=0.0, begin_ps=0,
+            fixed([(LOAD, 0, 0)]), slots=slots, sms=1, static_stride=0, step_s=0.0, start_s=0.0, begin_ps=0,
             sm_spread_ppm=0,
         )  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_every_work_tile_is_played_once(slots: int, stride: int, group: int) -> 
     start = np.full(tiles, -1, dtype=np.int64)
     sm = np.zeros(tiles, dtype=np.int32)
     record = TraceRecord(cta_sm=sm.ctypes.data, cta_start=start.ctypes.data)
-    l2.replay(low, slots=slots, sms=4, per_sm=2, static_stride=stride, step_s=1e-6, start_s=1e-6, begin_ps=0,
+    l2.replay(low, slots=slots, sms=4, static_stride=stride, step_s=1e-6, start_s=1e-6, begin_ps=0,
               sm_spread_ppm=7000, trace=record)  # fmt: skip
     assert (start >= 0).all()
     assert l2.counts()[0][0] == tiles * LINE

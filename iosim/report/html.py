@@ -1,76 +1,33 @@
-"""The report as one HTML file: text, tables, plotly.js and its data, and nothing fetched from anywhere.
-
-The page is complete without JavaScript but for the plots; it forbids itself the network by its own policy.
-"""
+"""The report as one HTML file: text, tables, plotly.js and its data, and nothing fetched from anywhere."""
 
 from __future__ import annotations
 
-import json
-from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from iosim.report import words
 from iosim.report.model import COMMANDS, Cell, Column, Figure, Panel, Report, Series, Table
+from iosim.report.page import page
 
-_STATIC = Path(__file__).resolve().parent / "static"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _EXACT_IN_JAVASCRIPT = 1 << 53
 
 
 def render(report: Report) -> str:
     """The whole file."""
-    title = escape(report.title)
-    return "\n".join([
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}</title>",
-        '<link rel="icon" href="data:,">',
-        f"<style>\n{_static('report.css')}</style>",
-        "</head>",
-        "<body>",
-        f"<header><h1>{title}</h1>\n<p>{_text(words.subject(report))}</p></header>",
+    body = (
         _contents(report),
         "<main>",
         _about(report),
         *(_figure(figure, n) for n, figure in enumerate(report.figures, 1)),
         _closing(report),
         "</main>",
-        f'<script type="application/json" id="report-data">{_json(_data(report))}</script>',
-        f"<script>{plotly_js()}</script>",
-        f"<script>\n{_static('report.js')}</script>",
-        "</body>",
-        "</html>",
-        "",
-    ])  # fmt: skip
-
-
-@cache
-def plotly_js() -> str:
-    """The plotly.js that the installed plotly package carries."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
+    )
+    return page(report.title, _text(words.subject(report)), body, _data(report))
 
 
 def _text(text: str) -> str:
     """Escaped, with an arrow where plain text has "<->"."""
     return escape(text.replace("<->", "↔"))
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _data(report: Report) -> dict[str, Any]:

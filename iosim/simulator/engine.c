@@ -51,7 +51,7 @@ typedef struct {
 } Template;
 
 typedef struct {
-    int32_t tiles, slots, sms, per_sm;
+    int32_t tiles, slots, sms, sm_spread_ppm;
     int32_t static_stride; /* persistent static list: CTA c takes c, c + stride, ...; 0 for a queue */
     int32_t group;         /* work tiles that a CTA takes together from the queue */
     int32_t n_pro, n_loop, n_epi, pad;
@@ -60,9 +60,6 @@ typedef struct {
     const uint8_t *side;          /* partition of each SM */
     const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
-    int32_t sm_spread_ppm, pad1;
-    int32_t pad0;
-    int32_t pad2;
     int64_t step_ps, start_ps;
 } LaunchPlan;
 

@@ -51,12 +51,11 @@ class _Template(ct.Structure):
 
 class _LaunchPlan(ct.Structure):
     _fields_ = [
-        ("tiles", ct.c_int32), ("slots", ct.c_int32), ("sms", ct.c_int32), ("per_sm", ct.c_int32),
+        ("tiles", ct.c_int32), ("slots", ct.c_int32), ("sms", ct.c_int32), ("sm_spread_ppm", ct.c_int32),
         ("static_stride", ct.c_int32), ("group", ct.c_int32), ("n_pro", ct.c_int32), ("n_loop", ct.c_int32),
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
         ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
-        ("sm_spread_ppm", ct.c_int32), ("pad1", ct.c_int32), ("pad0", ct.c_int32), ("pad2", ct.c_int32),
         ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
     ]  # fmt: skip
 
@@ -166,7 +165,7 @@ class L2:
         return int(((self._tags >= 0) & (self._tags & 1 == 1)).sum()) * int(self.config.sample_bytes)
 
     def replay(
-        self, launch: LoweredLaunch, *, slots: int, sms: int, per_sm: int, static_stride: int, step_s: float,
+        self, launch: LoweredLaunch, *, slots: int, sms: int, static_stride: int, step_s: float,
         start_s: float, begin_ps: int, sm_spread_ppm: int, trace: Any = None,
     ) -> int:  # fmt: skip
         """Play one launch; returns its end in picoseconds. Ctrl-C ends it; a long one shows a bar on a terminal.
@@ -177,11 +176,11 @@ class L2:
         Raises:
             KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
         """
-        if min(slots, sms, per_sm) < 1:
+        if min(slots, sms) < 1:
             raise InputError(f"--method replay: {slots} CTAs on {sms} SMs; at least one CTA on one SM is needed")
         stride = static_stride and (static_stride - 1) * launch.group + 1  # from a group's last tile
         plan = _LaunchPlan(
-            tiles=launch.tiles, slots=slots, sms=sms, per_sm=per_sm, static_stride=stride, group=launch.group,
+            tiles=launch.tiles, slots=slots, sms=sms, static_stride=stride, group=launch.group,
             sm_spread_ppm=sm_spread_ppm,
             step_ps=round(step_s * PS), start_ps=round(start_s * PS),
         )  # fmt: skip

@@ -134,14 +134,13 @@ def _play(
     none of their own and go as fast as memory does."""
     held = residency(launch, profile)
     steps = 0 if streams(launch) else int(low.count.sum(dtype=np.int64))
-    slots, per_sm = held.slots, held.ctas_per_sm
+    slots = held.slots
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        slots, per_sm = min(slots, profile.sm_count), 1
+        slots = min(slots, profile.sm_count)
     end = l2.replay(
         low,
         slots=slots,
         sms=profile.sm_count,
-        per_sm=per_sm,
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         step_s=busy_s * profile.sm_count / steps if steps else 0.0,
         start_s=CTA_START_S,

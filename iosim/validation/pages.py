@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from iosim.report import axes
-from iosim.report.html import plotly_js
+from iosim.report.page import page
 from iosim.units import bytes_text, seconds_text
 from iosim.validation.residuals import REGIMES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
@@ -25,8 +23,6 @@ from iosim.validation.sections import (
     size_text,
 )
 
-_STATIC = Path(axes.__file__).resolve().parent / "static"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 LEAST_SHOWN = {"time": 1e-7}
 LEAST_BYTES = 1000
 """Left edge of the figures: less, and zero, which has no place on a logarithmic axis, is left out of them."""
@@ -65,41 +61,18 @@ def html(comparison: Comparison, *, split: bool = False) -> str:
     said["figure-residuals"] = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
     figures = "".join(_figure(name, said[name]) for name in panels)
     data = {"panels": {k: {"data": d, "layout": lay} for k, (d, lay) in panels.items()}, "tables": {}, "commands": {}}
-    return "\n".join([
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{TITLE}</title>",
-        '<link rel="icon" href="data:,">',
-        f"<style>\n{(_STATIC / 'report.css').read_text(encoding='utf-8')}</style>",
-        "</head>",
-        "<body>",
-        f"<header><h1>{TITLE}</h1>\n<p>{_text(INTRODUCTION)}</p></header>",
+    body = (
         "<main>",
         "<noscript><p>The plots need JavaScript; the tables below need none.</p></noscript>",
         f'<section class="figure"><h2>Figures</h2>{_legend(residuals)}<div class="panels">{figures}</div></section>',
         *(_section(s) for s in sections(comparison, split=split)),
         "</main>",
-        f'<script type="application/json" id="report-data">{_json(data)}</script>',
-        f"<script>{plotly_js()}</script>",
-        f"<script>\n{(_STATIC / 'report.js').read_text(encoding='utf-8')}</script>",
-        "</body>",
-        "</html>",
-        "",
-    ])  # fmt: skip
+    )
+    return page(TITLE, _text(INTRODUCTION), body, data)
 
 
 def _text(text: str) -> str:
     return escape(text.replace("<->", "↔"))
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _figure(name: str, said: str) -> str:
