@@ -25,10 +25,12 @@ from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Direction, Order, Schedule, Scheduler
 from iosim.problem import AttentionProblem
 from iosim.traffic import Traffic
+from iosim.triton_kernel import Config, unit_of
 
 SHORT_S = 30e-6
 """Launches shorter than this are a regime of their own: latency and first loads decide them."""
 
+TYPES = {"bfloat16": "bf16", "float16": "fp16"}
 PUBLISHED_GPUS = {"a100_sxm": ("a100-sxm-80gb", "fa2"), "l40s": ("l40s", "fa2"), "h100_sxm": ("h100-sxm", "fa3"),
                   "h200_sxm": ("h200-sxm", "fa3")}  # fmt: skip
 
@@ -75,10 +77,11 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def as_triton(kernel: Kernel, profile: HardwareProfile) -> Kernel:
-    """Triton's products on Hopper: wgmma where a warpgroup has 64 rows, mma.sync below."""
-    unit = "wgmma" if profile.cc == 90 and kernel.tile.block_q >= step_time.WGMMA_ROWS else "mma.sync"
-    return kernel.with_(options=(*kernel.options, ("matrix_unit", unit)))
+def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """The kernel with the unit that Triton computes its products with."""
+    t = kernel.tile
+    unit = unit_of(Config(t.block_q, t.block_k, t.warps, t.stages), problem, profile)
+    return kernel.with_(options=(*kernel.options, ("matrix_unit", unit.value)))
 
 
 def library_cases() -> Iterator[Case]:
@@ -104,7 +107,7 @@ def library_cases() -> Iterator[Case]:
                 registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024,
             )  # fmt: skip
         kernel = resolve(name, problem, gpu, over)
-        kernel = as_triton(kernel, gpu) if name == "triton_plain" else kernel
+        kernel = as_triton(kernel, problem, gpu) if name == "triton_plain" else kernel
         chain = plan(problem, kernel)
         seconds = tuple(float(x["seconds"]) for x in launches)
         spills = name.startswith("pytorch_flash") or (
@@ -149,6 +152,33 @@ def own_cases() -> Iterator[Case]:
                    chain, count(chain) + capacity.estimate(chain, gpu), (seconds,), fits=not spills)  # fmt: skip
 
 
+def call_cases() -> Iterator[Case]:
+    """Calls timed outside the profiler (h200_iosim_times.csv), forward, numbered as they stand: never fitted on."""
+    gpu = load_profile("h200-sxm")
+    for call, r in enumerate(rows("h200_iosim_times.csv"), 1):
+        name = r["implementation"]
+        if name not in ("flash_fwd", "cudnn", "pytorch_flash", "pytorch_mem_efficient"):
+            continue
+        causal = r["causal"] == "1"
+        problem = AttentionProblem(
+            batch=int(r["batch"]), heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq_q"]),
+            seq_k=int(r["seq_k"]), head_dim=int(r["head_dim"]), dtype=TYPES[r["dtype"]],
+            mask="causal" if causal else "none",
+        )  # fmt: skip
+        if name == "flash_fwd":
+            tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
+            schedule = Schedule(Order.HEAD, heavy_first=True) if causal else Schedule()
+            kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
+                            options=(("matrix_unit", "mma.sync"),))  # fmt: skip
+        else:
+            kernel = resolve(name, problem, gpu)
+        chain = plan(problem, kernel)
+        traffic = count(chain) + capacity.estimate(chain, gpu)
+        shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
+        yield Case(shown, f"call, not profiled{spills}", call, problem, gpu, kernel, chain, traffic,
+                   (float(r["ms"]) / 1e3,), whole=True)  # fmt: skip
+
+
 def triton_cases() -> Iterator[Case]:
     """The tiles of triton_tiles_d64_time.csv, numbered as they stand; inputs are warm in L2, so no HBM bytes."""
     gpu = load_profile("h200-sxm")
@@ -159,7 +189,7 @@ def triton_cases() -> Iterator[Case]:
         tile = Tile(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages")))
         kernel = Kernel("triton", "flash", tile, registers=int(float(r["regs"])),
                         shared_memory_bytes=int(float(r["smem"])))  # fmt: skip
-        kernel, spills = as_triton(kernel, gpu), float(r["spills"]) > 0
+        kernel, spills = as_triton(kernel, problem, gpu), float(r["spills"]) > 0
         chain = plan(problem, kernel)
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", call, problem, gpu, kernel, chain,
                    count(chain), (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
@@ -277,7 +307,7 @@ def main() -> None:
     cases = [*library_cases(), *own_cases(), *triton_cases()]
     if args.fit:
         fit(cases)
-    cases += published_cases()
+    cases += [*call_cases(), *published_cases()]
     print(table(cases))
     print(f"\n{rankings(cases)}")
 

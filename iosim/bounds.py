@@ -28,23 +28,15 @@ class HbmBounds:
 
 def kept_keys(problem: AttentionProblem) -> int:
     """Key rows of one head that some query's mask keeps: a window that starts late needs no earlier keys."""
-    mask = problem.interval_mask
-    if mask.is_full:
-        return problem.n_seq_k
-    first_row = max(0, -(mask.offset + (mask.right or 0)))
-    last_row = problem.seq_q - 1
-    if first_row > last_row:
-        return 0
-    first = 0 if mask.left is None else max(0, first_row + mask.offset - mask.left)
-    end = problem.n_seq_k
-    if mask.right is not None:
-        end = min(end, last_row + mask.offset + mask.right + 1)
-    return max(0, end - first)
+    return problem.pair_mask.kept_keys(problem.seq_q, problem.n_seq_k)
 
 
 def _needed(problem: AttentionProblem, tensor: Tensor) -> int:
     if tensor.role == "input" and tensor.name in ("K", "V"):
         return tensor.bytes // max(1, tensor.rows) * kept_keys(problem)
+    if tensor.role == "input" and tensor.name == "bias" and problem.mask_storage == "implicit":
+        kept = problem.pair_mask.kept_pairs(problem.seq_q, problem.n_seq_k)
+        return tensor.batch * tensor.heads * kept * tensor.element_bytes
     return tensor.bytes
 
 
@@ -62,7 +54,7 @@ def bounds(problem: AttentionProblem, chain: Chain) -> HbmBounds:
 def memory(chain: Chain) -> dict[str, int]:
     """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
     and outputs."""
-    fixed = sum(t.bytes for t in chain.tensors.values() if t.role != "temp")
+    fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role != "temp")
     lifetimes = [(t, chain.users(t.name)) for t in chain.role("temp")]
     live = [
         sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))

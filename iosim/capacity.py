@@ -23,12 +23,8 @@ def shared_capacity_bytes(profile: HardwareProfile) -> int:
 def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:
     """Distinct bytes of a tensor that an access touches, over the whole launch."""
     if access.rows == "k" and access.per is Per.PAIR:
-        v = launch.domain.visited
-        some = v.count > 0
-        if not some.any():
-            return 0
         d = launch.domain
-        rows = min(int(v.end[some].max()) * d.block_k, d.seq_k) - int(v.first[some].min()) * d.block_k
+        rows = int(d.key_rows[d.visitors.count > 0].sum())
         return tensor.bytes // tensor.rows * min(rows, tensor.rows)
     return tensor.bytes
 
@@ -52,6 +48,22 @@ def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile) -> fl
     waves_per_head = tiles_per_head * in_use_heads / slots
     visited_share = float(domain.visited.count.mean()) / max(1, domain.key_blocks_total)
     return max(1.0, waves_per_head * visited_share if launch.outer == "q" else waves_per_head)
+
+
+def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: HardwareProfile) -> float:
+    """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in L2
+    beside what a head moves meanwhile, or where heads run fastest; else once for every round of heads in use."""
+    domain, order = launch.domain, launch.schedule.order
+    sharing = domain.grid_heads / (tensor.batch * tensor.heads)
+    one = tensor.bytes if order is not Order.QUERY else tensor.bytes // (tensor.batch * tensor.heads)
+    others = {a.tensor for a in launch.accesses} - {tensor.name}
+    meanwhile = sum(chain.tensors[name].bytes for name in others) / domain.grid_heads
+    if sharing <= 1 or one + meanwhile <= shared_capacity_bytes(profile):
+        return 1.0
+    slots = residency(launch, profile).slots
+    if order is Order.HEAD:
+        return max(1.0, sharing / min(slots, launch.schedule.section_heads or domain.grid_heads))
+    return max(1.0, sharing / max(1.0, slots * domain.grid_heads / launch.work_tiles))
 
 
 def _between_bytes(chain: Chain, tensor: str, launch: int) -> int | None:
@@ -81,6 +93,8 @@ def estimate(chain: Chain, profile: HardwareProfile) -> Traffic:
             if access.mode is Mode.LOAD:
                 looped = access.per is Per.PAIR and access.rows != "qk"
                 times = factor if looped and launch.outer != "flat" else 1.0
+                if access.rows == "qk":
+                    times = _shared_passes(launch, chain, tensor, profile)
                 fetched = 0 if passed_on and times == 1.0 else round(unique * times)
                 read[access.tensor] = max(read.get(access.tensor, 0), fetched)
             else:

@@ -12,7 +12,8 @@ from typing import NoReturn
 from iosim.errors import InputError
 
 COMMANDS = (
-    "predict", "explain", "trace", "tiles", "report", "formula", "validate", "reproduce", "profiles", "kernels",
+    "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate", "reproduce",
+    "profiles", "kernels", "ring", "decode", "train-memory",
 )  # fmt: skip
 
 MAX_MESSAGE = 1000
@@ -36,7 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     for name in COMMANDS:
-        importlib.import_module(f"iosim.commands.{name}").add_parser(subparsers)
+        importlib.import_module(f"iosim.commands.{name.replace('-', '_')}").add_parser(subparsers)
     return parser
 
 

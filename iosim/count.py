@@ -1,13 +1,14 @@
 """The counting reader: exact bytes between SMs and L2, by launch and tensor.
 
-Vectorised over query blocks: O(seq_q / block_q) for interval masks, never O(seq^2).
+Vectorised over blocks: O(query blocks + key blocks) for interval masks, O(visited pairs of blocks) for lists, never
+O(seq^2).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from iosim.launch import Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
 from iosim.mask import IntArray
 from iosim.traffic import Traffic, TrafficRow
 
@@ -15,52 +16,40 @@ from iosim.traffic import Traffic, TrafficRow
 def _key_rows(domain: Domain, edge: Edge) -> IntArray:
     """Key rows moved by each query block's loop."""
     v, bk = domain.visited, domain.block_k
-    if edge is Edge.WHOLE:
-        return v.count * bk
-    end = v.end_row if edge is Edge.NEEDED else np.minimum(v.end * bk, domain.seq_k)
-    return np.where(v.count > 0, end - v.first * bk, 0)
-
-
-def _query_tiles(domain: Domain, tensor: Tensor, access: Access) -> IntArray:
-    """Bytes of every query block's tile of `tensor`."""
-    n, bq = domain.query_blocks, domain.block_q
-    tiles = np.full(n, tensor.tile_bytes(bq, access.packet_rows), dtype=np.int64)
-    if access.edge is not Edge.WHOLE:
-        tiles[-1] = tensor.tile_bytes(domain.rows - (n - 1) * bq, access.packet_rows)
-    return tiles
+    if edge is Edge.EXACT:
+        return v.total(domain.key_rows)
+    unneeded = v.end * bk - v.end_row if edge is Edge.NEEDED else 0
+    return np.where(v.count > 0, v.count * bk - unneeded, 0)
 
 
 def _query_rows(domain: Domain, edge: Edge) -> IntArray:
-    rows = np.full(domain.query_blocks, domain.block_q, dtype=np.int64)
-    if edge is not Edge.WHOLE:
-        rows[-1] = domain.rows - (domain.query_blocks - 1) * domain.block_q
-    return rows
+    """Query rows moved of every query block."""
+    rows = domain.query_rows
+    return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
+
+
+def _tiles(tensor: Tensor, rows: IntArray, packet_rows: int = 0) -> IntArray:
+    """Bytes of a tile of `tensor` of each number of rows."""
+    return np.asarray(tensor.tile_bytes(rows, packet_rows), dtype=np.int64)  # type: ignore[arg-type]
 
 
 def visited_splits(domain: Domain) -> IntArray:
     """Splits that hold at least one visited key block, per query block."""
-    v, per = domain.visited, domain.key_blocks_per_split
-    return np.where(v.count > 0, (v.end - 1) // per - v.first // per + 1, 0)
-
-
-def _vector_key_bytes(domain: Domain, tensor: Tensor, edge: Edge) -> int:
-    """Bytes of a row vector along the keys, each block's tile in whole sectors, over all visited pairs."""
-    v, last = domain.visited, domain.key_blocks_total - 1
-    whole = int(v.count.sum()) * tensor.tile_bytes(domain.block_k)
-    if edge is Edge.WHOLE:
-        return whole
-    ragged = tensor.tile_bytes(domain.seq_k - last * domain.block_k) - tensor.tile_bytes(domain.block_k)
-    return whole + ragged * int(((v.end == last + 1) & (v.count > 0)).sum())
+    return domain.visited.splits(domain.key_blocks_per_split)
 
 
 def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     """Bytes one (batch, head) of the grid moves for one access."""
     v = domain.visited
-    if access.rows == "qk":
+    if tensor.keys_per_row:
+        return _table_bytes(domain, tensor)
+    if access.rows == "own":
+        total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
+    elif access.rows == "qk":
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
     elif access.rows == "q":
-        tiles = _query_tiles(domain, tensor, access)
+        tiles = _tiles(tensor, _query_rows(domain, access.edge), access.packet_rows)
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)
         elif access.per is Per.SPLIT:
@@ -68,30 +57,44 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         elif access.visited_only:
             tiles = tiles * (v.count > 0)
         total = int(tiles.sum())
-    elif access.per is Per.PAIR:
-        if tensor.is_vector:
-            total = _vector_key_bytes(domain, tensor, access.edge)
-        else:
-            total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes
+    elif access.per is Per.PAIR and not tensor.is_vector:
+        total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes
     else:
-        total = _key_outer_bytes(domain, tensor, access)
+        total = _key_tile_bytes(domain, tensor, access)
     return total * access.times
 
 
-def _key_outer_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
-    """Key tiles moved once per key block: all of them, or the contiguous range that any query visits."""
-    first, end = 0, domain.key_blocks_total
-    if access.visited_only:
-        v = domain.visited
-        some = v.count > 0
-        if not some.any():
-            return 0
-        first, end = int(v.first[some].min()), int(v.end[some].max())
-    full = end - first
-    if access.edge is Edge.WHOLE or end < domain.key_blocks_total:
-        return full * tensor.tile_bytes(domain.block_k)
-    last = domain.seq_k - (end - 1) * domain.block_k
-    return (full - 1) * tensor.tile_bytes(domain.block_k) + tensor.tile_bytes(last)
+def _table_bytes(domain: Domain, tensor: Tensor) -> int:
+    """Sectors of a block table that work tiles read, each once a tile: those of the rows of the key blocks visited."""
+    v, bk, keys = domain.visited, domain.block_k, tensor.keys_per_sector
+    lo, hi = v.first * bk, np.minimum(v.end * bk, domain.seq_k)
+    per, sectors = domain.key_blocks_per_split * bk, 0
+    for split in range(domain.splits):
+        start, end = np.maximum(lo, split * per), np.minimum(hi, (split + 1) * per)
+        sectors += int(np.where(end > start, -(-end // keys) - start // keys, 0).sum())
+    return sectors * SECTOR_BYTES
+
+
+def _times_owned(domain: Domain, access: Access) -> int:
+    """How often a (batch, head) moves rows that no tile cuts."""
+    blocks = int((domain.query_rows > 0).sum())
+    return {
+        Per.QUERY: blocks, Per.KEY: int((domain.key_rows > 0).sum()), Per.PAIR: int(domain.visited.count.sum()),
+        Per.SPLIT: blocks * domain.splits, Per.LAUNCH: 1,
+    }[access.per]  # fmt: skip
+
+
+def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
+    """Key tiles moved whole or to the tensor's end: once a key block, or once a visit."""
+    rows = domain.key_rows
+    if access.edge is Edge.WHOLE:
+        rows = np.where(rows > 0, domain.block_k, 0)
+    tiles = _tiles(tensor, rows)
+    if access.per is Per.PAIR:
+        tiles = tiles * domain.visitors.count
+    elif access.visited_only:
+        tiles = tiles * (domain.visitors.count > 0)
+    return int(tiles.sum())
 
 
 def visited_pairs(launch: Launch) -> int:
@@ -117,7 +120,8 @@ def count_launch(launch: Launch, chain_tensors: Chain) -> Traffic:
     for access in launch.accesses:
         tensor = chain_tensors.tensors[access.tensor]
         key = (access.tensor, access.mode.direction)
-        sums[key] = sums.get(key, 0) + access_bytes(launch.domain, tensor, access) * heads
+        times = 1 if access.per is Per.LAUNCH else heads
+        sums[key] = sums.get(key, 0) + access_bytes(launch.domain, tensor, access) * times
     for overhead in launch.overheads:
         key = (overhead.name, overhead.mode.direction)
         sums[key] = sums.get(key, 0) + overhead_bytes(launch, overhead)

@@ -13,11 +13,14 @@ every sum over blocks is a `clipped_floor_sum`. The last query block stands apar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iosim.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.mask import IntervalMask
+from iosim.sparse.packed import PackedMask
 from iosim.traffic import Traffic, TrafficRow
 
 
@@ -43,9 +46,12 @@ class BlockSums:
     NB: `left` + `right` of the mask is at least 0: a query row keeps a key, unless the sequence's ends cut it off.
     """
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, key_blocks_per_split: int | None = None) -> None:
         self.domain = domain
         mask, pack = domain.mask, domain.pack
+        if not isinstance(mask, IntervalMask):
+            raise TypeError(f"no closed form of a {type(mask).__name__}'s own")
+        self._per_split = key_blocks_per_split
         self.left = None if mask.left is None else mask.offset - mask.left
         """First key kept by query i is i + left (None: the first key)."""
         self.right = None if mask.right is None else mask.offset + mask.right
@@ -166,7 +172,7 @@ class BlockSums:
     def visited_splits(self) -> Sums:
         """Splits of the keys that hold a visited key block."""
         d = self.domain
-        per = ceil_div(self.key_blocks, d.splits)
+        per = ceil_div(self.key_blocks, d.splits) if self._per_split is None else self._per_split
         most = (self.key_blocks - 1) // per
         if self.left is None and self.right is None:
             return self._same(most + 1)
@@ -276,9 +282,26 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor)
 
 
+def _times_owned(sums: BlockSums, access: Access) -> int:
+    """How often a (batch, head) moves rows that no tile cuts."""
+    if access.per is Per.LAUNCH:
+        return 1
+    if access.per is Per.KEY:
+        return sums.key_blocks
+    if access.per is Per.PAIR:
+        return sums.visits.total if sums.visits.each is None else sums.visits.each * sums.query_blocks
+    return sums.query_blocks * (sums.domain.splits if access.per is Per.SPLIT else 1)
+
+
 def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     """Bytes one (batch, head) of the grid moves for one access."""
-    if access.rows == "qk":
+    if tensor.keys_per_row:
+        from iosim.table_sums import TableSums  # builds on this module
+
+        return TableSums(sums.domain).sectors(tensor.keys_per_sector) * SECTOR_BYTES
+    if access.rows == "own":
+        moved = _times_owned(sums, access) * _tile_bytes(tensor, tensor.rows)
+    elif access.rows == "qk":
         moved = _pair_bytes(sums, tensor, access.edge)
     elif access.rows == "q":
         moved = _query_bytes(sums, tensor, access)
@@ -289,33 +312,54 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     return moved * access.times
 
 
-def overhead_bytes(sums: BlockSums, launch: Launch, overhead: Overhead) -> int:
-    """Bytes of an overhead over the whole launch."""
-    heads = launch.domain.batch * launch.domain.heads
+def _sums(domain: Domain) -> list[tuple[int, BlockSums]]:
+    """(how often, sums) of the parts of a domain: one, or each pair of lengths of packed sequences."""
+    mask = domain.mask
+    if isinstance(mask, IntervalMask):
+        return [(1, BlockSums(domain))]
+    if isinstance(mask, PackedMask):
+        per, pack = domain.key_blocks_per_split, domain.pack
+        parts = Counter(zip(mask.masks, mask.seq_q, mask.seq_k, strict=True))
+        return [(n, BlockSums(replace(domain, rows=q * pack, seq_k=k, mask=m), per)) for (m, q, k), n in parts.items()]
+    from iosim.sparse.sums import ListSums
+
+    return [(1, ListSums(domain))]
+
+
+def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, BlockSums]] | None = None) -> int:
+    """Bytes of an overhead over the whole launch. `parts` are the sums of its domain, where they are at hand."""
+    d = launch.domain
+    heads = d.batch * d.heads
     per_head = {
-        "q": sums.query_blocks, "k": sums.key_blocks, "qk": sums.query_blocks * sums.key_blocks,
-        "q,split": sums.query_blocks * launch.domain.splits, "head": 1, "flat": sums.query_blocks,
+        "q": d.query_blocks, "k": d.key_blocks_total, "qk": d.query_blocks * d.key_blocks_total,
+        "q,split": d.query_blocks * d.splits, "head": 1, "flat": d.query_blocks,
     }[launch.outer]  # fmt: skip
     tiles = per_head * heads
     ctas = tiles if launch.persistent_ctas is None else minimum(launch.persistent_ctas, tiles)
     total = overhead.per_cta * ctas + overhead.per_tile * tiles + overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:
-        visits = sums.visits
-        pairs = visits.total if visits.each is None else visits.each * sums.query_blocks
-        total += overhead.per_pair * pairs * heads
+        for n, sums in parts or _sums(d):
+            visits = sums.visits
+            pairs = visits.total if visits.each is None else visits.each * sums.query_blocks
+            total += overhead.per_pair * pairs * heads * n
     return total
 
 
 def _launch_form(launch: Launch, chain: Chain) -> Traffic:
-    sums = BlockSums(launch.domain)
+    parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
     made: dict[tuple[str, str], int] = {}
     for access in launch.accesses:
         key = (access.tensor, access.mode.direction)
-        made[key] = made.get(key, 0) + heads * access_bytes(sums, chain.tensors[access.tensor], access)
+        tensor = chain.tensors[access.tensor]
+        if access.per is Per.LAUNCH:
+            moved = access_bytes(parts[0][1], tensor, access)
+        else:
+            moved = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
+        made[key] = made.get(key, 0) + moved
     for overhead in launch.overheads:
         key = (overhead.name, overhead.mode.direction)
-        made[key] = made.get(key, 0) + overhead_bytes(sums, launch, overhead)
+        made[key] = made.get(key, 0) + overhead_bytes(launch, overhead, parts)
     return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in made.items()))
 
 

@@ -75,6 +75,8 @@ class HardwareProfile:
     l2_ways: int | None = None
     l2_effective_capacity_fraction: float | None = None
     l2_displaced_fraction: float | None = None
+    l2_marking_share: float | None = None
+    l2_side_ends: tuple[int, ...] | None = None
     l2_copies_of_written_lines: int | None = None
     l2_foreign_dirty_bytes: int | None = None
     launch_fetch_bytes: int | None = None

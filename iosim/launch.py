@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from iosim.mask import IntervalMask, KeyBlocks, key_blocks
+from iosim.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES = 32
 
@@ -49,6 +49,8 @@ class Per(StrEnum):
     """Every visited (query block, key block) pair."""
     SPLIT = "q,split"
     """Every (query block, split of its keys)."""
+    LAUNCH = "launch"
+    """Once in the whole launch, by its first work tile, whatever the number of heads."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ class Tensor:
     copies: int = 1
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
+    page_rows: int = 0
+    """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
+    keys_per_row: int = 0
+    """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key blocks
+    are, each sector once by every work tile. 0 for other tensors."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory taken: whole pages where rows lie in pages."""
+        rows = -(-self.rows // self.page_rows) * self.page_rows if self.page_rows else self.rows
+        return self.bytes // max(1, self.rows) * rows
 
     @property
     def elements(self) -> int:
@@ -82,6 +95,11 @@ class Tensor:
         """Bytes moved for one row of a matrix: whole sectors where rows are strided."""
         raw = self.cols * self.element_bytes
         return -(-raw // SECTOR_BYTES) * SECTOR_BYTES if self.strided else raw
+
+    @property
+    def keys_per_sector(self) -> int:
+        """Keys whose entries one sector of a block table holds."""
+        return self.keys_per_row * (SECTOR_BYTES // self.element_bytes)
 
     @property
     def is_vector(self) -> bool:
@@ -107,7 +125,8 @@ class Access:
 
     Args:
         tensor: name of a tensor of the chain.
-        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor.
+        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor. "own": all rows of
+            the vector that belong to the (batch, head), whatever the tile: a slope, a random state.
         per: how often; must cover the axes of `rows`.
         visited_only: happens only where at least one key block is visited (a CTA with nothing to do exits early).
     """
@@ -197,30 +216,58 @@ class Domain:
     seq_k: int
     block_q: int
     block_k: int
-    mask: IntervalMask = field(default_factory=IntervalMask)
+    mask: Mask = field(default_factory=IntervalMask)
     pack: int = 1
     splits: int = 1
 
     @property
+    def query_axis(self) -> Axis:
+        return self.mask.query_axis(self.rows, self.pack)
+
+    @property
+    def key_axis(self) -> Axis:
+        return self.mask.key_axis(self.seq_k)
+
+    @property
     def query_blocks(self) -> int:
-        return -(-self.rows // self.block_q)
+        return self.query_axis.blocks(self.block_q)
 
     @property
     def key_blocks_total(self) -> int:
-        return -(-self.seq_k // self.block_k)
+        return self.key_axis.blocks(self.block_k)
 
     @property
     def key_blocks_per_split(self) -> int:
-        return -(-self.key_blocks_total // self.splits)
+        return -(-self.key_axis.blocks_each(self.block_k) // self.splits)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that lie one after the other in the rows of a (batch, head); 1 but for packed ones."""
+        return len(self.query_axis.lengths)
 
     @property
     def grid_heads(self) -> int:
         return self.batch * self.heads
 
     @cached_property
-    def visited(self) -> KeyBlocks:
+    def query_rows(self) -> IntArray:
+        """True rows of every query block: fewer in a ragged one, 0 where a packed sequence has ended."""
+        return self.query_axis.block_rows(self.block_q)
+
+    @cached_property
+    def key_rows(self) -> IntArray:
+        """True rows of every key block."""
+        return self.key_axis.block_rows(self.block_k)
+
+    @cached_property
+    def visited(self) -> Visited:
         """Visited key blocks per query block."""
-        return key_blocks(self.mask, self.rows, self.seq_k, self.block_q, self.block_k, self.pack)
+        return self.mask.key_blocks(self.rows, self.seq_k, self.block_q, self.block_k, self.pack)
+
+    @cached_property
+    def visitors(self) -> Steps:
+        """The query blocks that visit each key block."""
+        return self.visited.by_key(self.key_blocks_total)
 
 
 @dataclass(frozen=True)

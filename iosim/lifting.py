@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,8 +11,10 @@ from iosim.algorithms import plan
 from iosim.dtypes import DType
 from iosim.dual import Dual, Kind
 from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain
+from iosim.launch import Chain, Domain
+from iosim.mask import IntervalMask, Mask
 from iosim.problem import AttentionProblem
+from iosim.sparse.blocks import BlockMask
 
 
 class _LiftedProblem(AttentionProblem):
@@ -28,6 +30,42 @@ class _LiftedProblem(AttentionProblem):
     @property
     def output_type(self) -> DType:
         return replace(super().output_type, bytes=self.output_bytes)
+
+
+LISTS = "lists"
+"""Companion of a mask's list of blocks: a function from a sum's name (`iosim.sparse.sums`), its value and whether the
+tile is the backward's own to the sum's companion."""
+
+
+class _LiftedBlocks(BlockMask):
+    """A list of blocks whose sums over visited tiles are duals."""
+
+    lift: Callable[[Domain, str, int], int]
+
+
+def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], Any] | None, kind: Kind) -> Mask:
+    """The mask of a lifted problem, its offset and window, or its sums, duals."""
+    mask = problem.pair_mask
+    if isinstance(mask, IntervalMask):
+        if mask.is_full:
+            return mask
+        offset = problem.n_seq_k - problem.seq_q if problem.offset is None else problem.offset
+        return replace(mask, offset=offset, left=problem.window if mask.left is not None else None)
+    if not isinstance(mask, BlockMask) or symbols is None:
+        return mask
+    tiles: list[tuple[int, int]] = []
+
+    def lift(domain: Domain, name: str, value: int) -> int:
+        tile = int.__index__(domain.block_q), int.__index__(domain.block_k)
+        if tile not in tiles:
+            tiles.append(tile)
+        return Dual(value, symbols(name, value, tiles.index(tile) > 0), kind)
+
+    made = object.__new__(_LiftedBlocks)
+    for name, value in vars(mask).items():
+        object.__setattr__(made, name, value)
+    object.__setattr__(made, "lift", lift)
+    return made
 
 
 def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
@@ -54,10 +92,7 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
         put(made, f.name, lift(f.name, value) if type(value) is int else value)
     put(made, "element_bytes", lift("element_bytes", problem.input_type.bytes))
     put(made, "output_bytes", lift("output_bytes", problem.output_type.bytes))
-    mask = problem.interval_mask
-    if not mask.is_full:
-        offset = made.n_seq_k - made.seq_q if made.offset is None else made.offset
-        put(made, "interval_mask", replace(mask, offset=offset, left=made.window if mask.left is not None else None))
+    put(made, "pair_mask", _lifted_mask(made, companions.get(LISTS), kind))
     back = kernel.backward_tile
     return plan(
         made,

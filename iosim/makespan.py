@@ -33,24 +33,18 @@ class Makespan:
 
 
 def steps_per_tile(domain: Domain, outer: str) -> FloatArray:
-    """Steps of each work tile of one (batch, head), in ascending order of blocks."""
-    visited = domain.visited
-    count = visited.count.astype(np.float64)
+    """Steps of each work tile of one (batch, head), in ascending order of blocks, without CTAs that exit early, past
+    the end of a packed sequence."""
+    visited, steps = domain.visited, domain.visited.count
+    there = domain.query_rows > 0
     if outer == "k":
-        ends = np.zeros(domain.key_blocks_total + 1)
-        some = visited.count > 0
-        np.add.at(ends, visited.first[some], 1.0)
-        np.add.at(ends, visited.end[some], -1.0)
-        return np.asarray(np.cumsum(ends)[:-1])
-    if outer == "q,split":
-        starts = np.arange(domain.splits) * domain.key_blocks_per_split
-        first = np.maximum(visited.first[:, None], starts)
-        end = np.minimum(visited.end[:, None], starts + domain.key_blocks_per_split)
-        shared: FloatArray = np.maximum(end - first, 0).astype(np.float64).ravel()
-        return shared
-    if outer == "head":
-        return np.array([count.sum()])
-    return count
+        steps, there = domain.visitors.count, domain.key_rows > 0
+    elif outer == "q,split":
+        steps = visited.by_split(domain.key_blocks_per_split, domain.splits).count
+        there = np.repeat(there, domain.splits)
+    elif outer == "head":
+        return np.array([float(steps.sum())])
+    return steps[there].astype(np.float64)
 
 
 def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], float], tile_cycles: float) -> Makespan:

@@ -1,17 +1,108 @@
-"""Masks as one interval of keys per query row, and what a tiling makes of them.
+"""Masks as one interval of keys per query row, what a tiling makes of them, and what every mask answers.
 
 A query row i keeps the keys j with  i + offset - left <= j <= i + offset + right,  cut to [0, seq_k).
-`None` for `left` or `right` means unbounded. Block-sparse masks are not intervals and do not live here.
+`None` for `left` or `right` means unbounded. Masks that are lists of blocks live in `iosim.sparse.blocks`, sequences of
+different lengths in `iosim.sparse.packed`; readers know them all by the protocols `Mask` and `Visited`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Rows along one axis of a domain, as the lengths of the sequences that lie there one after the other.
+
+    Tiles restart at each sequence. The grid has as many blocks for each as the longest needs; those past a sequence's
+    end hold no rows.
+    """
+
+    lengths: tuple[int, ...]
+
+    def blocks_each(self, block: int) -> int:
+        """Blocks that the grid has for a sequence."""
+        longest = self.lengths[0] if len(self.lengths) == 1 else max(self.lengths)
+        return -(-longest // block)
+
+    def blocks(self, block: int) -> int:
+        """Blocks of the grid."""
+        each = self.blocks_each(block)
+        return each if len(self.lengths) == 1 else len(self.lengths) * each
+
+    def block_rows(self, block: int) -> IntArray:
+        """True rows of every block of the grid; 0 past the end of its sequence."""
+        starts = np.arange(self.blocks_each(block), dtype=np.int64) * block
+        ends = np.array(self.lengths, dtype=np.int64)[:, None]
+        return np.asarray(np.clip(ends - starts, 0, block).reshape(-1), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Loops of work tiles: tile t takes `count[t]` steps; step n has index indices[first[t] + n], or first[t] + n."""
+
+    first: IntArray
+    count: IntArray
+    indices: IntArray | None = None
+
+
+class Visited(Protocol):
+    """The key blocks that each query block visits.
+
+    The arrays have one entry a query block: how many, the first, one past the last, and one past the last key row that
+    its mask keeps, in rows counted block_k a key block. An empty query block has count 0 and first == end.
+    """
+
+    @property
+    def count(self) -> IntArray: ...
+    @property
+    def first(self) -> IntArray: ...
+    @property
+    def end(self) -> IntArray: ...
+    @property
+    def end_row(self) -> IntArray: ...
+    def total(self, values: IntArray) -> IntArray:
+        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+
+    def by_query(self) -> Steps:
+        """The key blocks of each query block, in the order of the walk."""
+
+    def by_key(self, key_blocks: int) -> Steps:
+        """The query blocks that visit each key block."""
+
+    def by_split(self, per: int, splits: int) -> Steps:
+        """The key blocks of each (query block, split of `per` key blocks), splits fastest."""
+
+    def splits(self, per: int) -> IntArray:
+        """Splits of `per` key blocks of which each query block visits one."""
+
+
+class Mask(Protocol):
+    """What readers ask of a mask. `rows` are query tokens x `pack`; row r belongs to query r // pack."""
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        """Whether each pair is kept; the two broadcast against each other."""
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        """Number of (query, key) pairs kept, of one head."""
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        """Keys that some query keeps."""
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        """Whether some query keeps no key."""
+
+    def query_axis(self, rows: int, pack: int) -> Axis: ...
+    def key_axis(self, seq_k: int) -> Axis: ...
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
+        """The visited key blocks: those with a kept pair of a true query row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +129,97 @@ class IntervalMask:
             return np.full_like(row, seq_k)
         return np.clip(row + (self.offset + self.right + 1), 0, seq_k)
 
-    def dense(self, seq_q: int, seq_k: int) -> npt.NDArray[np.bool_]:
-        """Boolean [seq_q, seq_k], True where kept. For tests and the executing reader: O(seq_q x seq_k)."""
-        rows = np.arange(seq_q, dtype=np.int64)
-        keys = np.arange(seq_k, dtype=np.int64)[None, :]
-        kept = (keys >= self.first_key(rows)[:, None]) & (keys < self.end_key(rows, seq_k)[:, None])
-        return np.asarray(kept, dtype=np.bool_)
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        """Whether each pair is kept, by the definition above."""
+        distance = keys - (queries + self.offset)
+        kept = np.ones(distance.shape, dtype=np.bool_)
+        if self.left is not None:
+            kept &= distance >= -self.left
+        if self.right is not None:
+            kept &= distance <= self.right
+        return kept
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
         """Number of (query, key) pairs kept, of one head."""
         rows = np.arange(seq_q, dtype=np.int64)
         return int(np.maximum(self.end_key(rows, seq_k) - self.first_key(rows), 0).sum())
 
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        """Keys that some query keeps: a window that starts late needs no earlier keys."""
+        if self.is_full:
+            return seq_k
+        first_row, last_row = max(0, -(self.offset + (self.right or 0))), seq_q - 1
+        if first_row > last_row:
+            return 0
+        first = 0 if self.left is None else max(0, first_row + self.offset - self.left)
+        end = seq_k if self.right is None else min(seq_k, last_row + self.offset + self.right + 1)
+        return max(0, end - first)
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        """Whether the first or the last query, and so any, keeps no key."""
+        before = self.right is not None and self.offset + self.right < 0
+        beyond = self.left is not None and seq_q - 1 + self.offset - self.left >= seq_k
+        return before or beyond
+
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis((rows,))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return Axis((seq_k,))
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
+        """As the function of this name."""
+        return key_blocks(self, rows, seq_k, block_q, block_k, pack)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyBlocks:
-    """The key blocks that each query block visits: [first, end) per query block, and the last key row needed.
+    """`Visited` where each query block visits an interval of key blocks, [first, end).
 
-    Arrays have one entry per query block. A block is visited when at least one pair of a true query row in it is
-    kept; an empty query block has first == end.
+    Neither end falls from one query block to the next. `base` is the first key block of the query block's sequence,
+    where there are several.
     """
 
     first: IntArray
     end: IntArray
     end_row: IntArray
-    """One past the last key kept by any true row of the query block."""
+    base: IntArray | None = None
 
     @property
     def count(self) -> IntArray:
         return self.end - self.first
 
+    def total(self, values: IntArray) -> IntArray:
+        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+        upto = np.concatenate([[0], np.cumsum(values)])
+        return np.asarray(upto[self.end] - upto[self.first], dtype=np.int64)
 
-def key_blocks(
-    mask: IntervalMask, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1
-) -> KeyBlocks:
+    def by_query(self) -> Steps:
+        return Steps(self.first, self.count)
+
+    def by_key(self, key_blocks: int) -> Steps:
+        """The query blocks that visit each key block: neighbours."""
+        change = np.zeros(key_blocks + 1, dtype=np.int64)
+        some = self.count > 0
+        np.add.at(change, self.first[some], 1)
+        np.add.at(change, self.end[some], -1)
+        count = np.cumsum(change)[:-1]
+        first = np.searchsorted(self.end, np.arange(key_blocks), side="right")
+        return Steps(np.where(count > 0, first, 0), count)
+
+    def by_split(self, per: int, splits: int) -> Steps:
+        start = np.arange(splits, dtype=np.int64) * per
+        start = start[None, :] + (0 if self.base is None else self.base[:, None])
+        first = np.maximum(self.first[:, None], start)
+        end = np.minimum(self.end[:, None], start + per)
+        return Steps(first.reshape(-1), np.maximum(end - first, 0).reshape(-1))
+
+    def splits(self, per: int) -> IntArray:
+        base = 0 if self.base is None else self.base
+        return np.where(self.count > 0, (self.end - 1 - base) // per - (self.first - base) // per + 1, 0)
+
+
+def key_blocks(mask: IntervalMask, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
     """The visited key blocks of every query block. O(rows / block_q) time and memory.
 
     With `pack` query heads in the rows of a tile, row r belongs to query r // pack.
@@ -85,3 +233,8 @@ def key_blocks(
     empty = first_key >= end_key
     first = np.where(empty, end, first)
     return KeyBlocks(first=first, end=end, end_row=np.where(empty, first * block_k, end_key))
+
+
+def dense(mask: Mask, seq_q: int, seq_k: int) -> npt.NDArray[Any]:
+    """Boolean [seq_q, seq_k], True where kept: O(seq_q x seq_k)."""
+    return mask.keeps(np.arange(seq_q, dtype=np.int64)[:, None], np.arange(seq_k, dtype=np.int64)[None, :])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from iosim.algorithms.registry import reading
 from iosim.bounds import HbmBounds
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
@@ -44,6 +45,11 @@ class Prediction:
         return int(self.traffic.total(level, direction))
 
     @property
+    def flops(self) -> int:
+        """Operations of the matrix products over kept pairs, as the kernel reads the problem."""
+        return reading(self.problem, self.kernel).matmul_flops()
+
+    @property
     def hbm_known(self) -> bool:
         return self.method != "bounds"
 
@@ -69,8 +75,8 @@ class Prediction:
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),
-            "flops": self.problem.matmul_flops(),
-            "exps": self.problem.exp_count(),
+            "flops": self.flops,
+            "exps": reading(self.problem, self.kernel).exp_count(),
             "time_s": self.time.total_s,
             "bound_by": self.time.bound_by,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
@@ -89,7 +95,7 @@ class Prediction:
         seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q} x {p.seq_k}"
         lines = [
             f"{k.name} on {self.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {seq} tokens, head_dim {width}, "
-            f"{p.dtype}, mask {p.mask}, {p.passes}",
+            f"{p.dtype}, mask {p.mask_text}, {p.passes}",
             f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
             f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
             "",
@@ -107,7 +113,7 @@ class Prediction:
         lines += ["", *self._tensor_lines(), ""]
         lines.append(
             f"  time {seconds_text(self.time.total_s)}, bound by {self.time.bound_by} (specification's ceilings: "
-            f"{seconds_text(self.time_specification.total_s)}); {p.matmul_flops() / 1e9:,.1f} GFLOP; memory "
+            f"{seconds_text(self.time_specification.total_s)}); {self.flops / 1e9:,.1f} GFLOP; memory "
             f"{bytes_text(self.memory_bytes['peak'])}, of it workspace {bytes_text(self.memory_bytes['workspace'])}"
         )
         lines += [f"  note: {n}" for n in (*self.notes, *self.time.missing)]

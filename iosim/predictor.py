@@ -80,15 +80,18 @@ def predict(
         time_specification=chain_time(problem, chain, traffic, gpu, measured=False, kernel=chosen),
         memory_bytes=memory(chain),
         replay=played,
-        notes=tuple(dict.fromkeys((*chosen.notes, *said, *notes))),
+        notes=tuple(dict.fromkeys((*chosen.notes, *chain.notes, *said, *notes))),
     )
+
+
+def tile_accesses(chain: Chain) -> int:
+    """Tile accesses of a chain's loops: what a replay would play, about."""
+    return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
 
 
 def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
     """Replay, unless it would play more than `QUICK_ACCESSES` tile accesses; else the capacity rule, and why."""
-    accesses = sum(
-        visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches
-    )
+    accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES or l2_start != "cold":
         return "replay", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; --method replay does it, at "

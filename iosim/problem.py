@@ -9,15 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from iosim.dtypes import INPUT_DTYPES, DType, dtype
 from iosim.errors import InputError
-from iosim.mask import IntervalMask
+from iosim.mask import IntervalMask, Mask
+from iosim.sparse import words
 
-MASKS = ("none", "causal", "window")
+if TYPE_CHECKING:
+    from iosim.sparse.blocks import BlockMask
+
+MASKS = (*words.INTERVALS, *words.LISTS)
 PASSES = ("fwd", "bwd", "fwd+bwd")
 LAYOUTS = ("bhsd", "bshd")
+BIASES = ("none", "full", "alibi")
+BIAS_SHARED = ("none", "heads", "batch", "both")
+MASK_STORAGES = ("implicit", "bool", "additive")
+ADDED = {"bias": "none", "bias_shared": None, "bias_dtype": None, "bias_grad": False, "key_padding": False,
+         "mask_storage": "implicit", "latent_kv": False, "page_size": None}  # fmt: skip
+"""What may be added to the scores or stored beside them, and how the cache lies, with the defaults: a problem's
+dictionary names the others."""
+BIAS_DTYPES = ("fp32", "fp16", "bf16")
 MAX_SIZE = 1 << 31
 MAX_TOKENS = 1 << 24
 """Sequences up to here are counted block by block in fractions of a second."""
@@ -57,13 +69,35 @@ class AttentionProblem:
         dtype: of the inputs; fp32, tf32, fp16, bf16 or fp8.
         accumulate: type of the running sums, fp32 by default.
         output: type of O and of the gradients; that of the inputs by default, bf16 for fp8.
-        mask: "none", "causal" or "window".
-        window: keys kept before the diagonal, for "window": 0 <= i + offset - j <= window.
+        mask: "none", "causal" or "window" (intervals of keys); "butterfly", "strided", "window+global" (kept blocks,
+            see `iosim.sparse.patterns`) or "blocks" (kept blocks of your own).
+        window: keys kept before the diagonal, for "window": 0 <= i + offset - j <= window; to either side, for
+            "window+global": |i - j| <= window.
+        mask_block: sides of a mask's block, one number or (queries, keys); 128 where the mask does not say.
+        mask_stride: in blocks: strided's stride (square root of the blocks by default), butterfly's largest.
+        global_tokens: first tokens that see all and are seen by all, for "window+global"; one block by default.
+        mask_file, mask_blocks: the blocks of "blocks": a file (`iosim.sparse.files`) or a `BlockMask`.
+        seq_lens, seq_lens_k: tokens of each of several sequences, packed one after the other (FlashAttention's
+            cu_seqlens); seq_q and seq_k are their sums and batch is 1. A causal diagonal ends in each sequence's corner.
         offset: key index that faces query 0 on the diagonal; by default the last query faces the last key,
             seq_k - seq_q (FlashAttention's convention since 2.1).
         dropout: probability in [0, 1).
+        bias: added to the scaled scores. "full": a tensor [batch, heads, seq_q, seq_k] that is read; "alibi": minus a
+            slope a head times |i + offset - j| (arXiv 2108.12409), of which only the fp32 slopes are stored.
+        bias_shared: which axes of the bias have size 1: "none", "heads", "batch" or "both". By default "none", and
+            for the slopes "batch".
+        bias_dtype: of a full bias and of an additive mask: fp32, fp16 or bf16; that of the inputs by default (fp32
+            for tf32, the output's for fp8).
+        bias_grad: the backward makes dBias, of the bias's shape and type.
+        key_padding: a mask of one byte a key, [batch, seq_k], besides `mask`.
+        mask_storage: how a mask reaches the kernel. "implicit": by its indices, so that tiles it drops are not visited;
+            "bool" or "additive": as a tensor [1, 1, seq_q, seq_k] of bytes or of `bias_dtype`; all tiles are visited.
         passes: "fwd", "bwd" or "fwd+bwd".
         layout: "bhsd" (PyTorch) or "bshd" (FlashAttention).
+        latent_kv: V is the first head_dim_v columns of K, one latent cache (multi-head latent attention in its
+            absorbed form, arXiv 2405.04434, section 2.1).
+        page_size: tokens of a page of the key/value cache, found through a block table; None where the keys of a
+            sequence lie in one piece.
 
     Raises:
         InputError: a value out of range, or two values that contradict each other.
@@ -85,12 +119,29 @@ class AttentionProblem:
     dropout: float = 0.0
     passes: str = "fwd"
     layout: str = "bhsd"
-    interval_mask: IntervalMask = field(init=False, repr=False, compare=False)
+    latent_kv: bool = False
+    page_size: int | None = None
+    bias: str = "none"
+    bias_shared: str | None = None
+    bias_dtype: str | None = None
+    bias_grad: bool = False
+    key_padding: bool = False
+    mask_storage: str = "implicit"
+    mask_block: int | tuple[int, int] | None = None
+    mask_stride: int | None = None
+    global_tokens: int | None = None
+    mask_file: str | None = None
+    mask_blocks: BlockMask | None = None
+    seq_lens: tuple[int, ...] | None = None
+    seq_lens_k: tuple[int, ...] | None = None
+    pair_mask: Mask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         for name in ("batch", "heads", "seq_q", "head_dim"):
             put(self, name, _size(name, getattr(self, name)))
+        for name, value in words.check_lengths(self, MAX_TOKENS).items():
+            put(self, name, value)
         put(self, "kv_heads", self.heads if self.kv_heads is None else _size("kv_heads", self.kv_heads))
         put(self, "seq_k", self.seq_q if self.seq_k is None else _size("seq_k", self.seq_k))
         put(self, "head_dim_v", self.head_dim if self.head_dim_v is None else _size("head_dim_v", self.head_dim_v))
@@ -112,6 +163,8 @@ class AttentionProblem:
         put(self, "dropout", float(self.dropout))
         _choice("pass", self.passes, PASSES)
         _choice("layout", self.layout, LAYOUTS)
+        self._check_cache()
+        self._check_bias()
         largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.n_seq_k * max(self.head_dim, self.d_v))
         if largest > MAX_TENSOR_ELEMENTS:
             raise InputError(f"batch x heads x tokens x head_dim {largest} is out of range; accepted: up to "
@@ -122,21 +175,73 @@ class AttentionProblem:
 
     def _check_mask(self) -> None:
         _choice("mask", self.mask, MASKS)
-        if self.mask == "window":
-            object.__setattr__(self, "window", _whole("window", self.window, 0, MAX_SIZE))
+        put = object.__setattr__
+        if self.mask in ("window", "window+global"):
+            put(self, "window", _whole("window", self.window, 0, MAX_SIZE))
         elif self.window is not None:
-            raise InputError(f"window {self.window} contradicts mask '{self.mask}'; a window goes with mask 'window'")
+            raise InputError(f"window {self.window} contradicts mask '{self.mask}'; a window goes with mask 'window' or "
+                             "'window+global'")  # fmt: skip
         if self.offset is not None:
-            object.__setattr__(self, "offset", _whole("offset", self.offset, -MAX_SIZE, MAX_SIZE))
-            if self.mask == "none":
-                raise InputError(f"offset {self.offset} contradicts mask 'none'; it shifts a causal or window diagonal")
-        offset = self.n_seq_k - self.seq_q if self.offset is None else self.offset
-        made = {
-            "none": IntervalMask(),
-            "causal": IntervalMask(None, 0, offset),
-            "window": IntervalMask(self.window, 0, offset),
-        }[self.mask]
-        object.__setattr__(self, "interval_mask", made)
+            put(self, "offset", _whole("offset", self.offset, -MAX_SIZE, MAX_SIZE))
+            if self.mask not in ("causal", "window"):
+                raise InputError(f"offset {self.offset} contradicts mask '{self.mask}'; it shifts a causal or window "
+                                 "diagonal")  # fmt: skip
+        for name, value in words.check_words(self, MAX_TOKENS).items():
+            put(self, name, value)
+        put(self, "pair_mask", words.make_mask(self))
+
+    def _check_cache(self) -> None:
+        if not isinstance(self.latent_kv, bool):
+            raise InputError(f"latent_kv {self.latent_kv!r} is no truth value; accepted: True, False")
+        if self.latent_kv and self.d_v > self.head_dim:
+            raise InputError(f"head_dim_v {self.d_v} contradicts latent_kv: V is part of K's columns; accepted: 1 to "
+                             f"{self.head_dim} (head_dim)")  # fmt: skip
+        if self.page_size is not None:
+            object.__setattr__(self, "page_size", _whole("page_size", self.page_size, 1, MAX_TOKENS))
+        for name, given in (("latent_kv", self.latent_kv), ("page_size", self.page_size)):
+            if given and self.passes != "fwd":
+                raise InputError(f"{name} {given} contradicts pass '{self.passes}': a cache serves inference; accepted "
+                                 "with it: fwd")  # fmt: skip
+
+    def _check_bias(self) -> None:
+        _choice("bias", self.bias, BIASES)
+        _choice("mask_storage", self.mask_storage, MASK_STORAGES)
+        for name in ("bias_grad", "key_padding"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} {getattr(self, name)!r} is no truth value; accepted: True, False")
+        if self.bias_shared is not None:
+            _choice("bias_shared", self.bias_shared, ("none", "batch") if self.bias == "alibi" else BIAS_SHARED)
+            if self.bias == "none":
+                raise InputError(f"bias_shared '{self.bias_shared}' contradicts bias 'none'; accepted with it: bias "
+                                 "full or alibi")  # fmt: skip
+        if self.bias_grad and self.bias != "full":
+            raise InputError(f"bias_grad contradicts bias '{self.bias}'; accepted with it: bias full")
+        if self.mask_storage != "implicit" and self.mask == "none":
+            raise InputError(f"mask_storage '{self.mask_storage}' contradicts mask 'none'; accepted: implicit")
+        if self.bias_dtype is None:
+            return
+        object.__setattr__(self, "bias_dtype", dtype(self.bias_dtype).name)
+        _choice("bias_dtype", self.bias_dtype, BIAS_DTYPES)
+        if self.bias != "full" and self.mask_storage != "additive":
+            raise InputError(f"bias_dtype '{self.bias_dtype}' has nothing to be the type of; accepted with it: bias "
+                             "full or mask_storage additive")  # fmt: skip
+
+    @property
+    def interval_mask(self) -> IntervalMask:
+        """The mask, where it is one interval of keys a query row.
+
+        Raises:
+            InputError: it is not.
+        """
+        if not isinstance(self.pair_mask, IntervalMask):
+            what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
+            raise InputError(f"{what} is not possible here; accepted: mask none, causal or window, of one length a batch")
+        return self.pair_mask
+
+    @property
+    def mask_text(self) -> str:
+        """The mask in words, with what a list of blocks or packed sequences amount to."""
+        return words.mask_text(self)
 
     # The three below are what `kv_heads`, `seq_k` and `head_dim_v` hold once defaults are in, with the type said.
     @property
@@ -168,6 +273,45 @@ class AttentionProblem:
         return dtype(str(self.output))
 
     @property
+    def bias_type(self) -> DType:
+        """Type of a full bias and of an additive mask."""
+        if self.bias_dtype is not None:
+            return dtype(self.bias_dtype)
+        return self.output_type if self.dtype == "fp8" else self.input_type
+
+    @property
+    def terms(self) -> dict[str, str]:
+        """What the problem asks for besides Q, K, V and dropout: name -> the option that asks for it."""
+        asked = {
+            "bias": ("--bias full", self.bias == "full"),
+            "alibi": ("--bias alibi", self.bias == "alibi"),
+            "bias_grad": ("--bias-grad", self.bias_grad and self.backward),
+            "key_padding": ("--key-padding", self.key_padding),
+            "mask_tensor": (f"--mask-storage {self.mask_storage}", self.mask_storage != "implicit"),
+            "latent_kv": ("--latent-kv", self.latent_kv),
+            "page_size": (f"--page-size {self.page_size}", self.page_size is not None),
+            "block_lists": (f"--mask {self.mask}", self.mask in words.LISTS),
+            "seq_lens": ("--seq-lens", self.seq_lens is not None),
+        }
+        return {name: option for name, (option, there) in asked.items() if there}
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether a tile may hold the rows of several heads: not where each head, or token, has a bias or mask row."""
+        return self.bias == "none" and self.mask_storage == "implicit"
+
+    @property
+    def bias_heads(self) -> int:
+        """Heads that the bias tells apart: the query heads, or 1 where all share it."""
+        return 1 if self.bias_shared in ("heads", "both") else self.heads
+
+    @property
+    def bias_batch(self) -> int:
+        """Sequences that the bias tells apart."""
+        shared = self.bias_shared or ("batch" if self.bias == "alibi" else "none")
+        return 1 if shared in ("batch", "both") else self.batch
+
+    @property
     def accumulate_type(self) -> DType:
         return dtype(self.accumulate)
 
@@ -189,13 +333,13 @@ class AttentionProblem:
         Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
         (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v).
         """
-        pairs = self.batch * self.heads * self.interval_mask.kept_pairs(self.seq_q, self.n_seq_k)
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.n_seq_k)
         d, dv = self.head_dim, self.d_v
         return pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
 
     def exp_count(self) -> int:
         """Exponentials over kept pairs: one a pair forward, one more when backward recomputes the scores."""
-        pairs = self.batch * self.heads * self.interval_mask.kept_pairs(self.seq_q, self.n_seq_k)
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.n_seq_k)
         return pairs * (self.forward + self.backward)
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,8 +348,10 @@ class AttentionProblem:
             "batch": self.batch, "heads": self.heads, "kv_heads": self.kv_heads, "seq_q": self.seq_q,
             "seq_k": self.seq_k, "head_dim": self.head_dim, "head_dim_v": self.head_dim_v, "dtype": self.dtype,
             "accumulate": self.accumulate, "output": self.output, "mask": self.mask, "window": self.window,
-            "offset": self.interval_mask.offset if self.mask != "none" else None, "dropout": self.dropout,
+            "offset": words.said_offset(self), "dropout": self.dropout,
             "pass": self.passes, "layout": self.layout,
+            **{n: value for n, default in ADDED.items() if (value := getattr(self, n)) != default},
+            **words.to_dict(self),
         }  # fmt: skip
 
     @classmethod

@@ -30,7 +30,7 @@ ACHIEVED_SHARE = 0.8
 """Part of the specified tensor rate that large products reach where no measurement says: A100 0.87, H100 0.80,
 H200 0.78, B200 0.78 (the profiles' achieved rates)."""
 
-FP32_OPERATIONS_PER_SCORE = 4.2
+FP32_OPERATIONS_PER_SCORE = 4.3
 """fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
 BACKWARD_OPERATIONS_PER_SCORE = 3.0
@@ -38,7 +38,7 @@ BACKWARD_OPERATIONS_PER_SCORE = 3.0
 UNHIDDEN_SPECIALISED = 0.18
 """Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
 on cudnn."""
-LOAD_CYCLES = 470.0
+LOAD_CYCLES = 460.0
 """An exposed load from L2 into shared memory with its barrier, in SM cycles: fitted on kernels that do not load ahead;
 L2 latency alone is 205 to 400 cycles (gpu-benches, A100)."""
 UNHIDDEN_FRAGMENTS = 0.27
@@ -59,7 +59,7 @@ STAGED_LOADS_PER_PRODUCT = 2
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
-SYNC_CYCLES = 360.0
+SYNC_CYCLES = 350.0
 """Barriers and pipeline turns of a step whose loads run ahead, in SM cycles. Fitted."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
@@ -75,13 +75,17 @@ class MatrixUnit(StrEnum):
     WGMMA = "wgmma"
     SPECIALISED = "wgmma-specialised"
     """wgmma with warps of their own for loads, and products running beside the other warpgroup's softmax."""
+    PINGPONG = "wgmma-pingpong"
+    """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
+    next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
 
 
 def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
     """The unit a launch computes with.
 
     A kernel's option `matrix_unit` (a value of MatrixUnit) decides on cc 9.0 and later. Without it persistent kernels
-    of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync.
+    of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
+    backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
 
     Raises:
         InputError: the kernel's option is not a MatrixUnit.
@@ -93,9 +97,10 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
     stated = kernel.option("matrix_unit") if kernel is not None else None
     if stated is not None:
         try:
-            return MatrixUnit(stated)
+            unit = MatrixUnit(stated)
         except ValueError:
             raise InputError(f"matrix unit '{stated}' is not known; accepted: {', '.join(MatrixUnit)}") from None
+        return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer == "k" else unit
     groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
     specialised = groups > 2 or (groups > 1 and launch.persistent_ctas is not None)
     return MatrixUnit.SPECIALISED if specialised else MatrixUnit.MMA_SYNC
@@ -115,8 +120,8 @@ class SmRates:
 
 @dataclass(frozen=True)
 class StepCost:
-    """SM cycles that one CTA's step takes of each unit, `streams` warpgroups' worth of warps in the CTA, and the
-    `exposed` cycles in which it waits. A unit whose rate is unknown costs 0."""
+    """SM cycles that one CTA's step takes of each unit, `streams` warpgroups' worth of computing warps in the CTA, and
+    the `exposed` cycles in which it waits. A unit whose rate is unknown costs 0."""
 
     tensor: float
     softmax: float
@@ -148,7 +153,7 @@ def row_padding(block_q: int, warps: int, unit: MatrixUnit) -> float:
     rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
     if unit is MatrixUnit.FP32:
         return 1.0
-    if unit is MatrixUnit.SPECIALISED:
+    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         rows = WGMMA_ROWS
     elif unit is MatrixUnit.WGMMA:
         rows = WGMMA_ROWS * max(1, warps // WARPS_PER_GROUP)
@@ -183,17 +188,24 @@ def step_cost(
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
         exposed=_exposed(launch, unit, rereads, cc),
-        streams=warps / WARPS_PER_GROUP,
+        streams=computing_groups(warps, unit),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
     )
+
+
+def computing_groups(warps: int, unit: MatrixUnit) -> float:
+    """Warpgroups' worth of warps that compute: all but the loading one in a ping-pong kernel."""
+    groups = warps / WARPS_PER_GROUP
+    return max(1.0, groups - 1) if unit is MatrixUnit.PINGPONG else groups
 
 
 def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
     """Shared-memory bytes of a step: operands as the instructions fetch them.
 
     mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
-    shared memory as well, and the loads' writes are counted. Where warps divide the tile both ways, 32 x 32 to a warp,
+    shared memory as well, and the loads' writes are counted. FlashAttention-3 in fp8 reads V once more and writes it
+    transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both ways, 32 x 32 to a warp,
     and on the fp32 units, both operands come from shared memory; there P goes through it where Q is fetched again.
     """
     d = launch.domain
@@ -207,9 +219,10 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     if _rereads(launch):
         p_bytes = 3 * element_bytes
         return scores * (column_bytes * 2 / WARP_TILE + p_bytes) + filled
-    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED):
+    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         groups = scores / d.block_k / WGMMA_ROWS
-        return groups * filled + d.block_q * column_bytes / 2 + filled
+        transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
+        return groups * filled + d.block_q * column_bytes / 2 + filled + transposed
     return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + d.block_q * column_bytes / 2
 
 
@@ -217,7 +230,7 @@ def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int) -> float:
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
         return LOAD_CYCLES * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
-    if unit is MatrixUnit.SPECIALISED:
+    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         return 0.0
     waits = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
     if waits:
@@ -230,8 +243,9 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
 
     Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
     goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
-    the first pays its whole path and the waiting, each further one the busiest unit's part. With mma.sync the
-    fragments' shared memory is such a unit. Throughput of each unit and of the L2 is a floor.
+    the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
+    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With mma.sync the fragments' shared
+    memory is such a unit. Throughput of each unit and of the L2 is a floor.
     """
     longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
     if cost.unit is MatrixUnit.SPECIALISED:

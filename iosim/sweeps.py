@@ -20,7 +20,7 @@ from iosim.errors import InputError
 from iosim.formula import closed_form
 from iosim.kernel import MAX_BLOCK, Kernel, Tile
 from iosim.lifting import lifted_chain
-from iosim.mask import IntArray
+from iosim.mask import IntArray, IntervalMask
 from iosim.problem import MAX_SIZE, MAX_TOKENS, AttentionProblem
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -57,6 +57,9 @@ def _checked(name: str, value: Any) -> IntArray:
 
 
 def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]) -> dict[str, IntArray]:
+    if not isinstance(problem.pair_mask, IntervalMask):
+        raise InputError(f"mask '{problem.mask}'{'' if problem.seq_lens is None else ' with seq_lens'} cannot be swept; "
+                         "accepted: mask none, causal or window of one length a batch")  # fmt: skip
     known = SIZES + BLOCKS
     for name in values:
         if name not in known:

@@ -22,8 +22,9 @@ from iosim.dual import Compare, lifted
 from iosim.errors import InputError
 from iosim.formula import closed_form
 from iosim.kernel import Kernel
-from iosim.lifting import lifted_chain
+from iosim.lifting import LISTS, lifted_chain
 from iosim.problem import AttentionProblem
+from iosim.sparse.sums import NAMES as SUMS
 from iosim.traffic import Traffic
 
 
@@ -151,6 +152,8 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "splits": ("S", "parts that the keys are split into"),
     "element_bytes": ("e", "bytes of an input element"),
     "output_bytes": ("e_o", "bytes of an output element"),
+    **SUMS,
+    **{f"backward_{n}": (s.replace("Z", "Y"), f"{t}, in the backward's tiles") for n, (s, t) in SUMS.items()},
 }
 """Name -> (symbol, meaning)."""
 
@@ -163,7 +166,8 @@ def symbol(name: str) -> sp.Symbol:
     """
     if name not in SYMBOLS:
         raise InputError(f"'{name}' is no size of a formula; accepted: {', '.join(SYMBOLS)}")
-    assumed = {"window": {"nonnegative": True}, "offset": {}}.get(name, {"positive": True})
+    none = name.removeprefix("backward_") in SUMS
+    assumed = {"window": {"nonnegative": True}, "offset": {}}.get(name, {"nonnegative" if none else "positive": True})
     return sp.Symbol(SYMBOLS[name][0], integer=True, **assumed)
 
 
@@ -211,6 +215,13 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("backward_block_k", kernel.backward_tile.block_k)
     if kernel.splits > 1:
         use("splits", kernel.splits)
+
+    def of_list(name: str, value: int, backward: bool) -> Any:
+        name = f"backward_{name}" if backward else name
+        values[name] = value
+        return symbol(name)
+
+    made[LISTS] = of_list
     return made, values
 
 
@@ -275,6 +286,8 @@ def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Fo
     Args:
         tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
     """
+    if problem.seq_lens is not None:
+        raise InputError("seq_lens: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
     companions, values = _companions(problem, kernel, tie)
     made = closed_form(lifted_chain(problem, kernel, companions, kind))

@@ -1,8 +1,8 @@
 """Time of a chain of launches on a GPU: what each resource needs, and how long the launch takes.
 
-An attention loop takes the time of its steps (`iosim.step_time`) in the schedule of its CTAs (`iosim.makespan`), or
-that of its HBM bytes, whichever is longer. Other launches take the longest of their resources. A launch has a fixed
-latency, and launches of a chain run one after the other. Measured errors, constants and what they leave unexplained:
+An attention loop takes the time of its steps (`iosim.step_time`) in the schedule of its CTAs (`iosim.makespan`), beside
+that of its HBM bytes (`beside`). Other launches take the longest of their resources. A launch has a fixed latency, and
+launches of a chain run one after the other. Measured errors, constants and what they leave unexplained:
 docs/timing.md. NB: times of the host, between calls, are no part of it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch
+from iosim.launch import Chain, Launch, Mode, Per
 from iosim.makespan import makespan
 from iosim.problem import AttentionProblem
 from iosim.residency import Residency, residency
@@ -34,9 +34,16 @@ LAUNCH_LATENCY_S = 3.9e-6
 """Seconds of a launch that has next to nothing to do: cudnn's combine of 32 CTAs and 0.5 MB takes 3.97 us
 (kernels/measurements/h200_library_kernels.csv, call 123)."""
 
-TILE_CYCLES = 4200.0
+TILE_CYCLES = 4000.0
 """SM cycles of a work tile besides its steps: first loads, last rescaling, O through shared memory to L2. Fitted
 on the odd-numbered calls, as iosim.step_time's."""
+PINGPONG_TILE_CYCLES = 1000.0
+"""The same of a ping-pong kernel, whose loading warps fetch the next tile's Q and first keys during the last steps.
+Fitted on half of the published points, as OVERLAP_NORM."""
+OVERLAP_NORM = 2.4
+"""Computing and streaming of a launch overlap in time t with t^n = a^n + b^n: 1 is one after the other, infinity the
+longer alone. Fitted on FlashAttention-3's published forward speeds at 512, 2k and 8k tokens
+(`python benchmarks/utilisation_error.py --fit`)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,18 @@ def executed_pairs(launch: Launch) -> int:
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
 
 
+def beside(*seconds: float) -> float:
+    """Seconds of work of several kinds that overlap in part: their OVERLAP_NORM-norm.
+
+    CTAs of a round start together, so their first loads come in a burst and the units wait; the burst spreads as tiles
+    grow longer. With one kind of work far longer than the others, the rest is hidden.
+    """
+    longest = max(seconds, default=0.0)
+    if longest <= 0.0:
+        return 0.0
+    return float(longest * sum((s / longest) ** OVERLAP_NORM for s in seconds) ** (1 / OVERLAP_NORM))
+
+
 class _Rates:
     """Ceilings of a profile; what is unknown is remembered, not guessed."""
 
@@ -132,11 +151,18 @@ class _Rates:
                 return p.fp32_flops_per_s
             return self._absent(f"tensor_flops_per_s.{dtype}")
         limits = [rate]
-        if self.measured:
+        if self.measured and unit is not MatrixUnit.PINGPONG:
             limits.append(self._achieved(dtype, rate))
         if unit is MatrixUnit.MMA_SYNC and p.cc in MMA_SYNC_SHARE:
             limits.append(MMA_SYNC_SHARE[p.cc] * rate)
         return min(limits)
+
+    def power_limit(self, dtype: str) -> float | None:
+        """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
+        holds inside a step. None where specifications are asked for."""
+        if not self.measured or dtype not in self.profile.tensor_flops_achieved_per_s:
+            return None
+        return self.profile.tensor_flops(dtype, measured=True)
 
     def _achieved(self, dtype: str, rate: float) -> float:
         try:
@@ -209,6 +235,10 @@ def chain_time(
             loop, waves = _loop_seconds(launch, unit, sm, held, l2_bytes, problem, profile)
             total = loop.pop("total")
             seconds |= loop
+            if unit is MatrixUnit.PINGPONG:
+                total = _pingpong_seconds(total, launch, traffic, rates, kernel, problem.dtype)
+            if reuses_keys(launch):
+                total = beside(total, seconds.get("hbm", 0.0))
         else:
             seconds |= _flat_seconds(launch, unit, rates, held, l2_bytes, problem)
             total, waves = 0.0, held.waves
@@ -226,10 +256,34 @@ def _loop_seconds(
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     cost = step_cost(launch, unit, sm, l2_bytes / max(1, steps), problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(held.ctas_per_sm, -(-held.slots // profile.sm_count)))
-    span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), TILE_CYCLES)
+    tile_cycles = PINGPONG_TILE_CYCLES if unit is MatrixUnit.PINGPONG else TILE_CYCLES
+    span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     seconds = {name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles}
     return seconds | {"total": span.cycles / sm.clock_hz}, held.waves
+
+
+def reuses_keys(launch: Launch) -> bool:
+    """Whether several tiles of a head share what they stream. Else the bytes flow evenly, with nothing to alternate."""
+    if launch.outer == "q":
+        return launch.domain.query_blocks > 1
+    return launch.outer == "k" and launch.domain.key_blocks_total > 1
+
+
+def _pingpong_seconds(
+    computing: float, launch: Launch, traffic: Traffic, rates: _Rates, kernel: Kernel | None, dtype: str
+) -> float:
+    """Seconds of a ping-pong loop beside its L2 bytes, and at least what power allows.
+
+    CTAs of a cluster fetch keys and values once for all of them (TMA multicast; the kernel's option `cluster`).
+    """
+    cluster = int(kernel.option("cluster", 1)) if kernel is not None else 1
+    streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
+    multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
+    fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)
+    l2, power = rates.l2(), rates.power_limit(dtype)
+    least = executed_pairs(launch) * launch.flops_per_pair / power if power else 0.0
+    return max(beside(computing, fetched / l2 if l2 else 0.0), least)
 
 
 def _flat_seconds(

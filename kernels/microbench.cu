@@ -3,7 +3,7 @@
 // What they do: micro_scan reads a footprint again and again, every CTA all of it (shared) or its own slice (private), past L1: its rate against
 //   the footprint shows L2 bandwidth, capacity and partitions, and HBM's read bandwidth far beyond the L2. micro_fill writes. micro_link and
 //   micro_chase follow a pseudo-random chain of lines with one thread: latency. micro_exp and micro_tensor issue nothing but ex2 and mma.sync.
-//   micro_empty does nothing: the cost of a launch.
+//   micro_empty does nothing: the cost of a launch. The kernels of one unit also say how many clocks they took in how many nanoseconds.
 // Build: nvcc -std=c++17 -O3 -arch=sm_75 -cubin microbench.cu (any cc from 7.5 on).
 // CPU reference: none; `iosim/kernelbuild/microbench.py` runs them and turns times into rates.
 #include "ptx.cuh"
@@ -17,6 +17,7 @@ struct MicroParams {
   i64 bytes;
   int passes;      // over the footprint, or steps of the chase, or iterations of arithmetic
   int all_by_all;  // every CTA reads everything
+  long long* clock;  // two numbers of CTA 0: SM clocks, nanoseconds
 };
 
 constexpr int kThreads = 1024, kMathThreads = 512, kInFlight = 4, kLineBytes = 128, kChains = 8;
@@ -26,6 +27,23 @@ __device__ __forceinline__ uint4 load_past_l1(const uint4* p) {
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
+
+// What thread 0 of CTA 0 writes at its end: how long it lived, by the SM's clock and by the GPU's timer.
+struct Stopwatch {
+  long long clocks = clock64(), ns = timer();
+
+  __device__ static long long timer() {
+    long long t;
+    asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(t));
+    return t;
+  }
+
+  __device__ void write(long long* out) const {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    out[0] = clock64() - clocks;
+    out[1] = timer() - ns;
+  }
+};
 
 extern "C" __global__ void __launch_bounds__(kThreads) micro_scan(const __grid_constant__ MicroParams p) {
   const uint4* data = static_cast<const uint4*>(p.data);
@@ -56,23 +74,28 @@ extern "C" __global__ void __launch_bounds__(kThreads) micro_link(const __grid_c
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads) micro_chase(const __grid_constant__ MicroParams p) {
+  const Stopwatch watch;
   const u32* data = static_cast<const u32*>(p.data);
   u32 line = 0;
   for (int step = 0; step < p.passes; ++step)
     asm volatile("ld.global.cg.u32 %0, [%1];\n" : "=r"(line) : "l"(data + static_cast<i64>(line) * (kLineBytes / 4)));
   if (line == 0xffffffffu) *p.out = line;
+  watch.write(p.clock);
 }
 
 extern "C" __global__ void __launch_bounds__(kMathThreads) micro_exp(const __grid_constant__ MicroParams p) {
+  const Stopwatch watch;
   float x[kChains];
   UNROLL for (int n = 0; n < kChains; ++n) x[n] = -0.01f * (threadIdx.x + n);
   for (int i = 0; i < p.passes; ++i) UNROLL for (int n = 0; n < kChains; ++n) x[n] = ptx::ex2(x[n]);
   float sum = 0.f;
   UNROLL for (int n = 0; n < kChains; ++n) sum += x[n];
   if (sum == -1.f) *p.out = 1;
+  watch.write(p.clock);
 }
 
 extern "C" __global__ void __launch_bounds__(kMathThreads) micro_tensor(const __grid_constant__ MicroParams p) {
+  const Stopwatch watch;
   float c[kChains][4] = {};
   const u32 seed = 0x2c002c00u + threadIdx.x;  // small fp16 numbers that differ between lanes
   const u32 a[4] = {seed, seed + 3, seed + 5, seed + 7};
@@ -80,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(kMathThreads) micro_tensor(const __
   float sum = 0.f;
   UNROLL for (int n = 0; n < kChains; ++n) UNROLL for (int e = 0; e < 4; ++e) sum += c[n][e];
   if (sum == -1.f) *p.out = 1;
+  watch.write(p.clock);
 }
 
 extern "C" __global__ void micro_empty(const __grid_constant__ MicroParams p) {}

@@ -193,13 +193,14 @@ def table(traffic: Traffic) -> dict[tuple[str, str, str], int]:
 
 def output_errors(problem: AttentionProblem, outputs: dict[str, Any], right: dict[str, Any]) -> list[str]:
     """Outputs that are missing or further from `right` than the dtype's tolerance."""
-    found = []
+    found = [f"{n} is never written" for n, made in outputs.items() if n not in right and np.isnan(made).any()]
     values = dict(outputs)
     if "l" in values:
         with np.errstate(divide="ignore"):
             values["LSE"] = values["m"] + np.log(values["l"])
     wanted = {"O"} if problem.forward else set()
     wanted |= {"dQ", "dK", "dV"} if problem.backward else set()
+    wanted |= {"dBias"} if problem.backward and problem.bias_grad else set()
     for name in sorted(wanted | ({"LSE"} & set(values))):
         if name not in values:
             found.append(f"{name} is no output")

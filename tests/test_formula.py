@@ -79,7 +79,7 @@ def test_every_access_of_every_domain(domain, access, cols, element_bytes, strid
 def test_overheads(domain, outer, persistent):
     overhead = Overhead("spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000)
     launch = Launch("main", domain, outer, (), persistent_ctas=persistent)
-    assert overhead_bytes(BlockSums(domain), launch, overhead) == counting.overhead_bytes(launch, overhead)
+    assert overhead_bytes(launch, overhead) == counting.overhead_bytes(launch, overhead)
 
 
 @st.composite
@@ -231,7 +231,7 @@ def test_compiled_formula_on_arrays():
     assert np.array_equal(out, swept.read)
 
 
-@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a != "minimal"])
+@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "mla")])
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
 def test_sweeps_are_counts(algorithm, mask, passes):
@@ -241,12 +241,12 @@ def test_sweeps_are_counts(algorithm, mask, passes):
         "seq_q": rng.integers(1, 600, n), "seq_k": rng.integers(1, 600, n), "head_dim": rng.integers(1, 200, n),
         "kv_heads": rng.integers(1, 4, n), "block_q": rng.integers(1, 257, n), "block_k": rng.integers(1, 257, n),
     }  # fmt: skip
-    values["heads"] = values["kv_heads"] * rng.integers(1, 3, n)
+    values["heads"] = values["kv_heads"] * (1 if algorithm.startswith("uniform") else rng.integers(1, 3, n))
     if mask == "window":
         values["window"] = rng.integers(0, 400, n)
     problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)
     kernel = Kernel("k", algorithm, Tile(64, 64), edge_k=Edge.NEEDED)
-    if algorithm == "math" and passes == "bwd":
+    if algorithm in ("math", "flash_fp8") and passes == "bwd":
         with pytest.raises(InputError, match="not described"):
             sweep(problem, kernel, **values)
         return

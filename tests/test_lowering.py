@@ -35,7 +35,8 @@ def loop_steps(low: LoweredLaunch) -> tuple[np.ndarray, np.ndarray]:
     """(work tile, loop index) of every step of a launch."""
     count = low.count.astype(np.int64)
     tile = np.repeat(np.arange(low.tiles), count)
-    return tile, np.arange(tile.size) - np.repeat(np.cumsum(count) - count, count) + low.first[tile]
+    at = np.arange(tile.size) - np.repeat(np.cumsum(count) - count, count) + low.first[tile]
+    return tile, at if low.indices is None else low.indices[at].astype(np.int64)
 
 
 def objects_of(template: Template, tile: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -11,12 +11,13 @@ import pytest
 from strategies import OVERHEADS, altered, disagreements
 
 import iosim.count
-import iosim.launch
+import iosim.mask
 from iosim.algorithms import plan
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
-from iosim.mask import IntervalMask, KeyBlocks
+from iosim.mask import Axis, IntervalMask, KeyBlocks
 from iosim.problem import AttentionProblem
+from iosim.sparse import BlockMask
 
 Case = tuple[AttentionProblem, Kernel]
 
@@ -39,10 +40,17 @@ CASES: dict[str, Case] = {
     "flash split": _case("flash", splits=3),
     "flash split, max and sum": _case("flash", splits=2, options={"statistics_per_row": 2}),
     "flash packed decode": _case("flash", seq_q=1, packs_group=True, splits=2),
+    "flash packed tokens": _case("flash", packs_group=True, splits=2),
+    "flash paged": _case("flash", page_size=4, splits=2, options={"append_kv": True}),
+    "mla": _case("mla", latent_kv=True, head_dim=12, splits=2, page_size=6),
     "flash whole tiles": _case("flash", edge_q=Edge.WHOLE, edge_k=Edge.WHOLE, mask="window", window=7),
     "flash empty rows": _case("flash", mask="causal", offset=-9, passes="fwd+bwd"),
+    "flash blocks": _case("flash", tile=(4, 2), mask="butterfly", mask_block=2, seq_k=21, passes="fwd+bwd"),
+    "flash packed sequences": _case("flash", batch=1, seq_q=1, seq_k=None, seq_lens=(13, 1, 7), seq_lens_k=(9, 16, 2),
+                                    passes="fwd+bwd"),
     "flash persistent": _case("flash", persistent_ctas=5, schedule=Schedule(scheduler=Scheduler.DYNAMIC),
                               overheads=OVERHEADS),
+    "flash fp8, V transposed apart": _case("flash_fp8", dtype="fp8", options={"transpose_v": "separate"}),
     "flash1 to the letter": _case("flash1", passes="fwd+bwd", dropout=0.2),
     "flash1 in fp32": _case("flash1", passes="fwd+bwd",
                             options={"to_the_letter": False, "intermediate_bytes": 4, "output_read_once": True}),
@@ -51,7 +59,18 @@ CASES: dict[str, Case] = {
     "naive product": _case("naive", passes="fwd+bwd",
                            options={"softmax_backward_product": True, "gemm_tile": (8, 6)}),
     "math": _case("math", dropout=0.2),
+    "flash bias": _case("flash", passes="fwd+bwd", dropout=0.2, bias="full", bias_shared="heads", bias_grad=True,
+                        key_padding=True),
+    "flash stored mask": _case("flash", passes="fwd+bwd", bias="alibi", mask_storage="bool", edge_k=Edge.NEEDED,
+                               options={"converts_mask": True}),
+    "naive bias": _case("naive", passes="fwd+bwd", bias="full", bias_shared="both", bias_grad=True, key_padding=True,
+                        mask_storage="additive", options={"gemm_tile": (8, 6)}),
+    "naive alibi": _case("naive", bias="alibi", dtype="fp32"),
+    "math bias": _case("math", bias="full", key_padding=True, mask_storage="bool"),
     "minimal": _case("minimal", tile=(4, 6), kv_heads=4, seq_q=24, seq_k=30, mask="none", dtype="fp32"),
+    "uniform": _case("uniform", kv_heads=4, passes="fwd+bwd"),
+    "uniform in two tiles": _case("uniform", kv_heads=4, writes_lse=False, options={"value_heads_per_tile": 2}),
+    "uniform through memory": _case("uniform_naive", kv_heads=4, passes="fwd+bwd", options={"gemm_tile": (8, 6)}),
 }  # fmt: skip
 
 
@@ -143,9 +162,9 @@ def test_an_access_invented(name: str) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
     main = next(x for x in chain.launches if x.outer not in ("flat", "qk"))
-    unread = Tensor("bias", problem.batch, main.domain.heads, main.domain.rows, 1, 4, "input")
-    for extra in (main.accesses[0], Access("bias", Mode.LOAD, "q", Per.PAIR)):
-        held = replace(chain, tensors={**chain.tensors, "bias": unread})
+    unread = Tensor("invented", problem.batch, main.domain.heads, main.domain.rows, 1, 4, "input")
+    for extra in (main.accesses[0], Access("invented", Mode.LOAD, "q", Per.PAIR)):
+        held = replace(chain, tensors={**chain.tensors, "invented": unread})
         longer = altered(held, main.name, accesses=(*main.accesses, extra))
         given = replace(longer, launches=(_fill(unread, main.domain), *longer.launches))
         assert disagreements(problem, kernel, chain=given)
@@ -154,7 +173,7 @@ def test_an_access_invented(name: str) -> None:
 def _fill(tensor: Tensor, domain: Domain) -> Launch:
     accesses = (Access(tensor.name, Mode.STORE, "q", Per.QUERY),)
     rows = replace(domain, seq_k=1, block_k=1, mask=IntervalMask(), splits=1)
-    return Launch("fill_bias", rows, "flat", accesses)
+    return Launch("fill_invented", rows, "flat", accesses)
 
 
 @pytest.mark.parametrize("name", ["flash", "flash1 to the letter", "naive", "minimal"])
@@ -243,6 +262,26 @@ COUNT_BUGS = {
     "strided rows counted by the byte": Bug(
         lambda d, t, a: (d, replace(t, strided=False), a), ("flash rereads",)
     ),
+    "a shared bias counted once for all heads": Bug(
+        _only("bias", lambda d, t, a: t.bytes // d.grid_heads),
+        ("flash bias", "naive bias"),
+    ),
+    "the random state counted by the byte": Bug(
+        _only("rng_state", lambda d, t, a: 16), ("flash", "flash bias", "flash1 to the letter")
+    ),
+    "slopes read once for all CTAs": Bug(
+        _only("slopes", lambda d, t, a: (d, t, replace(a, per=Per.LAUNCH))), ("flash stored mask", "naive alibi")
+    ),
+    "a stored mask counted where an implicit one visits": Bug(
+        _only("mask mask_added", lambda d, t, a: (replace(d, mask=IntervalMask(None, 0, 6)), t, a)),
+        ("flash stored mask",),
+    ),
+    "values of one head counted for all": Bug(
+        _only("V O", lambda d, t, a: (d, replace(t, cols=t.cols // 2), a)), ("uniform", "uniform in two tiles")
+    ),
+    "one Q and K counted for every value head": Bug(
+        _only("Q K", lambda d, t, a: (d, t, replace(a, times=4))), ("uniform", "uniform through memory")
+    ),
     "elements of two bytes counted as four": Bug(
         lambda d, t, a: (d, replace(t, element_bytes=4), a), ("flash", "flash split", "naive")
     ),
@@ -277,15 +316,33 @@ def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pyt
 
 @pytest.mark.parametrize("case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"])
 def test_causal_halved_without_its_diagonal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.launch.key_blocks
+    real = iosim.mask.key_blocks
 
     def wrong(*args: Any) -> KeyBlocks:
         blocks = real(*args)
         end = np.maximum(blocks.end - 1, blocks.first)
         return replace(blocks, end=end, end_row=np.minimum(blocks.end_row, end * args[4]))
 
-    monkeypatch.setattr(iosim.launch, "key_blocks", wrong)
+    monkeypatch.setattr(iosim.mask, "key_blocks", wrong)
     assert disagreements(*CASES[case])
+
+
+def test_a_tile_that_looks_at_its_first_row_of_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = BlockMask.key_blocks
+
+    def wrong(mask: BlockMask, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Any:
+        seen = np.isin(mask.rows, np.arange(0, rows, block_q) // pack // mask.block_q)
+        sizes = mask.seq_q, mask.seq_k, mask.block_q, mask.block_k
+        fewer = BlockMask.of_pairs(*sizes, mask.rows[seen], mask.indices[seen])
+        return real(fewer, rows, seq_k, block_q, block_k, pack)
+
+    monkeypatch.setattr(BlockMask, "key_blocks", wrong)
+    assert disagreements(*CASES["flash blocks"])
+
+
+def test_ctas_past_a_sequence_that_move_whole_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Axis, "block_rows", lambda axis, block: np.full(axis.blocks(block), block))
+    assert disagreements(*CASES["flash packed sequences"])
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -32,7 +32,7 @@ def test_sections_and_row_type() -> None:
     assert {"A", "B", "G"} <= {r.section for r in ROWS}
     for r in ROWS:
         assert r.arithmetic
-        assert (r.ratio is None) == (r.claimed is None or r.computed is None)
+        assert (r.ratio is None) == (not r.claimed or r.computed is None)  # nothing to divide by
         if r.computed is None:
             assert r.note, "a row that cannot be reproduced says why"
 

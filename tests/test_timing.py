@@ -315,3 +315,23 @@ def test_triton_tiles_are_ranked_as_measured() -> None:
     assert len(rows) == 35
     assert np.corrcoef(*ranks)[0, 1] > 0.9
     assert measured[int(np.argmin(predicted))] < 1.15 * measured.min()
+
+
+def test_own_kernel_outside_the_profiler() -> None:
+    """Calls of h200_iosim_times.csv, of which nothing was fitted: 32, warm and cold, two head dimensions and types."""
+    with (data_dir("kernels") / "measurements" / "h200_iosim_times.csv").open(newline="", encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if r["implementation"] == "flash_fwd"]
+    errors = []
+    for r in rows:
+        causal = r["causal"] == "1"
+        asked = problem(
+            heads=int(r["heads"]), seq_q=int(r["seq_q"]), head_dim=int(r["head_dim"]),
+            mask="causal" if causal else "none", dtype={"bfloat16": "bf16", "float16": "fp16"}[r["dtype"]],
+        )  # fmt: skip
+        schedule = Schedule(order=Order.HEAD, heavy_first=True) if causal else Schedule()
+        tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), 2)
+        found = timed(asked, flash(tile, registers=255, schedule=schedule), "h200").total_s
+        errors.append(abs(found / (float(r["ms"]) / 1e3) - 1))
+    assert len(errors) == 32
+    assert statistics.fmean(errors) < 0.04
+    assert max(errors) < 0.10

@@ -1,15 +1,21 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
-from iosim.algorithms import flash, flash1, math_path, minimal, naive
-from iosim.algorithms.registry import algorithm, algorithms, planner
+from iosim.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
+from iosim.algorithms.registry import algorithm, algorithms, planner, refuse_terms
 from iosim.kernel import Kernel
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem
 
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The chain of launches that `kernel` makes for `problem`."""
-    return planner(kernel.algorithm)(problem, kernel)
+    """The chain of launches that `kernel` makes for `problem`.
+
+    Raises:
+        InputError: the algorithm cannot do what the problem asks for.
+    """
+    made = planner(kernel.algorithm)
+    refuse_terms(problem, kernel.algorithm, kernel.name)
+    return made(problem, kernel)
 
 
-__all__ = ["algorithm", "algorithms", "flash", "flash1", "math_path", "minimal", "naive", "plan", "planner"]
+__all__ = ["algorithm", "algorithms", "flash", "flash1", "fp8", "math_path", "minimal", "mla", "naive", "plan", "planner", "uniform"]

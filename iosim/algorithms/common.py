@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from iosim.errors import InputError
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
+from iosim.mask import IntervalMask, Mask
 from iosim.problem import AttentionProblem
+from iosim.sparse.blocks import BlockMask
 
 
 def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: int | None = None) -> Tensor:
@@ -37,8 +40,32 @@ def score_matrix(problem: AttentionProblem, name: str, role: str, element_bytes:
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.n_seq_k, size, role)
 
 
-def attention_domain(problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1) -> Domain:
-    """Query blocks x key blocks of every head under the problem's mask."""
+def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
+    """The mask of a kernel that knows it as a list of blocks: an interval's pairs in blocks of `mask_block` rows.
+
+    Raises:
+        InputError: the tile does not divide the blocks.
+    """
+    mask = problem.pair_mask
+    if isinstance(mask, IntervalMask):
+        if mask.is_full:
+            return mask
+        mask = BlockMask.covering(mask, problem.seq_q, problem.n_seq_k, mask_block, mask_block)
+    if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
+        raise InputError(f"--tile {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; accepted: "
+                         "tiles that do, or --mask-block a multiple of the tile")  # fmt: skip
+    return mask
+
+
+def attention_domain(
+    problem: AttentionProblem, tile: Tile, *, pack: int = 1, splits: int = 1, mask_block: int | None = None
+) -> Domain:
+    """Query blocks x key blocks of every head under the problem's mask.
+
+    Args:
+        mask_block: rows of the blocks in which the kernel knows a mask (FlexAttention); None where it goes by indices.
+    """
+    mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
     return Domain(
         batch=problem.batch,
         heads=problem.n_kv_heads if pack > 1 else problem.heads,
@@ -46,7 +73,7 @@ def attention_domain(problem: AttentionProblem, tile: Tile, *, pack: int = 1, sp
         seq_k=problem.n_seq_k,
         block_q=tile.block_q,
         block_k=tile.block_k,
-        mask=problem.interval_mask,
+        mask=mask if problem.mask_storage == "implicit" else IntervalMask(),
         pack=pack,
         splits=splits,
     )

@@ -11,6 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from iosim.algorithms.cache import (
+    append_launch,
+    append_tensors,
+    in_cache,
+    page_notes,
+    table_access,
+    table_tensor,
+)
 from iosim.algorithms.common import (
     attention_domain,
     head_gradients,
@@ -23,6 +31,7 @@ from iosim.algorithms.common import (
     sum_groups,
 )
 from iosim.algorithms.registry import algorithm
+from iosim.algorithms.terms import backward_terms, forward_terms
 from iosim.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Resources, Scheduler, Tensor, tensors
@@ -32,40 +41,42 @@ DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
 
-@algorithm("flash")
+@algorithm("flash", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"))
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":
-        return forward(problem, kernel)
+        return forward_terms(forward(problem, kernel), problem, kernel)
     if problem.passes == "bwd":
-        return backward(problem, kernel)
+        return backward_terms(backward(problem, kernel), problem, kernel)
     if not kernel.writes_lse:
         kernel = kernel.with_(writes_lse=True)
-    return forward(problem, kernel).then(backward(problem, kernel))
+    first = forward_terms(forward(problem, kernel), problem, kernel)
+    return first.then(backward_terms(backward(problem, kernel), problem, kernel))
 
 
 def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
-    """Query heads packed into one tile's rows: a group's, when one query token would leave the tile empty. A forward
-    whose backward follows keeps a head a tile."""
-    if kernel.packs_group and problem.seq_q == 1 and problem.passes == "fwd":
-        return problem.group
-    return 1
+    """Query heads packed into one tile's rows: a group's, where the kernel packs. Row r of a tile is query token
+    r // group. A forward whose backward follows keeps a head a tile."""
+    packs = kernel.packs_group and problem.passes == "fwd" and problem.shares_rows
+    return problem.group if packs else 1
 
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine."""
     pack = _pack(problem, kernel)
     splits = kernel.splits
-    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits)
+    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=kernel.option("mask_block"))
     if splits > domain.key_blocks_total:
         raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
     reads = (
         load("Q", "q", Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
+        *table_access(problem),
         load("K", "k", Per.PAIR, edge=kernel.edge_k),
         load("V", "k", Per.PAIR, edge=kernel.edge_k),
     )
-    q, k, v, o = (matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO")
+    q, o = matrix(problem, "Q", "input"), matrix(problem, "O", "output")
+    k, v = (in_cache(problem, matrix(problem, n, "input")) for n in "KV")
     lse = row_vector(problem, "LSE", "output")
     flops = 2 * (max(problem.head_dim, kernel.compiled_head_dim or 0) + max(problem.d_v, kernel.compiled_head_dim or 0))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
@@ -82,11 +93,22 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
-    if splits == 1:
-        writes = (store("O", "q", Per.QUERY),) + ((store("LSE", "q", Per.QUERY),) if kernel.writes_lse else ())
-        held = tensors((q, k, v, o, lse) if kernel.writes_lse else (q, k, v, o))
-        return Chain(held, (replace(main, accesses=reads + writes),), kernel.notes)
-    return _split_chain(problem, kernel, main, tensors((q, k, v, o, lse)))
+    held = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
+    return finish(problem, kernel, main, held)
+
+
+def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
+    """The chain of a forward whose main launch lacks its stores yet: what appends to the cache before it, the outputs
+    or the splits' partial results, and the combine."""
+    notes = (*kernel.notes, *page_notes(held))
+    before = append_launch(problem, kernel)
+    if main.domain.splits > 1:
+        made = _split_chain(problem, kernel, main, held)
+        return Chain(made.tensors, (*before, *made.launches), notes)
+    writes = (store("O", "q", Per.QUERY),) + ((store("LSE", "q", Per.QUERY),) if kernel.writes_lse else ())
+    if not kernel.writes_lse:
+        held = {n: t for n, t in held.items() if n != "LSE"}
+    return Chain(held, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
@@ -97,14 +119,15 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     splits, d = main.domain.splits, main.domain
     rows = d.batch * d.heads * d.rows
     statistics = int(kernel.option("statistics_per_row", 1))
-    partial = Tensor("O_partial", d.batch, d.heads, d.rows, problem.d_v, 4, "temp", copies=splits)
+    shape = problem.batch, problem.heads, problem.seq_q
+    partial = Tensor("O_partial", *shape, problem.d_v, 4, "temp", copies=splits)
     vectors = tuple(
-        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", d.batch, d.heads, d.rows, 1, 4, "temp",
-               copies=splits)
+        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, "temp", copies=splits)
         for n in range(statistics)
-    )  # fmt: skip
+    )
     writes = (store("O_partial", "q", Per.SPLIT), *(store(v.name, "q", Per.SPLIT) for v in vectors))
-    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.d_v))
+    threads = int(kernel.option("combine_threads", 128))
+    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.d_v, threads))
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
     combine = Launch(
         name="combine",
@@ -115,7 +138,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
             *(load(v.name, "q", Per.SPLIT) for v in vectors),
             *(store(name, "q", Per.QUERY) for name in final),
         ),
-        resources=Resources(int(kernel.option("combine_threads", 128))),
+        resources=Resources(threads),
         tensor_cores=False,
     )
     if not kernel.writes_lse:
@@ -124,9 +147,11 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     return Chain(held, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
 
 
-def _combine_rows(head_dim_v: int) -> int:
-    """Rows a CTA of FlashAttention-2's combine kernel takes: 4, 8, 16 for head_dim a multiple of 128, of 64, other."""
-    return 4 if head_dim_v % 128 == 0 else 8 if head_dim_v % 64 == 0 else 16
+def _combine_rows(head_dim_v: int, threads: int) -> int:
+    """Rows a CTA of FlashAttention's combine kernel takes: 4, 8, 16 for head_dim a multiple of 128, of 64, other, with
+    FlashAttention-2's 128 threads; twice that with FlashAttention-3's 256."""
+    rows = 4 if head_dim_v % 128 == 0 else 8 if head_dim_v % 64 == 0 else 16
+    return rows * threads // 128
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -182,7 +207,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store(dv, "k", Per.KEY),
         ),
         schedule=kernel.backward_schedule,
-        resources=Resources(32 * tile.warps),
+        resources=Resources(32 * tile.warps, kernel.option("backward_registers")),
         overheads=kernel.overheads,
         persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),

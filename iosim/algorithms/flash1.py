@@ -1,6 +1,7 @@
 """`flash1`: keys outside, queries inside; O and the row statistics pass through memory at every key block.
 
-FlashAttention (arXiv 2205.14135): Algorithm 1 forward, Algorithm 4 backward. One CTA walks a whole head.
+FlashAttention (arXiv 2205.14135): Algorithm 1 forward, Algorithm 4 backward. One CTA walks a whole head. With dropout
+the random state is saved and set once a call (Algorithm 2, line 1; Algorithm 4, line 1).
 Options: `intermediate` is the type O (and dQ) have between key blocks (fp32 in the real kernel, the inputs' type where
 option "fp16_intermediates" is set); "to_the_letter" reads O, l and m at the first key block too, as the paper's
 listing does, where the real kernel starts from zero.
@@ -20,6 +21,7 @@ from iosim.algorithms.common import (
     sum_groups,
 )
 from iosim.algorithms.registry import algorithm
+from iosim.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Launch, Per, tensors
 from iosim.problem import AttentionProblem
@@ -27,14 +29,15 @@ from iosim.problem import AttentionProblem
 FILL_ROWS = 128
 
 
-@algorithm("flash1")
+@algorithm("flash1", takes=("block_lists",))
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":
-        return forward(problem, kernel)
+        return forward_terms(forward(problem, kernel), problem, kernel)
     if problem.passes == "bwd":
-        return backward(problem, kernel)
-    return forward(problem, kernel).then(backward(problem, kernel))
+        return backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH)
+    first = forward_terms(forward(problem, kernel), problem, kernel)
+    return first.then(backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH))
 
 
 def _letter(kernel: Kernel) -> bool:
@@ -135,4 +138,3 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
     return Chain(tensors(held), (*fill, main, *after), kernel.notes)
-

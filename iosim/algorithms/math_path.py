@@ -3,6 +3,7 @@
 Half-precision inputs are cast to fp32, Q and K are each scaled by the square root of the scale, the softmax is the
 "safe" one that finds fully masked rows (compare with -inf, reduce, select), and both results are cast back
 (PyTorch, aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math and _safe_softmax).
+An explicit mask, or a bias, is added to the scores; a mask of bytes is made additive first, in fp32 as Q is by then.
 It writes 15 bytes an N x N element for fp16 inputs, which the recorded chains confirm.
 """
 
@@ -11,15 +12,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.algorithms.common import matrix, score_matrix
-from iosim.algorithms.naive import ChainBuilder
+from iosim.algorithms.naive import ChainBuilder, add_bias, mask_keys
 from iosim.algorithms.registry import algorithm
+from iosim.algorithms.terms import added_mask, convert_mask, stored_mask
 from iosim.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Tensor
 from iosim.problem import AttentionProblem
 
 
-@algorithm("math")
+def _mask(b: ChainBuilder, scores: str) -> str:
+    """The pass that adds the mask: the path's own in fp32, or the tensor it was given, bytes converted first."""
+    p = b.problem
+    stored, name = stored_mask(p), "mask"
+    if p.mask_storage == "implicit":
+        b.hold(replace(stored, element_bytes=4))
+    else:
+        b.hold(stored)
+        if p.mask_storage == "bool":
+            b.hold(added_mask(p, element_bytes=4))
+            b.launches.append(convert_mask(p))
+            name = "mask_added"
+    b.pass_over_scores("mask", (scores, name), (score_matrix(p, "S_masked", "temp", 4),))
+    return "S_masked"
+
+
+@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"))
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain.
 
@@ -28,7 +46,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """
     if problem.passes != "fwd":
         raise InputError(f"pass '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
-    b = ChainBuilder(problem, kernel.with_(options=(*kernel.options, ("score_bytes", 4))))
+    b = ChainBuilder(problem, kernel.with_(options=(*kernel.options, ("score_bytes", 4), ("padding_bytes", 4))))
     casts = problem.input_type.bytes < 4
     b.hold(*(matrix(problem, n, "input") for n in "QKV"))
 
@@ -45,10 +63,12 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         current[n] = f"{n}_scaled"
     b.product_to_scores("scores", current["Q"], current["K"], "S", problem.head_dim)
     scores = "S"
+    if problem.bias == "full":
+        scores = add_bias(b, scores)
+    if problem.key_padding:
+        scores = mask_keys(b, "padding", scores, "S_padded")
     if problem.mask != "none":
-        b.hold(Tensor("mask", 1, 1, problem.seq_q, problem.n_seq_k, 4, "input"))
-        b.pass_over_scores("mask", ("S", "mask"), (score_matrix(problem, "S_masked", "temp", 4),))
-        scores = "S_masked"
+        scores = _mask(b, scores)
     b.pass_over_scores("softmax", (scores,), (score_matrix(problem, "P_raw", "temp", 4),), exps=1)
     b.pass_over_scores("is_masked", (scores,), (score_matrix(problem, "is_masked", "temp", 1),))
     b.pass_over_scores("all_masked", ("is_masked",), ())

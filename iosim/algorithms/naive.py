@@ -6,8 +6,10 @@ of them run is the kernel's option `passes`, in order, out of:
     scale_q   Q times the softmax scale, before the product (u read, u written)
     scale     S times the softmax scale (where no product folds it in)
     mask      S with a mask of one byte a (query, key) pair that all heads share
-    dropout   P with a mask of one byte an element, kept for the backward
+    dropout   P with a mask of one byte an element (option `dropout_mask_bytes`), kept for the backward
 
+A bias and a key-padding mask are passes over S as well, after the scale and before the mask; ALiBi's bias is made as a
+tensor by a launch first. A mask given as an additive tensor is added, and its backward is no pass.
 Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dQ = dS K, dK = dS^T Q, with the passes undone in reverse.
 With grouped heads dK and dV are made per query head and summed over the group by one more launch.
 Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from iosim.algorithms import terms
 from iosim.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
 from iosim.algorithms.registry import algorithm
 from iosim.errors import InputError
@@ -47,7 +50,7 @@ def gemm_tile(rows: int, cols: int, products: int, sm_count: int) -> tuple[int, 
     return GEMM_TILES[-1][0], min(GEMM_TILES[-1][1], max(16, cols))
 
 
-@algorithm("naive")
+@algorithm("naive", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"))
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both.
 
@@ -62,8 +65,11 @@ def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[str, ...]:
-    """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them."""
+    """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them. A
+    mask that is stored always has its pass."""
     said = kernel.option("passes")
+    if said is not None and problem.mask_storage != "implicit" and "mask" not in said:
+        said = (*said, "mask")
     if said is None:
         return ("mask",) * (problem.mask != "none") + ("dropout",) * (problem.dropout > 0)
     for name in said:
@@ -157,8 +163,31 @@ class ChainBuilder:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
 
 
-def _mask_tensor(problem: AttentionProblem) -> Tensor:
-    return Tensor("mask", 1, 1, problem.seq_q, problem.n_seq_k, 1, "input")
+def add_bias(b: ChainBuilder, scores: str) -> str:
+    """A pass that adds the bias, made by a launch first where it is ALiBi's; gives the name of its result."""
+    if b.problem.bias == "alibi":
+        p = b.problem
+        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.n_seq_k, b.score_bytes, "temp")
+        b.hold(terms.slopes(p), made)
+        b.launches.append(terms.materialise(p))
+    else:
+        b.hold(terms.bias(b.problem))
+    b.pass_over_scores("bias", (scores, "bias"), (_scores(b, "S_biased"),))
+    return "S_biased"
+
+
+def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
+    """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
+    b.hold(terms.padding(b.problem, b.kernel))
+    b.pass_over_scores(name, (scores,), (_scores(b, out),))
+    made = b.launches.pop()
+    b.launches.append(replace(made, accesses=(load("padding", "k", Per.PAIR), *made.accesses)))
+    return out
+
+
+def _mask_bytes(kernel: Kernel) -> int:
+    """Bytes of an element of the stored dropout mask; some chains keep it in the type of the scores, scaled."""
+    return int(kernel.option("dropout_mask_bytes", 1))
 
 
 def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
@@ -179,14 +208,19 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if "scale" in run:
         b.pass_over_scores("scale", (scores,), (_scores(b, "S_scaled"),))
         scores = "S_scaled"
+    if problem.bias != "none":
+        scores = add_bias(b, scores)
+    if problem.key_padding:
+        scores = mask_keys(b, "padding", scores, "S_padded")
     if "mask" in run:
-        b.hold(_mask_tensor(problem))
+        b.hold(terms.stored_mask(problem))
         b.pass_over_scores("mask", (scores, "mask"), (_scores(b, "S_masked"),))
         scores = "S_masked"
     b.pass_over_scores("softmax", (scores,), (_scores(b, "P"),), exps=1)
     weights = "P"
     if "dropout" in run:
-        b.pass_over_scores("dropout", ("P",), (_scores(b, "P_dropped"), _scores(b, "dropout_mask", 1)))
+        dropped = (_scores(b, "P_dropped"), _scores(b, "dropout_mask", _mask_bytes(kernel)))
+        b.pass_over_scores("dropout", ("P",), dropped)
         weights = "P_dropped"
     b.hold(matrix(problem, "O", "output"))
     b.product_over_keys("values", weights, "V", "O", problem.d_v)
@@ -200,7 +234,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     dropped = "dropout" in run
     b.hold(*(matrix(problem, n, "input") for n in ("Q", "K", "V", "dO")))
     kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
-    b.hold(*(replace(_scores(b, n, 1 if n == "dropout_mask" else None), role="input") for n in kept))
+    sizes = {"dropout_mask": _mask_bytes(kernel)}
+    b.hold(*(replace(_scores(b, n, sizes.get(n)), role="input") for n in kept))
     b.hold(*(matrix(problem, n, "output") for n in ("dV", "dQ", "dK")))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
@@ -215,10 +250,15 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         grad = "PdP"
     b.pass_over_scores("bwd.softmax", ("P", grad), (_scores(b, "dS"),))
     scores = "dS"
-    if "mask" in run:
-        b.hold(_mask_tensor(problem))
+    if "mask" in run and problem.mask_storage != "additive":
+        b.hold(terms.stored_mask(problem))
         b.pass_over_scores("bwd.mask", (scores, "mask"), (_scores(b, "dS_masked"),))
         scores = "dS_masked"
+    if problem.key_padding:
+        scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
+    if problem.bias_grad:
+        b.hold(terms.bias(problem, "dBias", "output"))
+        b.launches.append(terms.sum_bias(problem, scores))
     if "scale" in run:
         b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
         scores = "dS_scaled"

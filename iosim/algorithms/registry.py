@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from iosim.errors import unknown_name
+from iosim.errors import InputError, unknown_name
 from iosim.kernel import Kernel
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem
 
 Planner = Callable[[AttentionProblem, Kernel], Chain]
+Reading = Callable[[AttentionProblem, Kernel], AttentionProblem]
 
 _PLANNERS: dict[str, Planner] = {}
+_TAKES: dict[str, frozenset[str]] = {}
+_READINGS: dict[str, Reading] = {}
 
 
-def algorithm(name: str, *, override: bool = False) -> Callable[[Planner], Planner]:
-    """Register a planner under `name`.
+def algorithm(
+    name: str, *, takes: Iterable[str] = (), override: bool = False, reads: Reading | None = None
+) -> Callable[[Planner], Planner]:
+    """Register a planner under `name`. `takes` are the names of `AttentionProblem.terms` that it plans for; `reads`
+    gives the problem as its launches see it, where that is another one.
 
     Raises:
         ValueError: the name is taken and `override` is False.
@@ -25,6 +31,9 @@ def algorithm(name: str, *, override: bool = False) -> Callable[[Planner], Plann
         if name in _PLANNERS and not override:
             raise ValueError(f"algorithm '{name}' is registered already; pass override=True to replace it")
         _PLANNERS[name] = planner
+        _TAKES[name] = frozenset(takes)
+        if reads is not None:
+            _READINGS[name] = reads
         return planner
 
     return register
@@ -40,3 +49,22 @@ def planner(name: str) -> Planner:
     if name not in _PLANNERS:
         raise unknown_name("algorithm", name, _PLANNERS)
     return _PLANNERS[name]
+
+
+def reading(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
+    """The problem as the kernel's launches see it: whose products they compute, whose rows they move."""
+    reads = _READINGS.get(kernel.algorithm)
+    return problem if reads is None else reads(problem, kernel)
+
+
+def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None:
+    """Refuse a bias or a mask that the algorithm has no place for.
+
+    Raises:
+        InputError: names the algorithms that have one.
+    """
+    for term, option in problem.terms.items():
+        if term not in _TAKES.get(algorithm, ()):
+            others = ", ".join(sorted(name for name, taken in _TAKES.items() if term in taken))
+            raise InputError(f"{option}: kernel '{kernel}' (algorithm {algorithm}) has no place for it; accepted by "
+                             f"algorithms: {others}")  # fmt: skip

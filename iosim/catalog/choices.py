@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from iosim.catalog import hopper, inference, shared_values
+from iosim.catalog.features import SCORE_TENSORS
 from iosim.catalog.loader import Entry
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
@@ -15,6 +17,7 @@ from iosim.problem import AttentionProblem
 MAX_SPLITS = 128
 MAX_SPLIT_ROWS = 1 << 24
 SPLIT_EFFICIENCY = 0.85
+CUDNN_MOST_SPLITS = 64
 FEW_TILES = 0.8
 
 
@@ -40,10 +43,10 @@ def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
     return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)
 
 
-def _split_rows(problem: AttentionProblem, packs: bool) -> tuple[int, int]:
-    """(rows, heads) of the grid, with a group's query heads packed into rows for one query token."""
-    if packs and problem.seq_q == 1:
-        return problem.group, problem.n_kv_heads
+def _split_rows(data: Entry, problem: AttentionProblem) -> tuple[int, int]:
+    """(rows, heads) of the grid of the split kernel, with a group's query heads packed into rows where it packs."""
+    if inference.packs_group(data, problem, 1, 1, 1):
+        return problem.seq_q * problem.group, problem.n_kv_heads
     return problem.seq_q, problem.heads
 
 
@@ -53,11 +56,13 @@ def splits(
     """(number of splits, whether the split kernel's tiles are used)."""
     if asked is not None:
         _check_splits(data, problem, asked)
-        return asked, asked > 1 and "split_tile" in data
+        return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
     if "split_tile" not in data or not problem.forward or problem.dropout > 0 or problem.passes != "fwd":
         return 1, False
+    if problem.seq_lens is not None:  # flash_api.cpp, mha_varlen_fwd: num_splits stays 0 where the cache has no pages
+        return 1, False
     rule = data.get("tile_choice")
-    rows, heads = _split_rows(problem, bool(data["kernel"].get("packs_group")))
+    rows, heads = _split_rows(data, problem)
     width = max(problem.head_dim, problem.d_v)
     table = [r for r in data["split_tile"] if width <= r["head_dim"]]
     if not table:
@@ -68,7 +73,8 @@ def splits(
     sms = int(profile.need("sm_count"))
     if rule == "fa2":
         n = fa2_splits(tiles, key_blocks, 2 * sms)
-        return n, n > 1
+        # A paged cache has the split kernel's tiles even with one split (flash_api.cpp, force_split_kernel).
+        return n, n > 1 or problem.page_size is not None
     if rule == "cudnn" and problem.seq_q == 1:
         return cudnn_splits(tiles, key_blocks, 2 * sms), True
     return 1, False
@@ -79,7 +85,7 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
         raise InputError(f"--splits {asked} is out of range; accepted: 1 or more")
     if asked == 1:
         return
-    if data["algorithm"] != "flash":
+    if data["algorithm"] not in ("flash", "mla"):
         raise InputError(f"--splits {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
         raise InputError(f"--splits {asked} contradicts --pass {problem.passes}: only a forward splits its keys; "
@@ -91,18 +97,27 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
 
 
 def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
-    """cuDNN's splits for one query token: the largest power of two whose CTAs fit the machine at two an SM.
+    """cuDNN's splits for one query token: the largest power of two, up to 64, whose CTAs fit the machine at two an SM;
+    1 where the tiles alone nearly fill the SMs.
 
-    Inferred from two recorded rows (32 splits for 8 tiles, 1 for 512), not published.
+    Inferred from eleven recorded calls, not published: 2 and 4 tiles have 64 splits, 8 have 32, 32 have 8, 64 have 4, and
+    128 have 1. That "nearly" is 80 %, as in FlashAttention's rules, is a guess between 64 and 128 tiles of 132 SMs.
     """
+    if tiles >= FEW_TILES * slots / 2:
+        return 1
     n = 1
-    while 2 * n * tiles <= slots and 2 * n <= key_blocks:
+    while 2 * n * tiles <= slots and 2 * n <= min(key_blocks, CUDNN_MOST_SPLITS):
         n *= 2
     return n
 
 
-def schedule(data: Entry, problem: AttentionProblem, base: Schedule) -> Schedule:
-    """The schedule a library sets by problem: FlashAttention-3's dynamic, sectioned one under a mask."""
+def schedule(data: Entry, problem: AttentionProblem, base: Schedule, splits: int = 1) -> Schedule:
+    """The schedule a library sets by problem: FlashAttention-3's dynamic, sectioned one under a mask, and a CTA a tile
+    with splits (hopper/flash_fwd_launch_template.h, UsePersistentScheduler)."""
+    if data.get("tile_choice") == "fa3" and splits > 1:
+        return replace(base, scheduler=Scheduler.STATIC)
+    if data["name"] == "cudnn" and problem.seq_q == 1 and problem.passes == "fwd":  # as recorded grids say
+        return replace(base, scheduler=Scheduler.STATIC)
     if data.get("tile_choice") != "fa3" or problem.mask == "none":
         return base
     return replace(
@@ -129,7 +144,7 @@ def options(
 ) -> tuple[tuple[str, Any], ...]:
     """The kernel's options: its file's, plus what only this GPU or this launch decides."""
     made: dict[str, Any] = dict(data["kernel"].get("options", {}))
-    if data["algorithm"] in ("naive", "math"):
+    if data["algorithm"] in ("naive", "math", "uniform_naive"):
         made["sm_count"] = int(profile.need("sm_count"))
     back = data.get("backward", {})
     if "dot_packet_rows" in back:
@@ -146,6 +161,8 @@ def notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple
     made = []
     if data.get("inferred"):
         made.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
+    if data.get("assumed"):
+        made.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
     widest = max(problem.head_dim, problem.d_v)
     if compiled is not None and compiled != widest:
         made.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
@@ -157,6 +174,10 @@ def tile(data: Entry, kernel: Kernel, problem: AttentionProblem, profile: Hardwa
     """Tiles that a rule gives: Algorithm 1's own choice from the size of the fast memory, or halved until they fit."""
     if data.get("tile_choice") == "fits":
         return replace(kernel, tile=fitting(kernel.tile, problem, profile))
+    if data.get("tile_choice") == "fa3":
+        return hopper.at_launch(kernel, problem, fa3_section_heads(problem, hopper.BACKWARD_SECTION_BYTES))
+    if data.get("tile_choice") == "uniform":
+        return shared_values.fitting(kernel, problem, profile)
     if data.get("tile_choice") != "flash1":
         return kernel
     elements = int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
@@ -172,7 +193,9 @@ def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> 
     allowed = profile.shared_memory_per_block_optin_bytes
     block_q, block_k = tile.block_q, tile.block_k
     while allowed is not None and max(block_q, block_k) > 16:
-        rows = block_q * problem.head_dim + tile.stages * block_k * (problem.head_dim + problem.d_v)
+        key_columns = problem.head_dim + (0 if problem.latent_kv else problem.d_v)
+        rows = block_q * problem.head_dim + tile.stages * block_k * key_columns
+        rows += block_q * block_k if problem.latent_kv else 0
         if rows * problem.input_type.bytes <= allowed:
             break
         if block_k >= block_q:
@@ -188,6 +211,9 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
     PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
     """
     half = problem.dtype in ("fp16", "bf16")
+    asked = ", ".join(option for term, option in problem.terms.items() if term in SCORE_TENSORS)
+    if asked and (half or problem.dtype in ("fp32", "tf32")) and (problem.dtype != "bf16" or profile.cc >= 80):
+        return "cutlass", f"sdpa: memory-efficient, since flash takes no mask or bias tensor ({asked})"
     if half and profile.cc >= 80 and max(problem.head_dim, problem.d_v) <= 256 and problem.head_dim == problem.d_v:
         hopper = " (cuDNN may come first on Hopper with a recent cuDNN)" if profile.cc == 90 else ""
         return "fa2", f"sdpa: flash, which needs cc 8.0 and fp16 or bf16{hopper}"

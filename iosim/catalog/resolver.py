@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from iosim.catalog import choices
+from iosim.catalog import choices, inference
+from iosim.catalog.features import check_features
 from iosim.catalog.loader import Entry, entry
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
@@ -36,6 +37,8 @@ class Overrides:
     splits: int | None = None
     registers: int | None = None
     shared_memory_bytes: int | None = None
+    pack_group: bool | None = None
+    append_kv: bool = False
 
 
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
@@ -55,13 +58,18 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     if problem.dtype not in requires["dtypes"]:
         raise InputError(f"--dtype {problem.dtype}: not supported by kernel {name}; accepted: "
                          f"{', '.join(requires['dtypes'])}")  # fmt: skip
+    check_features(data, problem)
+    if problem.passes not in requires.get("passes", (problem.passes,)):
+        raise InputError(f"--pass {problem.passes}: kernel {name} has no model of it; accepted: "
+                         f"{', '.join(requires['passes'])}")  # fmt: skip
     dtype_cc = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < dtype_cc:
         raise InputError(f"--dtype {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
                          f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
     if requires.get("rows_need_keys") and leaves_rows_without_keys(problem):
-        raise InputError(f"--offset {problem.interval_mask.offset}: the mask leaves queries without keys, for which "
+        raise InputError(f"--offset {problem.offset}: the mask leaves queries without keys, for which "
                          f"kernel {name} writes nothing")  # fmt: skip
+    inference.check_cache(data, problem)
     widest = max(problem.head_dim, problem.d_v)
     compiled: list[int] | None = requires.get("head_dims")
     if compiled is None:
@@ -75,11 +83,8 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 
 def leaves_rows_without_keys(problem: AttentionProblem) -> bool:
-    """Whether the first or the last query, and so any, keeps no key."""
-    m = problem.interval_mask
-    before = m.right is not None and m.offset + m.right < 0
-    beyond = m.left is not None and problem.seq_q - 1 + m.offset - m.left >= problem.n_seq_k
-    return before or beyond
+    """Whether some query keeps no key."""
+    return problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.n_seq_k)
 
 
 def _cc(cc: int) -> str:
@@ -95,6 +100,8 @@ def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: Hardwar
         and row.get("causal", problem.mask != "none") == (problem.mask != "none")
         and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
         and problem.dtype in row.get("dtype", (problem.dtype,))
+        and row.get("paged", problem.page_size is not None) == (problem.page_size is not None)
+        and problem.seq_q * problem.group <= row.get("max_rows", problem.seq_q * problem.group)
         and (not shared or (profile.shared_memory_per_block_optin_bytes or 0) >= shared)
     )
 
@@ -154,31 +161,37 @@ def resolve(
     width = compiled if compiled is not None else max(problem.head_dim, problem.d_v)
     settings = data["kernel"]
     splits, split_table = choices.splits(data, problem, profile, overrides.splits)
-    row = tile_row(data, "split_tile" if split_table else "tile", problem, profile, width)
+    seen = inference.as_launched(data, problem)
+    row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
+    block_q, block_k = row["block_q"], row["block_k"]
+    if overrides.splits is None:
+        splits = inference.splits_of_tile(data, seen, profile, block_q, block_k) or splits
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
         backward_tile=_backward_tile(data, problem, profile, width),
-        schedule=choices.schedule(data, problem, _schedule(settings)),
+        schedule=choices.schedule(data, seen, _schedule(settings), splits),
         backward_schedule=_schedule(data.get("backward", {})),
         splits=splits,
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
-        edge_k=Edge(settings["edge_k"]),
+        edge_k=Edge(row.get("edge_k", settings["edge_k"])),
         rereads_q=settings.get("rereads_q", False),
-        packs_group=settings.get("packs_group", False) and problem.dropout == 0,
+        packs_group=inference.packs_group(data, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
-        threads=None if split_table else settings.get("threads"),
+        threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", settings.get("registers")),
         shared_memory_bytes=row.get("shared_memory_bytes"),
-        overheads=_overheads(data, "split_overhead" if split_table else "overhead"),
-        spill=_spill(data, problem, profile, width, split_table),
-        options=choices.options(data, problem, profile, split_table),
+        overheads=inference.overheads(data, problem) if split_table else _overheads(data, "overhead"),
+        spill=_spill(data, seen, profile, width, split_table),
+        options=choices.options(data, problem, profile, split_table) + inference.options(data, overrides.append_kv),
         notes=notes + choices.notes(data, problem, compiled),
     )
-    kernel = choices.tile(data, kernel, problem, profile)
-    return _apply(kernel, problem, overrides, profile)
+    kernel = _apply(choices.tile(data, kernel, problem, profile), problem, overrides, profile)
+    if overrides.splits is None and kernel.splits > 1:
+        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.n_seq_k // kernel.tile.block_k)))
+    return kernel
 
 
 def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
@@ -222,6 +235,8 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         kernel = replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None)
         if kernel.threads is not None and over.warps is not None:
             kernel = replace(kernel, threads=None)
+    if over.pack_group is not None:
+        kernel = replace(kernel, packs_group=inference.packs_by_hand(kernel, problem, over.pack_group))
     schedule = kernel.schedule
     schedule = replace(
         schedule,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_GPU = "a100"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_len": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
+LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1, "head_dim_v": 512}
+"""The same for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
 SIZES = {
     "batch": "batch", "heads": "heads", "kv_heads": "kv_heads", "seq_len": "seq_q", "seq_len_k": "seq_k",
     "head_dim": "head_dim", "head_dim_v": "head_dim_v", "window": "window", "offset": "offset", "splits": "splits",
@@ -42,8 +44,10 @@ def add_parser(subparsers: Any) -> None:
     m = parser.add_argument_group("what is computed")
     m.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
     m.add_argument("--window", type=common.whole, metavar="W", help="keep keys 0 <= i - j <= W")
+    common.add_mask_options(m)
     m.add_argument("--offset", type=int, metavar="N", help="key that faces query 0 (default: seq_k - seq_q)")
     m.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout probability (default 0)")
+    common.add_term_options(m)
     m.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd, bwd or fwd+bwd (default fwd)")
     m.add_argument("--layout", default="bhsd", help="bhsd or bshd: heads before or after the sequence")
     m.add_argument("--gpu", metavar="NAME", help=f"GPU for which a library kernel chooses (default {DEFAULT_GPU})")
@@ -56,18 +60,32 @@ def _problem(args: argparse.Namespace) -> AttentionProblem:
     """The problem at which the formula is derived: what was given, and stand-ins."""
     from iosim.problem import AttentionProblem
 
-    if args.causal and args.window is not None:
-        raise InputError("--causal contradicts --window: a window is causal already; give one of them")
-    size = {n: getattr(args, n) if getattr(args, n) is not None else v for n, v in STAND_INS.items()}
+    words = common.mask_words(args)
+    latent = _reads_latent(args.name)
+    stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
+    size = {n: getattr(args, n) if getattr(args, n) is not None else v for n, v in stand_ins.items()}
     if args.heads is None and args.kv_heads is not None:
         size["heads"] = 4 * args.kv_heads
     dtype = args.dtype or ("fp32" if args.name == "minimal" else "fp16")
     return AttentionProblem(
-        batch=size["batch"], heads=size["heads"], kv_heads=args.kv_heads, seq_q=size["seq_len"], seq_k=args.seq_len_k,
-        head_dim=size["head_dim"], head_dim_v=args.head_dim_v, dtype=dtype, dropout=args.dropout, passes=args.passes,
-        mask="window" if args.window is not None else "causal" if args.causal else "none", window=args.window,
-        offset=args.offset, layout=args.layout,
+        batch=size["batch"], heads=size["heads"], kv_heads=size["kv_heads"], seq_q=size["seq_len"],
+        seq_k=args.seq_len_k, head_dim=size["head_dim"], head_dim_v=size["head_dim_v"], latent_kv=latent,
+        dtype=dtype, dropout=args.dropout, passes=args.passes, **words, offset=args.offset, layout=args.layout,
+        **common.terms(args),
     )  # fmt: skip
+
+
+def _reads_latent(name: str) -> bool:
+    """Whether an algorithm or kernel reads one latent K/V and nothing else."""
+    from iosim.algorithms import algorithms
+    from iosim.catalog import entry, entry_names
+
+    if name in algorithms() and name not in entry_names():
+        return False
+    try:
+        return bool(entry(name)["requires"].get("latent_only"))
+    except InputError:  # told where the kernel is looked up
+        return False
 
 
 def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel, bool]:
@@ -77,8 +95,9 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
 
     tile = None if args.tile is None else Tile.parse(args.tile)
     if args.name in algorithms() and args.gpu is None:
-        if args.splits is not None and (args.splits < 1 or args.name != "flash"):
-            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash takes 1 or more")
+        if args.splits is not None and (args.splits < 1 or args.name not in ("flash", "mla")):
+            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash and mla take 1 or "
+                             "more")  # fmt: skip
         stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
         return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
     from iosim.catalog import Overrides, resolve
@@ -91,6 +110,8 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
 
 def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
+    from iosim.sparse.sums import NAMES as SUMS
+
     names = {size for option, size in SIZES.items() if getattr(args, option) is not None}
     if "seq_q" in names and ("seq_k" in names or args.seq_len_k is None):
         names |= {"seq", "seq_k"}
@@ -100,6 +121,7 @@ def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int
         names |= {"element_bytes", "output_bytes"}
     if tile:
         names |= {"block_q", "block_k", "backward_block_q", "backward_block_k", "splits"}
+        names |= {n for n in made.values if n.removeprefix("backward_") in SUMS} if args.seq_len is not None else set()
     return {name: value for name, value in made.values.items() if name in names}
 
 
@@ -108,12 +130,17 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     import sympy as sp
 
     from iosim.limits import leading
+    from iosim.sparse.theta import with_density
+    from iosim.sparse.words import LISTS
     from iosim.symbolic import SYMBOLS, symbol
     from iosim.theory import bound
 
     kind = "standard" if kernel.algorithm in ("naive", "math") else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
-    first = leading(made.total(), made.values)
+    total = made.total()
+    if problem.mask in LISTS and kind == "flash":
+        term, total = bound("block_sparse"), with_density(total, dict(made.values))
+    first = leading(total, made.values)
     memory, d = sp.Symbol("M", positive=True), symbol("head_dim")
     blocks = {symbol(n): memory / (4 * d) for n in SYMBOLS if "block_" in n}
     theta = leading(term.expression())
@@ -195,6 +222,8 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
         {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": given.get(n, made.fixed.get(n))}
         for n in SYMBOLS if n in made.values and (symbol(n) in occurring or n in made.fixed)
     ]  # fmt: skip
+    if "s" in {str(x) for x in limit["leading"].free_symbols}:
+        names.append({"symbol": "s", "meaning": "share of the mask's blocks that are kept", "value": None})
     return {
         "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
         "pass": problem.passes, "traffic": rows, "totals": totals,
@@ -205,8 +234,20 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
             "ratio": {"text": write.text(limit["ratio"]), "latex": _latex(limit["ratio"])},
         },
         "symbols": names,
+        "sparse": _beside(problem, kernel, [t["bytes"] for t in totals.values()]),
         "conditions": [write.condition(c) for c in made.substitute(given).conditions],
     }  # fmt: skip
+
+
+def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
+    """The paper's term in numbers beside the count, for a list of blocks with every size given."""
+    from iosim.sparse.theta import beside
+    from iosim.sparse.words import LISTS
+
+    known = [n for n in moved if n is not None]
+    if problem.mask not in LISTS or len(known) < len(moved):
+        return None
+    return beside(problem, kernel, sum(known))
 
 
 def _latex(expression: Any) -> str:
@@ -236,7 +277,12 @@ def _table(found: dict[str, Any], key: str) -> str:
         number = "" if r["bytes"] is None else f"{r['bytes']:,}"
         formula = r[key] if r["bytes"] is None else number
         lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
-    lines += ["", f"leading term: {found['leading'][key]}", _limit_text(found, key), "", "where"]
+    lines += ["", f"leading term: {found['leading'][key]}", _limit_text(found, key)]
+    if found["sparse"]:
+        from iosim.sparse.theta import beside_text
+
+        lines.append(beside_text(found["sparse"]))
+    lines += ["", "where"]
     for s in found["symbols"]:
         value = "" if s["value"] is None else f" = {s['value']:,}"
         lines.append(f"  {s['symbol']}{value}: {s['meaning']}")

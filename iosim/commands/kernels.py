@@ -8,6 +8,9 @@ from typing import Any
 from iosim.commands import common
 from iosim.errors import InputError
 
+HIDDEN = ("source", "takes")
+"""Columns for which a table has no room."""
+
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list and show the catalog of kernels")
@@ -37,11 +40,12 @@ def run(args: argparse.Namespace) -> int:
             "name": name, "algorithm": data["algorithm"], "title": data["title"], "min_cc": requires.get("min_cc"),
             "max_cc": requires.get("max_cc"), "dtypes": " ".join(requires["dtypes"]),
             "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
+            "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
     if args.format == "json":
         common.emit(common.json_text({"schema": 1, "kernels": rows}), args.out)
     elif args.format == "csv":
         common.emit(common.csv_text(rows), args.out)
     else:
-        common.emit(common.table_text([{k: v for k, v in r.items() if k != "source"} for r in rows]), args.out)
+        common.emit(common.table_text([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]), args.out)
     return 0

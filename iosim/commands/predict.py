@@ -20,8 +20,11 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser)
     common.add_kernel_options(parser)
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
-    parser.add_argument("--method", default=None,
-                        help="HBM traffic by: bounds, capacity or replay (default: replay where it takes seconds)")
+    parser.add_argument(
+        "--method",
+        default=None,
+        help="HBM traffic by: bounds, capacity or replay (default: replay where it takes seconds)",
+    )
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.reproduce import Row
+    from iosim.reproduce.registry import Section
+
+PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -65,10 +70,20 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
     return "\n".join(parts)
 
 
+def progress(found: Sequence[Section]) -> Iterable[Section]:
+    """A bar on standard error for work of more than two seconds, on a terminal only."""
+    if not sys.stderr.isatty():
+        return found
+    from tqdm import tqdm
+
+    shown: Iterable[Section] = tqdm(found, desc="sections", delay=PROGRESS_AFTER_S, leave=False)
+    return shown
+
+
 def run(args: argparse.Namespace) -> int:
     from iosim.reproduce import reproduce, sections
 
-    rows = reproduce(args.section)
+    rows = reproduce(args.section, progress)
     titles = {s.letter: s.title for s in sections()}
     if args.format == "json":
         text = common.json_text({"schema": 1, "rows": [r.to_dict() for r in rows]})

@@ -1,4 +1,7 @@
-"""`iosim tiles`: the tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not."""
+"""`iosim tiles`: the tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not.
+
+With `--triton` the ranking is a list of `triton.Config` in Python.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,8 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--rejected", action="store_true", help="list the rejected tiles, each with its reason")
     unit = "what computes the products: mma.sync, or wgmma on cc 9.0 (default mma.sync)"
     g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)
+    triton = "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's"
+    g.add_argument("--triton", nargs="?", const="all", metavar="all|tutorial", help=triton)
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
@@ -37,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.top is not None and args.top < 1:
         raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
+    if args.triton is not None:
+        common.emit(triton_text(args), args.out)
+        return 0
     made = [
         pick_tiles(problem, gpu, matrix_unit=args.matrix_unit)
         for gpu in args.gpu or ["a100"]
@@ -51,6 +59,26 @@ def run(args: argparse.Namespace) -> int:
         text = "\n".join(shown)
     common.emit(text, args.out)
     return 0
+
+
+def triton_text(args: argparse.Namespace) -> str:
+    """The command's output with `--triton`.
+
+    Raises:
+        InputError: options that do not go with it, or nothing fits.
+    """
+    from iosim.commands import triton_list
+    from iosim.errors import InputError
+
+    if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
+        given = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
+        raise InputError(f"{given} does not go with --triton; accepted: --top, --format table, json or csv")
+    lists = triton_list.ranked(args.gpu or ["a100"], common.problems(args), args.top or DEFAULT_TOP, args.triton)
+    if args.format == "json":
+        return common.json_text({"schema": 1, "triton": [row for made in lists for row in made.rows()]})
+    if args.format == "csv":
+        return common.csv_text(row for made in lists for row in made.rows())
+    return triton_list.source(lists)
 
 
 def _asked(ranking: TileRanking) -> dict[str, Any]:
@@ -94,7 +122,7 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
     out = [
         f"{head}Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.n_seq_k} tokens, "
-        f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask}, {p.passes}\n",
+        f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}\n",
         f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
         "e: registers estimated\n",
         table([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)]),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.commands import common
+from iosim.errors import InputError
 
 if TYPE_CHECKING:
+    from iosim.hardware import HardwareProfile
     from iosim.validation import Comparison, Row
+    from iosim.validation.given import Given
     from iosim.validation.residuals import Progress
 
 PROGRESS_AFTER_S = 2.0
@@ -24,28 +28,116 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--measurements", metavar="FILE", help="CSV, a row a launch or a row a chain (default: the "
                         "shipped ones of library kernels and of chains)")  # fmt: skip
+    parser.add_argument("--ncu", metavar="FILE", help="instead: a profile of your own, .ncu-rep or its raw page in CSV "
+                        "(ncu --import FILE --csv --page raw)")  # fmt: skip
     parser.add_argument("--gpu", default="h200", metavar="NAME", help="GPU or profile file measured on (default h200)")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
                         help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
                         "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats)")  # fmt: skip
     parser.add_argument("--split", action="store_true", help="odd-numbered and even-numbered calls apart, too")
+    parser.add_argument("--report", metavar="DIR", help="write validation.html and validation.md there: errors by "
+                        "level and regime, and the reason of every miss")  # fmt: skip
     common.add_output_options(parser, FORMATS)
+    _add_profiled(parser)
     parser.set_defaults(run=run)
+
+
+def _add_profiled(parser: argparse.ArgumentParser) -> None:
+    """What is said of the calls in --ncu FILE; None is not said, and nothing is guessed."""
+    g = parser.add_argument_group("the calls in --ncu FILE, as far as kernel names and grids leave them open")
+    for name, said in (("batch", "sequences"), ("heads", "query heads"), ("kv-heads", "key/value heads (default: as "
+                       "query heads)"), ("seq-len-k", "key tokens (default: as query tokens)"),
+                       ("window", "keys 0 <= i - j <= W")):  # fmt: skip
+        g.add_argument(f"--{name}", type=common.whole, metavar="N", help=said)
+    g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens; of a list each launch takes "
+                   "the one that fits its grid")  # fmt: skip
+    g.add_argument("--head-dim", metavar="D", help="columns of Q and K; of a list the one that fits its name")
+    g.add_argument("--dtype", help="fp16, bf16 or fp32")
+    g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
+    g.add_argument("--tile", metavar="QxK", help="of the project's own kernels, as the options below")
+    for name in ("stages", "section-heads", "splits"):
+        g.add_argument(f"--{name}", type=common.whole, metavar="N")
+    g.add_argument("--order")
+    g.add_argument("--direction")
+    g.add_argument("--heavy-first", action="store_true", default=None)
+    g.add_argument("--persistent", action="store_true", default=None)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.hardware import load_profile
-    from iosim.validation import Gate, compare, default_files, read
+    from iosim.validation import Gate, compare, read
 
+    if args.report is not None and not Path(args.report).is_dir():
+        raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
     gates = [Gate.parse(text) for text in args.fail_above]
     profile = load_profile(args.gpu)
-    files = default_files() if args.measurements is None else [args.measurements]
-    comparison = compare([row for file in files for row in read(file)], profile, progress())
-    common.emit(text_of(comparison, args.format, args.split), args.out)
+    if args.ncu is not None:
+        comparison = _profiled(args, profile)
+    else:
+        files = _files(args)
+        comparison = compare([row for file in files for row in read(file)], profile, progress())
+    if args.report is not None:
+        write_report(comparison, args.report)
+    if args.report is None or args.out is not None:
+        common.emit(text_of(comparison, args.format, args.split), args.out)
     failed = [said for gate in gates if (said := gate.exceeded(comparison.residuals))]
     if failed:
         print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _files(args: argparse.Namespace) -> list[Path]:
+    """The table that is asked for; else the shipped ones, for a report those of the project's own kernels, too."""
+    from iosim.validation.rows import default_files, own_file
+
+    if args.measurements is not None:
+        return [Path(args.measurements)]
+    return [*default_files(), *([own_file()] if args.report is not None else [])]
+
+
+def write_report(comparison: Comparison, folder: str) -> None:
+    """validation.html and validation.md in a directory that exists."""
+    from iosim.files import write_whole
+    from iosim.validation import report
+
+    write_whole(Path(folder) / "validation.html", report.html(comparison))
+    write_whole(Path(folder) / "validation.md", report.markdown(comparison))
+    print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
+
+
+def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
+    """The launches of --ncu FILE, and those that are not matched."""
+    from iosim.validation import Comparison, compare
+    from iosim.validation.profile_rows import read_profile
+
+    if args.measurements is not None:
+        raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
+    found = read_profile(args.ncu, _given(args))
+    for note in found.notes:
+        print(f"iosim: --ncu: {note}", file=sys.stderr)
+    made = compare(found.rows, profile, progress())
+    return Comparison(made.residuals, (*found.unmatched, *made.skipped))
+
+
+def _given(args: argparse.Namespace) -> Given:
+    from iosim.kernel import Tile
+    from iosim.units import sizes
+    from iosim.validation.given import Given
+
+    settings: dict[str, Any] = {
+        "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
+        "direction": args.direction, "persistent": args.persistent, "splits": args.splits,
+    }  # fmt: skip
+    if args.tile is not None:
+        tile = Tile.parse(args.tile)
+        settings |= {"block_q": tile.block_q, "block_k": tile.block_k}
+    return Given(
+        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, seq_k=args.seq_len_k, dtype=args.dtype,
+        causal=args.causal, window=args.window,
+        seqs=sizes(args.seq_len, "--seq-len") if args.seq_len else (),
+        head_dims=sizes(args.head_dim, "--head-dim") if args.head_dim else (),
+        settings={k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None},
+    )  # fmt: skip
 
 
 def text_of(comparison: Comparison, form: str, split: bool) -> str:

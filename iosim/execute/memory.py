@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from iosim.algorithms.cache import TABLE
 from iosim.errors import InputError
+from iosim.execute.pages import place_of_rows, scattered
 from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array, round_to
-from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Tensor
+from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
 from iosim.problem import AttentionProblem
 
 MAX_ELEMENTS = 1 << 27
@@ -31,6 +33,12 @@ def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
     """
     if tensor.name in ("Q", "K", "V"):
         return problem.input_type.name
+    if tensor.name in ("bias", "dBias", "dBias_heads") and tensor.element_bytes == problem.bias_type.bytes:
+        return problem.bias_type.name
+    if tensor.name in ("mask", "mask_added") and tensor.element_bytes > 1:
+        return problem.bias_type.name if tensor.element_bytes == problem.bias_type.bytes else "fp32"
+    if tensor.name == "rng_state":
+        return "fp64"
     if tensor.name in ("O", "dO", "dQ", "dK", "dV"):
         return problem.output_type.name
     if tensor.element_bytes == 4:
@@ -105,7 +113,8 @@ class Memory:
             values = np.asarray(given[name], dtype=np.float64)
             if values.size != t.elements:
                 raise InputError(f"array {name} has shape {values.shape}; accepted: {shape[1:]}")
-            self.arrays[name] = round_to(values.reshape(shape), self.formats[name])
+            held = round_to(values.reshape(shape), self.formats[name])
+            self.arrays[name] = scattered(t, held, given[TABLE]) if t.page_rows else held
             self.written.add(name)
 
     def array(self, name: str) -> Array:
@@ -113,11 +122,19 @@ class Memory:
         whole = self.arrays[name][0]
         return np.asarray(whole[..., 0] if name in ROW_STATISTICS else whole, dtype=np.float64)
 
-    def read(self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices) -> Array:
-        """The tile of the access at query rows `q` and key rows `k`."""
+    def read(
+        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices,
+        entries: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """The tile of the access at query rows `q` and key rows `k`, found through `entries` of the block table where
+        its rows lie in pages."""
         if tensor.name not in self.written:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
-        tile = self.arrays[tensor.name][self._index(tensor, access, domain, spot, q, k)]
+        copy, batch, head, row, cols = self._index(tensor, access, domain, spot, q, k)
+        if entries is not None and not isinstance(row, int):
+            there, row = place_of_rows(tensor, row[:, 0], entries)
+            batch, row = there[:, None], row[:, None]
+        tile = self.arrays[tensor.name][copy, batch, head, row, cols]
         return np.asarray(tile, dtype=np.float64)
 
     def write(
@@ -129,7 +146,8 @@ class Memory:
         held = self.arrays[tensor.name]
         if held[index].shape != values.shape:
             raise ExecutionError(f"a tile of {tensor.name} has shape {held[index].shape}, not {values.shape}")
-        if not add and (tensor.heads < domain.heads or tensor.batch < domain.batch):
+        shared = tensor.heads < domain.heads or tensor.batch < domain.batch
+        if shared and not add and access.per is not Per.LAUNCH:
             raise ExecutionError(f"several heads of the grid store over each other in {tensor.name}")
         held[index] = round_to(held[index] + values if add else values, self.formats[tensor.name])
         self.written.add(tensor.name)
@@ -138,6 +156,10 @@ class Memory:
         self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices
     ) -> tuple[int | Indices, ...]:
         along, length = (k, domain.seq_k) if access.rows == "k" else (q, domain.rows)
+        if access.rows == "own":
+            along, length = np.arange(tensor.rows), tensor.rows
+        if tensor.keys_per_row:
+            along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)
         if access.rows == "qk":
             if tensor.cols != domain.seq_k:
@@ -153,14 +175,20 @@ def _locate(
 ) -> tuple[Indices, Indices, Indices]:
     """(batch, head, row) in the tensor of every row of a tile."""
     ones = np.ones_like(along)
-    if domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
+    packs = access.rows != "k" and domain.pack > 1
+    if not packs and domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
         batch, head, row = np.unravel_index(along, (tensor.batch, tensor.heads, tensor.rows))
         return batch.astype(np.int64), head.astype(np.int64), row.astype(np.int64)
     in_batch = (spot.batch if tensor.batch == domain.batch else 0) * ones
+    sequences = tensor.batch // domain.batch
+    if sequences > 1 and access.times * domain.grid_heads == tensor.batch * tensor.heads and tensor.rows == length:
+        heads = tensor.heads // domain.heads
+        which, inside = divmod(spot.repetition, heads)
+        return (spot.batch * sequences + which) * ones, (spot.head * heads + inside) * ones, along
     if tensor.batch not in (1, domain.batch):
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
-    if access.rows != "k" and pack > 1 and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
+    if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
         return in_batch, spot.head * pack + along % pack, along // pack
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")

@@ -13,19 +13,19 @@ from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array
 from iosim.kernel import Kernel
 from iosim.launch import Access, Launch, Mode, Per
-from iosim.mask import IntervalMask
 from iosim.problem import AttentionProblem
 
 
-def kept_pairs(mask: IntervalMask, queries: Indices, keys: Indices) -> npt.NDArray[np.bool_]:
-    """Boolean [queries, keys] by the mask's definition: i + offset - left <= j <= i + offset + right."""
-    distance = keys[None, :] - (queries[:, None] + mask.offset)
-    kept = np.ones(distance.shape, dtype=np.bool_)
-    if mask.left is not None:
-        kept &= distance >= -mask.left
-    if mask.right is not None:
-        kept &= distance <= mask.right
-    return kept
+def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
+    """(first row, one past the last) of every tile of the grid: each sequence has as many as the longest needs."""
+    most = -(-max(lengths) // block)
+    starts, ends, begin = [], [], 0
+    for length in lengths:
+        for n in range(most):
+            starts.append(begin + min(n * block, length))
+            ends.append(begin + min((n + 1) * block, length))
+        begin += length
+    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
 
 
 class Grid:
@@ -34,24 +34,26 @@ class Grid:
     def __init__(self, launch: Launch) -> None:
         d = launch.domain
         self.tokens = np.arange(d.rows, dtype=np.int64) // d.pack
-        self.kept = kept_pairs(d.mask, self.tokens, np.arange(d.seq_k, dtype=np.int64))
-        self.q_starts = np.arange(0, d.rows, d.block_q)
-        self.k_starts = np.arange(0, d.seq_k, d.block_k)
-        by_rows = np.add.reduceat(self.kept.astype(np.int64), self.q_starts, axis=0)
-        self.visited = np.add.reduceat(by_rows, self.k_starts, axis=1) > 0
+        self.kept = d.mask.keeps(self.tokens[:, None], np.arange(d.seq_k, dtype=np.int64)[None, :])
+        self.q_starts, self.q_ends = tile_ends(d.query_axis.lengths, d.block_q)
+        self.k_starts, self.k_ends = tile_ends(d.key_axis.lengths, d.block_k)
+        upto = np.pad(self.kept.astype(np.int64).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
+        by_rows = upto[self.q_ends] - upto[self.q_starts]
+        self.visited = by_rows[:, self.k_ends] - by_rows[:, self.k_starts] > 0
         """Boolean [query blocks, key blocks]: at least one pair is kept."""
-        self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in by_rows])
+        some = np.diff(by_rows, axis=1) > 0
+        self.needed_end = np.array([int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in some])
         """One past the last key that each query block keeps."""
+        self.split_of = np.arange(self.k_starts.size) % (self.k_starts.size // len(d.key_axis.lengths))
+        """Place of each key block in its sequence, by which splits divide it."""
 
-    def q_rows(self, block: int, block_q: int) -> Indices:
+    def q_rows(self, block: int) -> Indices:
         """True query rows of a block."""
-        start = int(self.q_starts[block])
-        return np.arange(start, min(start + block_q, self.kept.shape[0]), dtype=np.int64)
+        return np.arange(self.q_starts[block], self.q_ends[block], dtype=np.int64)
 
-    def k_rows(self, block: int, block_k: int) -> Indices:
+    def k_rows(self, block: int) -> Indices:
         """True key rows of a block."""
-        start = int(self.k_starts[block])
-        return np.arange(start, min(start + block_k, self.kept.shape[1]), dtype=np.int64)
+        return np.arange(self.k_starts[block], self.k_ends[block], dtype=np.int64)
 
 
 class Place:
@@ -120,15 +122,27 @@ class Place:
     @property
     def kept(self) -> npt.NDArray[np.bool_]:
         """Boolean [query rows, keys] of the problem's mask at this tile, from indices alone."""
-        return kept_pairs(self.problem.interval_mask, self.grid.tokens[self.q], self.keys)
+        return self.problem.pair_mask.keeps(self.grid.tokens[self.q][:, None], self.keys[None, :])
+
+    @property
+    def distance(self) -> Array:
+        """|i + offset - j| of the tile's pairs: what ALiBi's slope multiplies, the diagonal where the mask's is."""
+        p = self.problem
+        diagonal = p.n_seq_k - p.seq_q if p.offset is None else p.offset
+        rows = self.grid.tokens[self.q][:, None] + diagonal
+        return np.asarray(np.abs(rows - self.keys[None, :]), dtype=np.float64)
 
     @property
     def survivors(self) -> Array:
-        """[query rows, keys]: 1 where dropout keeps a weight, else 0; recomputed from the counter."""
+        """[query rows, keys]: 1 where dropout keeps a weight, else 0; from the seed that the call was given."""
+        return self.survivors_of(self.seed)
+
+    def survivors_of(self, seed: int) -> Array:
+        """The same from a seed of the launch's own: what a backward computes again from the random state it loads."""
         pack = self.launch.domain.pack
         heads = self.spot.head * pack + self.q % pack
         kept = kept_weights(
-            self.seed, self.spot.batch, heads[:, None], self.grid.tokens[self.q][:, None], self.keys[None, :],
+            seed, self.spot.batch, heads[:, None], self.grid.tokens[self.q][:, None], self.keys[None, :],
             self.problem.dropout,
         )  # fmt: skip
         return kept.astype(np.float64)
@@ -139,3 +153,15 @@ class Place:
         if not self.problem.dropout:
             return np.ones((self.q.size, self.keys.size))
         return self.survivors / (1 - self.problem.dropout)
+
+    @property
+    def dropout_factor_again(self) -> Array:
+        """`dropout_factor` from the random state that the launch has loaded."""
+        if not self.problem.dropout:
+            return np.ones((self.q.size, self.keys.size))
+        return self.survivors_of(int(self["rng_state"][0, 0])) / (1 - self.problem.dropout)
+
+    @property
+    def random_state(self) -> Array:
+        """[2, 1]: the seed, and the offset at which the counter starts."""
+        return np.array([[self.seed], [0.0]])

@@ -22,8 +22,11 @@ class Body:
     An "outer" of q, q,split or k calls begin, pair at each visited pair, end. The combine of splits (outer q, a domain
     with splits) calls `split` once a split before the pairs. "head" calls begin and end around each key block, pair
     inside, and `finish_query` after the last visit of a query block (or once, if there is none).
-    "flat" and "qk" call pair alone.
+    "flat" and "qk" call pair alone. The first work tile of all calls `launch` before anything else.
     """
+
+    def launch(self, at: Place) -> None:
+        """The launch's first work tile starts: what it stores once a launch is put."""
 
     def begin(self, at: Place) -> None:
         """The work tile, or under "head" the key block, starts: its own tiles are loaded."""
@@ -63,6 +66,13 @@ def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_R
         return made
 
     return register
+
+
+def share_bodies(algorithm: str, other: str) -> None:
+    """Give `algorithm` the bodies of all launches of `other`."""
+    for (name, launch), made in tuple(_BODIES.items()):
+        if name == other:
+            _BODIES[algorithm, launch] = made
 
 
 def _of_function(function: Callable[..., None]) -> BodyFactory:

@@ -9,14 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.algorithms import plan
+from iosim.algorithms.registry import reading
 from iosim.execute import bodies as _registers_bodies  # noqa: F401
+from iosim.execute.heads import cut, joined, parted
 from iosim.execute.memory import Memory, check_size
+from iosim.execute.pages import new_tokens, shuffled_table
 from iosim.execute.reference import random_arrays
 from iosim.execute.registry import body_of
 from iosim.execute.rounding import Array
 from iosim.execute.walk import Walk
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Mode
+from iosim.mask import dense
 from iosim.problem import AttentionProblem
 from iosim.traffic import Traffic
 
@@ -51,7 +55,8 @@ def execute(
     step a tile: this reader is for problems small enough to be checked.
 
     Args:
-        arrays: Q, K, V [batch, heads, rows, cols], and dO for a backward; random ones by default.
+        arrays: Q, K, V [batch, heads, rows, cols], dO for a backward, and what else the problem has (`random_arrays`);
+            random ones by default.
         seed: of the random arrays and of the dropout mask.
         chain: the launches to run in place of the kernel's own plan.
 
@@ -61,27 +66,31 @@ def execute(
     """
     chain = plan(problem, kernel) if chain is None else chain
     check_size(chain)
-    given = random_arrays(problem, seed) if arrays is None else arrays
+    given = cut(random_arrays(problem, seed), chain) if arrays is None else arrays
     inputs = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
-    held: dict[str, npt.ArrayLike] = {"mask": _mask_bytes(problem), **inputs}
+    held: dict[str, npt.ArrayLike] = {
+        "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs
+    }  # fmt: skip
     if problem.passes == "bwd":
         held = {**_saved(problem, kernel, held, seed, chain), **held}
     memory, traffic = _run(problem, kernel, chain, held, seed)
     outputs = {t.name: memory.array(t.name) for t in chain.role("output")}
-    return Execution(outputs, traffic, inputs)
+    return Execution(parted(outputs, problem), traffic, inputs)
 
 
-def _mask_bytes(problem: AttentionProblem) -> Array:
-    return problem.interval_mask.dense(problem.seq_q, problem.n_seq_k).astype(np.float64)
+def _mask_values(problem: AttentionProblem) -> Array:
+    """The mask as a tensor holds it: 1 and 0, or 0 and -inf to be added."""
+    kept = dense(problem.pair_mask, problem.seq_q, problem.n_seq_k)
+    return np.where(kept, 0.0, -np.inf) if problem.mask_storage == "additive" else kept.astype(np.float64)
 
 
 def _run(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, given: Mapping[str, npt.ArrayLike], seed: int
 ) -> tuple[Memory, Traffic]:
-    memory = Memory(chain, problem, {name: a for name, a in given.items() if name in chain.tensors})
-    traffic = Traffic()
+    held = {name: a for name, a in joined(given, chain).items() if name in chain.tensors}
+    memory, traffic, seen = Memory(chain, problem, held), Traffic(), reading(problem, kernel)
     for launch in chain.launches:
-        traffic += Walk(launch, memory, problem, kernel, seed, body_of(kernel.algorithm, launch.name)).run()
+        traffic += Walk(launch, memory, seen, kernel, seed, body_of(kernel.algorithm, launch.name)).run()
     return memory, traffic
 
 

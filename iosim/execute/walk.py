@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from iosim.execute.memory import Memory, Spot, moved_bytes
+from iosim.algorithms.cache import TABLE
+from iosim.execute.memory import Indices, Memory, Spot, moved_bytes
+from iosim.execute.pages import at_sectors
 from iosim.execute.place import Grid, Place
 from iosim.execute.registry import Body, BodyFactory, ExecutionError
 from iosim.execute.rounding import Array
 from iosim.kernel import Kernel
-from iosim.launch import Access, Direction, Edge, Launch, Mode, Per
+from iosim.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
 from iosim.problem import AttentionProblem
 from iosim.traffic import Traffic, TrafficRow
 
@@ -19,9 +21,9 @@ _PLACES = {
     "q": {Per.QUERY, Per.PAIR, Per.SPLIT}, "q,split": {Per.SPLIT, Per.PAIR}, "k": {Per.KEY, Per.PAIR},
     "head": {Per.KEY, Per.PAIR, Per.QUERY}, "qk": {Per.PAIR}, "flat": {Per.QUERY, Per.PAIR},
 }  # fmt: skip
-"""The places there are in a launch, by what one work tile is."""
+"""The places there are in a launch, by what one work tile is; `Per.LAUNCH` has one in every launch."""
 
-_COVERS = {"q": set(Per) - {Per.KEY}, "k": {Per.KEY, Per.PAIR}, "qk": {Per.PAIR}}
+_COVERS = {"q": set(Per) - {Per.KEY, Per.LAUNCH}, "k": {Per.KEY, Per.PAIR}, "qk": {Per.PAIR}, "own": set(Per)}
 """The places that know which tile an access means, by the axes of its rows."""
 
 
@@ -40,13 +42,15 @@ class Walk:
         self.work_tiles = 0
         self.pairs = 0
         self.iq = self.ik = 0
+        self.sectors: set[int] = set()
+        """Sectors of the block table that the work tile has read."""
         self._check()
 
     def _check(self) -> None:
         seen: set[tuple[str, bool]] = set()
         for a in self.launch.accesses:
             where = f"launch {self.launch.name}: access of {a.tensor}"
-            if a.per not in _PLACES[self.launch.outer]:
+            if a.per not in {*_PLACES[self.launch.outer], Per.LAUNCH}:
                 raise ExecutionError(f"{where} per {a.per} has no place in work tiles of {self.launch.outer}")
             if a.per not in _COVERS[a.rows]:
                 raise ExecutionError(f"{where} has a tile along {a.rows} and is made per {a.per}")
@@ -72,7 +76,8 @@ class Walk:
                 walk()
         for a in self.launch.accesses:
             loaded = a.mode is Mode.LOAD and self.moved[a.tensor, "read"] > 0
-            if loaded and a.tensor not in self.at.used:
+            idle = a.rows == "own" and self.pairs == 0  # read as a CTA starts, whether or not it visits anything
+            if loaded and not idle and a.tensor not in self.at.used:
                 raise ExecutionError(f"launch {self.launch.name} loads {a.tensor} and never uses it")
         self._overheads()
         return Traffic(tuple(TrafficRow(self.launch.name, "l2", t, way, n) for (t, way), n in self.moved.items()))
@@ -92,12 +97,12 @@ class Walk:
     def _query_outer(self) -> None:
         d, split_tiles = self.launch.domain, self.launch.outer == "q,split"
         once = Per.SPLIT if split_tiles else Per.QUERY
-        per = -(-len(self.grid.k_starts) // d.splits)
-        for iq in range(len(self.grid.q_starts)):
+        per = -(-(int(self.grid.split_of.max()) + 1) // d.splits)
+        for iq in self._there(self.grid.q_starts, self.grid.q_ends, d.splits if split_tiles else 1):
             for split in range(d.splits if split_tiles else 1):
                 blocks = np.flatnonzero(self.grid.visited[iq])
                 if split_tiles:
-                    blocks = blocks[(blocks >= split * per) & (blocks < (split + 1) * per)]
+                    blocks = blocks[self.grid.split_of[blocks] // per == split]
                 body = self._start(iq, 0, split)
                 self._at(body.begin, self._loads(once, blocks.size > 0), (), once)
                 if not split_tiles and d.splits > 1:
@@ -113,8 +118,16 @@ class Walk:
                 self._drop(Per.PAIR)
                 self._at(body.end, (), self._writes(once, blocks.size > 0), once)
 
+    def _there(self, starts: Indices, ends: Indices, splits: int = 1) -> Iterator[int]:
+        """Tiles that hold rows; the CTAs of others exit before they move anything."""
+        for n in range(starts.size):
+            if starts[n] < ends[n]:
+                yield n
+            else:
+                self.work_tiles += splits
+
     def _key_outer(self) -> None:
-        for ik in range(len(self.grid.k_starts)):
+        for ik in self._there(self.grid.k_starts, self.grid.k_ends):
             blocks = np.flatnonzero(self.grid.visited[:, ik])
             body = self._start(0, ik)
             self._at(body.begin, self._loads(Per.KEY, blocks.size > 0), (), Per.KEY)
@@ -175,17 +188,21 @@ class Walk:
     def _start(self, iq: int, ik: int, split: int = 0) -> Body:
         """A new work tile: nothing is loaded."""
         self.work_tiles += 1
-        for per in Per:
+        self.sectors.clear()
+        for per in set(Per) - {Per.LAUNCH}:
             self._drop(per)
         self._move(iq, ik, split)
-        return self.make()
+        body = self.make()
+        if self.work_tiles == 1:
+            self._at(body.launch, self._loads(Per.LAUNCH, True), self._writes(Per.LAUNCH, True), Per.LAUNCH)
+        return body
 
     def _move(self, iq: int, ik: int, split: int = 0) -> None:
-        at, d = self.at, self.launch.domain
+        at = self.at
         self.iq, self.ik = iq, ik
         at.spot = Spot(at.spot.batch, at.spot.head, split)
-        at.q = self.grid.q_rows(iq, d.block_q)
-        at.keys = self.grid.k_rows(ik, d.block_k)
+        at.q = self.grid.q_rows(iq)
+        at.keys = self.grid.k_rows(ik)
 
     def _drop(self, per: Per) -> None:
         self.at.tiles[per] = {}
@@ -243,6 +260,13 @@ class Walk:
     def _count(self, access: Access) -> None:
         q, k = self._touched(access)
         tensor = self.memory.tensors[access.tensor]
+        if tensor.keys_per_row:
+            found = set(at_sectors(tensor, self.at.keys)) - self.sectors
+            self.sectors |= found
+            self.moved[access.tensor, "read"] += SECTOR_BYTES * len(found)
+            return
+        if access.rows == "own":
+            q = tensor.rows
         rows, cols = (k, tensor.cols) if access.rows == "k" else (q, k if access.rows == "qk" else tensor.cols)
         self.moved[access.tensor, "read" if access.mode is Mode.LOAD else "write"] += moved_bytes(
             tensor, access, rows, cols
@@ -253,13 +277,15 @@ class Walk:
         at, d = self.at, self.launch.domain
         tensor = self.memory.tensors[access.tensor]
         parts = []
+        entries = at[TABLE] if tensor.page_rows else None
         for repetition in range(access.times):
             spot = Spot(at.spot.batch, at.spot.head, at.spot.split, repetition)
-            parts.append(self.memory.read(tensor, access, d, spot, at.q, at.keys))
+            parts.append(self.memory.read(tensor, access, d, spot, at.q, at.keys, entries))
             self._count(access)
         if access.rows == "k" and access.edge is Edge.NEEDED:
             parts[0][self._touched(access)[1] :] = 0.0
-        return np.stack(parts) if tensor.heads > d.heads and access.times > 1 else parts[0]
+        several = tensor.batch * tensor.heads > d.grid_heads and access.times > 1
+        return np.stack(parts) if several else parts[0]
 
     def _store(self, access: Access, values: Array) -> None:
         at, d = self.at, self.launch.domain

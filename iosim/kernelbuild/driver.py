@@ -12,6 +12,7 @@ from iosim.errors import InputError
 _MAX_DYNAMIC_SHARED = 8
 _NUM_REGS, _LOCAL_BYTES = 4, 3
 _MULTIPROCESSORS, _CC_MAJOR, _CC_MINOR, _L2_BYTES = 16, 75, 76, 38
+_CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS = 13, 36, 37
 
 
 @functools.cache
@@ -78,6 +79,26 @@ def l2_bytes() -> int:
     return _attribute(_L2_BYTES)
 
 
+def clock_hz() -> float:
+    """The highest clock of the SMs."""
+    return _attribute(_CLOCK_KHZ) * 1e3
+
+
+def memory_clock_hz() -> float:
+    return _attribute(_MEMORY_CLOCK_KHZ) * 1e3
+
+
+def memory_bus_bits() -> int:
+    return _attribute(_MEMORY_BUS_BITS)
+
+
+def memory_bytes() -> int:
+    """Device memory, as much as the driver gives out."""
+    size = ctypes.c_size_t()
+    _call("cuDeviceTotalMem_v2", ctypes.byref(size), _device())
+    return size.value
+
+
 def device_name() -> str:
     """The first GPU's name as the driver gives it."""
     text = ctypes.create_string_buffer(256)
@@ -104,6 +125,12 @@ class Buffer:
     @property
     def address(self) -> int:
         return self._handle.value
+
+    def read(self, size_bytes: int) -> bytes:
+        """The first bytes, once all launches on the default stream have ended."""
+        host = ctypes.create_string_buffer(size_bytes)
+        _call("cuMemcpyDtoH_v2", host, self._handle, ctypes.c_size_t(size_bytes))
+        return host.raw
 
     def __del__(self) -> None:
         if self._handle.value:

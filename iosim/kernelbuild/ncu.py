@@ -7,6 +7,7 @@ a unit that the second row names (`Mbyte` in one report, `Gbyte` in the next). V
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import re
 import shutil
@@ -77,10 +78,20 @@ def unit_scale(unit: str) -> float:
     return _PREFIX["k" if prefix == "K" else prefix]
 
 
+def _value(name: str, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e30:
+        raise InputError(f"the profiler's {name} '{cell[:40]}' is no count; accepted: numbers from 0 on")
+    return value
+
+
 def _triple(text: str) -> tuple[int, int, int]:
-    numbers = [int(number) for number in re.findall(r"\d+", text.replace(" ", ""))]
+    numbers = [int(number) for number in re.findall(r"\d{1,10}", text.replace(" ", "")[:60])]
     if len(numbers) != 3:
-        raise InputError(f"the profiler's size '{text}' is not three numbers")
+        raise InputError(f"the profiler's size '{text[:60]}' is not three numbers")
     return numbers[0], numbers[1], numbers[2]
 
 
@@ -96,13 +107,16 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         raise InputError("the profiler's output holds no raw page in CSV; make it with --csv --page raw")
-    rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+    try:
+        rows = list(csv.reader(io.StringIO("".join(lines[start:]))))
+    except csv.Error as error:
+        raise InputError(f"the profiler's table is no CSV: {error}; make it with --csv --page raw") from None
     names = rows[0]
     for needed in ("Kernel Name", "Grid Size", "Block Size"):
         if needed not in names:
             raise InputError(f"the profiler's table has no column '{needed}'; it breaks off or is not a raw page")
     if len(rows) < 2 or len(rows[1]) != len(names) or rows[1][names.index("Kernel Name")]:
-        raise InputError("the profiler's table has no row of units; it breaks off or is not a raw page")
+        raise InputError("the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)")
     wanted = {metric for metric, _ in METRICS.values()} & set(names)
     scales = {name: unit_scale(rows[1][names.index(name)]) for name in wanted}
     launches: list[Profiled] = []
@@ -119,7 +133,7 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
         for name in wanted:
             cell = cells[name].replace(",", "")
             if cell and cell.lower() != "n/a":
-                metrics[name] = float(cell) * scales[name]
+                metrics[name] = _value(name, cell) * scales[name]
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics))
     return launches, notes
@@ -133,9 +147,41 @@ def find_ncu() -> Path:
 
 
 def import_report(path: Path) -> str:
-    """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit)."""
+    """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit).
+
+    Raises:
+        InputError: there is no ncu, or it cannot read the file.
+    """
     command = [str(find_ncu()), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
-        raise InputError(f"ncu cannot import {path}: {(run.stdout + run.stderr).strip().splitlines()[-1:]}")
+        said = (run.stdout + run.stderr).strip().splitlines()
+        raise InputError(f"ncu cannot import '{path}': {said[-1] if said else f'exit code {run.returncode}'}")
     return run.stdout
+
+
+def refusal(said: str) -> str | None:
+    """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
+    if "ERR_NVGPUCTRPERM" in said:
+        return (
+            "the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: as root, or with the driver's "
+            "option NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    if "ERR_NVGPUCTR" in said or "LibraryNotLoaded" in said:
+        return next(line.removeprefix("==ERROR== ") for line in said.splitlines() if "ERR" in line or "Library" in line)
+    return None
+
+
+@functools.cache
+def available_metrics() -> frozenset[str] | None:
+    """Counters that the profiler has for this machine's GPU, without their `.sum`; None where it does not say."""
+    run = subprocess.run([str(find_ncu()), "--query-metrics"], capture_output=True, text=True, check=False)
+    return parse_query(run.stdout) if run.returncode == 0 else None
+
+
+def parse_query(text: str) -> frozenset[str] | None:
+    """Names of counters in the answer to `ncu --query-metrics`, with those of a launch, which it does not list."""
+    names = re.findall(r"^([a-z]\w*__\w+)\s", text, flags=re.MULTILINE)
+    if "gpu__time_duration" not in names:
+        return None
+    return frozenset(names) | {metric for metric, _ in METRICS.values() if metric.startswith("launch__")}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from iosim.report import figures
 from iosim.report.collect import Point, Progress, collect, no_progress, series
+from iosim.report.density import density
 from iosim.report.model import Cell, Column, Figure, Report, Table
 from iosim.report.request import ReportRequest
 from iosim.report.roofline import roofline
@@ -43,6 +44,7 @@ def build(request: ReportRequest, progress: Progress = no_progress) -> Report:
         roofline(request, points, "hbm", profile_ids),
         figures.memory_footprint(request, points),
         figures.call_time(request, points),
+        density(request, points, commands),
     ]
     return Report(
         title=TITLE,

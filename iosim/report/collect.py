@@ -48,7 +48,7 @@ class Point:
 
     @property
     def flops(self) -> int:
-        return self.prediction.problem.matmul_flops()
+        return self.prediction.flops
 
 
 @dataclass(frozen=True)

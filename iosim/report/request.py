@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from iosim.catalog import entry_name
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, list_profiles, load_profile
 from iosim.predictor import L2_STARTS, METHODS
 from iosim.problem import AttentionProblem
+from iosim.sparse.words import LISTS
 
 CHOSEN_BY_PYTORCH = ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention")
 """Kernel names that stand for a choice among the catalog's entries."""
@@ -50,7 +51,7 @@ class ReportRequest:
         for name, value, accepted in (("--method", self.method, METHODS), ("--l2", self.l2_start, L2_STARTS)):
             if value not in accepted:
                 raise InputError(f"{name} '{value}' is not known; accepted: {', '.join(accepted)}")
-        others = {p.with_(seq_q=1, seq_k=1) for p in self.problems}
+        others = {_but_length(p) for p in self.problems}
         if len(others) > 1 or (self.other_keys and len({p.seq_k for p in self.problems}) > 1):
             raise InputError("problems of one report may differ in their sequence length alone")
 
@@ -99,7 +100,7 @@ class ReportRequest:
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
         """The command line of one prediction."""
         return shlex.join([
-            "iosim", "predict", "--gpu", gpu.argument, "--kernel", kernel, "--seq-len", str(problem.seq_q),
+            "iosim", "predict", "--gpu", gpu.argument, "--kernel", kernel, *length_options(problem, problem.seq_q),
             *problem_options(problem), *self._how(), "--format", "json",
         ])  # fmt: skip
 
@@ -110,10 +111,15 @@ class ReportRequest:
         lengths = ",".join(map(str, self.lengths))
         problem = next((p for p in self.problems if p.n_seq_k != p.seq_q), self.problems[0])
         options = [*problem_options(problem), *self._how()]
-        return shlex.join(["iosim", "report", *gpus, *kernels, "--seq-len", lengths, *options])
+        return shlex.join(["iosim", "report", *gpus, *kernels, *length_options(problem, lengths), *options])
 
     def _how(self) -> list[str]:
         return ["--l2", self.l2_start, "--method", self.method]
+
+
+def _but_length(problem: AttentionProblem) -> tuple[object, ...]:
+    names = (f.name for f in fields(problem) if f.init and f.name not in ("seq_q", "seq_k"))
+    return tuple(getattr(problem, name) for name in names)
 
 
 def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
@@ -127,6 +133,20 @@ def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
     return tuple(found.values())
 
 
+def length_options(problem: AttentionProblem, lengths: object) -> list[str]:
+    """`--seq-len`, or the lengths of packed sequences."""
+    if problem.seq_lens is None or problem.seq_lens_k is None:
+        return ["--seq-len", str(lengths)]
+    words = ["--seq-lens", ",".join(map(str, problem.seq_lens))]
+    keys = ["--seq-lens-k", ",".join(map(str, problem.seq_lens_k))]
+    return words if problem.seq_lens_k == problem.seq_lens else words + keys
+
+
+def _sides_text(problem: AttentionProblem) -> str | None:
+    sides = problem.mask_block
+    return None if sides is None else str(sides) if isinstance(sides, int) else f"{sides[0]}x{sides[1]}"
+
+
 def problem_options(problem: AttentionProblem) -> list[str]:
     """Options that give `problem` back, but for its `--seq-len`; those at their default are left out, the main ones
     never."""
@@ -135,16 +155,26 @@ def problem_options(problem: AttentionProblem) -> list[str]:
     words = ["--batch", str(p.batch), "--heads", str(p.heads), "--head-dim", str(p.head_dim), "--dtype", p.dtype]
     for option, value, usual in (
         ("--kv-heads", p.kv_heads, plain.kv_heads),
-        ("--seq-len-k", p.seq_k, plain.seq_k),
+        ("--seq-len-k", p.seq_k, plain.seq_k if p.seq_lens is None else p.seq_k),
+        ("--mask", p.mask if p.mask in LISTS else None, None),
+        ("--mask-block", _sides_text(p), None),
+        ("--mask-stride", p.mask_stride, None),
+        ("--global-tokens", p.global_tokens, None),
+        ("--mask-file", p.mask_file, None),
         ("--head-dim-v", p.head_dim_v, plain.head_dim_v),
         ("--accumulate", p.accumulate, plain.accumulate),
         ("--output-dtype", p.output, plain.output),
         ("--window", p.window, None),
         ("--offset", p.offset, None),
         ("--dropout", p.dropout, 0.0),
+        ("--bias", p.bias, plain.bias),
+        ("--bias-shared", p.bias_shared, None),
+        ("--bias-dtype", p.bias_dtype, None),
+        ("--mask-storage", p.mask_storage, plain.mask_storage),
         ("--pass", p.passes, plain.passes),
         ("--layout", p.layout, plain.layout),
     ):
         if value != usual:
             words += [f"{option}={value}"] if str(value).startswith("-") else [option, str(value)]
-    return [*words, "--causal"] if p.mask == "causal" else words
+    flags = {"--bias-grad": p.bias_grad, "--key-padding": p.key_padding, "--causal": p.mask == "causal"}
+    return [*words, *(flag for flag, given in flags.items() if given)]

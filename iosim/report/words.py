@@ -5,6 +5,7 @@ from __future__ import annotations
 from iosim.report.axes import length_text
 from iosim.report.collect import Omission
 from iosim.report.model import Report
+from iosim.report.request import ReportRequest
 
 LEVELS = (
     "SM<->L2 bytes cross between the SMs and L2 and follow from the tiles; HBM bytes cross between L2 and device "
@@ -18,18 +19,26 @@ EXACT = (
 
 def subject(report: Report) -> str:
     """What was computed, in one sentence."""
-    request = report.request
+    return subject_of(report.request)
+
+
+def subject_of(request: ReportRequest) -> str:
+    """What a request computes, in one sentence."""
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value heads)"
     width = str(p.head_dim) if p.head_dim == p.d_v else f"{p.head_dim}/{p.d_v}"
-    mask = {"none": "no mask", "causal": "causal mask"}.get(p.mask, f"window of {p.window}")
+    known = {"none": "no mask", "causal": "causal mask", "window": f"window of {p.window}"}
+    mask = known.get(p.mask, "") if p.seq_lens is None else ""
+    mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"
     first, last = request.lengths[0], request.lengths[-1]
     span = f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens ({len(request.lengths)} lengths)"
     keys = f", {request.other_keys:,} keys" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
+    others = [option for name, option in p.terms.items() if name not in ("block_lists", "seq_lens")]
+    terms = "".join(f", {option[2:].replace('-', ' ')}" for option in others)
     return (
-        f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}, "
-        f"{span}{keys}. HBM by the method '{request.method}', L2 {request.l2_start} at the start."
+        f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}"
+        f"{terms}, {span}{keys}. HBM by the method '{request.method}', L2 {request.l2_start} at the start."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ class Section:
 _SECTIONS: dict[str, Section] = {}
 
 Maker = Callable[[], Iterable[Row]]
+Progress = Callable[[Sequence[Section]], Iterable[Section]]
 
 
 def section(letter: str, title: str) -> Callable[[Maker], Maker]:
@@ -58,8 +59,9 @@ def sections() -> tuple[Section, ...]:
     return tuple(_SECTIONS[letter] for letter in sorted(_SECTIONS))
 
 
-def reproduce(letters: Iterable[str] | None = None) -> list[Row]:
-    """The rows of the sections asked for; of all when none is named.
+def reproduce(letters: Iterable[str] | None = None, progress: Progress = iter) -> list[Row]:
+    """The rows of the sections asked for; of all when none is named. `progress` hands on the sections one by one, and
+    may show how far it is.
 
     Raises:
         InputError: no such section.
@@ -69,4 +71,4 @@ def reproduce(letters: Iterable[str] | None = None) -> list[Row]:
     for letter in wanted:
         if letter not in known:
             raise InputError(f"--section '{letter}' is not known; accepted: {', '.join(known)}")
-    return [row for letter in dict.fromkeys(wanted) for row in known[letter].rows()]
+    return [row for one in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in one.rows()]

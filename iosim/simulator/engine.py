@@ -16,9 +16,10 @@ import numpy as np
 from iosim.errors import InputError
 from iosim.simulator.l2 import L2Model, Samples, sample_lines, sm_partitions
 from iosim.simulator.lowering import LoweredLaunch, Template
+from iosim.simulator.sampling import SamplingPlan, Windows, windows_of
 
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
-MAX_WAYS = 24
+MAX_WAYS = 32
 PS = 10**12
 BAR_AFTER_S, BAR_EVERY_S = 2.0, 0.1
 MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
@@ -29,16 +30,22 @@ class _L2Config(ct.Structure):
         ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("keeps_written", ct.c_int32),
         ("sample_bytes", ct.c_int64), ("dram_ps_per_kib", ct.c_int64), ("l2_ps_per_kib", ct.c_int64),
         ("l2_latency_ps", ct.c_int64), ("far_latency_ps", ct.c_int64), ("dram_latency_ps", ct.c_int64),
+        ("marking", ct.c_int64),
     ]  # fmt: skip
+
+
+OBJECT = np.dtype(
+    [("ready", "<i8"), ("size", "<i4"), ("first", "<i4"), ("samples", "<i4"), ("tensor", "u1"), ("touched", "u1"),
+     ("pad", "<u2")]
+)  # fmt: skip
 
 
 class _L2State(ct.Structure):
     _fields_ = [
-        ("objects", ct.c_int64), ("size", ct.c_void_p), ("tensor", ct.c_void_p), ("first_sample", ct.c_void_p),
-        ("object_of", ct.c_void_p), ("set_of", ct.c_void_p), ("home_of", ct.c_void_p), ("touched", ct.c_void_p),
-        ("ready", ct.c_void_p), ("tags", ct.c_void_p), ("used", ct.c_void_p), ("dram_free", ct.c_int64),
-        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hbm_read", ct.c_int64 * MAX_TENSORS),
-        ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
+        ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
+        ("tags", ct.c_void_p), ("used", ct.c_void_p), ("next", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64),
+        ("now", ct.c_int64), ("hits", ct.c_uint32), ("pad", ct.c_uint32), ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS),
+        ("fabric", ct.c_int64),
     ]  # fmt: skip
 
 
@@ -56,7 +63,15 @@ class _LaunchPlan(ct.Structure):
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
         ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
-        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64),
+        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64), ("age_ppm", ct.c_int32), ("relaunched", ct.c_int32),
+    ]  # fmt: skip
+
+
+class _Sampling(ct.Structure):
+    _fields_ = [
+        ("settle", ct.c_int64), ("window", ct.c_int64), ("jump", ct.c_int64), ("max_windows", ct.c_int32),
+        ("windows", ct.c_int32), ("played", ct.c_void_p), ("carried", ct.c_void_p), ("read", ct.c_void_p),
+        ("write", ct.c_void_p), ("skipped_ps", ct.c_int64), ("looped", ct.c_uint8 * MAX_TENSORS),
     ]  # fmt: skip
 
 
@@ -87,9 +102,10 @@ def library() -> ct.CDLL:
         _declare(lib)
     except (OSError, AttributeError):
         raise InputError(other) from None
-    sizes = (ct.c_int32 * 4)()
+    sizes = (ct.c_int32 * 6)()
     lib.iosim_sizes(sizes)
-    if list(sizes) != [ct.sizeof(x) for x in (_L2Config, _L2State, _LaunchPlan, TraceRecord)]:
+    if list(sizes) != [*(ct.sizeof(x) for x in (_L2Config, _L2State, _LaunchPlan, TraceRecord)), OBJECT.itemsize,
+                       ct.sizeof(_Sampling)]:  # fmt: skip
         raise InputError(other)
     return lib
 
@@ -98,7 +114,7 @@ def _declare(lib: ct.CDLL) -> None:
     """Argument types; an AttributeError where a function is not there."""
     lib.iosim_replay.restype = ct.c_int64
     pointer = ct.c_void_p
-    lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, pointer, pointer, pointer]
+    lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, *[pointer] * 4]
     lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
     lib.iosim_sizes.argtypes = [ct.c_void_p]
 
@@ -120,26 +136,27 @@ class L2:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
         n = int(size.size)
         self.model = model
-        self._size = np.ascontiguousarray(size, dtype=np.int32)
-        self._owner = np.ascontiguousarray(owner, dtype=np.uint8)
-        sampled = sample_lines(model, self._size, samples_per_object)
+        sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object)
         self._samples = sampled
-        self._touched = np.zeros(n, dtype=np.uint8)
-        self._ready = np.zeros(n, dtype=np.int64)
-        self._tags = np.full(model.partitions * sampled.sets * model.ways, -1, dtype=np.int32)
+        self._objects = np.zeros(n, dtype=OBJECT)
+        self._objects["size"], self._objects["tensor"] = size, owner
+        self._objects["first"], self._objects["samples"] = sampled.first[:-1], np.diff(sampled.first)
+        self._place = sampled.set.astype(np.uint32) * 2 + sampled.home
+        row = -(-model.ways // 4) * 4
+        self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = _L2Config(
             partitions=model.partitions, sets=sampled.sets, ways=model.ways, keeps_written=int(model.keeps_written),
             sample_bytes=sampled.stride * model.line_bytes,
             dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
             l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
             far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
+            marking=round(model.marking * 65536),
         )  # fmt: skip
-        s = self.state = _L2State(objects=n)
-        s.size, s.tensor, s.touched = _pointer(self._size), _pointer(self._owner), _pointer(self._touched)
-        s.first_sample, s.object_of = _pointer(sampled.first), _pointer(sampled.object)
-        s.set_of, s.home_of = _pointer(sampled.set), _pointer(sampled.home)
         self._used = np.zeros(model.partitions * sampled.sets, dtype=np.uint32)
-        s.ready, s.tags, s.used = _pointer(self._ready), _pointer(self._tags), _pointer(self._used)
+        self._next = np.zeros(model.partitions * sampled.sets, dtype=np.uint8)
+        s = self.state = _L2State(objects=n)
+        s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
+        s.tags, s.used, s.next = _pointer(self._tags), _pointer(self._used), _pointer(self._next)
 
     def place(self, objects: range, *, dirty: bool) -> None:
         """Put objects into the L2 as though an SM had touched them before the launch."""
@@ -149,7 +166,7 @@ class L2:
 
     def own(self, objects: range, number: int) -> None:
         """Traffic of these objects counts for tensor `number` from now on."""
-        self._owner[objects.start : objects.stop] = number
+        self._objects["tensor"][objects.start : objects.stop] = number
 
     @property
     def samples(self) -> Samples:
@@ -166,12 +183,17 @@ class L2:
 
     def replay(
         self, launch: LoweredLaunch, *, slots: int, sms: int, static_stride: int, step_s: float,
-        start_s: float, begin_ps: int, sm_spread_ppm: int, trace: Any = None,
-    ) -> int:  # fmt: skip
-        """Play one launch; returns its end in picoseconds. Ctrl-C ends it; a long one shows a bar on a terminal.
+        start_s: float, begin_ps: int, sm_spread_ppm: int, age_ppm: int = 0, relaunched: bool = True, trace: Any = None,
+        sampling: SamplingPlan | None = None,
+    ) -> tuple[int, Windows | None]:  # fmt: skip
+        """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
+        a long one shows a bar on a terminal.
 
         Args:
             static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
+            age_ppm: how far the rates of an SM's oldest and youngest CTA lie apart, in millionths of their mean.
+            relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
+            sampling: play windows alone; None for all steps.
 
         Raises:
             KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
@@ -182,28 +204,66 @@ class L2:
         plan = _LaunchPlan(
             tiles=launch.tiles, slots=slots, sms=sms, static_stride=stride, group=launch.group,
             sm_spread_ppm=sm_spread_ppm,
-            step_ps=round(step_s * PS), start_ps=round(start_s * PS),
+            step_ps=round(step_s * PS), start_ps=round(start_s * PS), age_ppm=age_ppm,
+            relaunched=int(relaunched and launch.group == 1),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)
         plan.n_loop = _fill(plan.loop, launch.loop)
         plan.n_epi = _fill(plan.epi, launch.epilogue)
-        side = sm_partitions(sms, self.model.partitions)
+        side = sm_partitions(sms, self.model.partitions, self.model.side_ends)
         plan.side = _pointer(side)
         plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
         plan.list = None if launch.indices is None else _pointer(launch.indices)
         done, stop = ct.c_int32(0), ct.c_int32(0)
         lib, traced = library(), ct.addressof(trace) if trace is not None else None
+        part = None if sampling is None else _Part(sampling, self._looped(launch))
+        before = self.counts()
 
         def play() -> int:
             return int(lib.iosim_replay(
                 ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps, traced,
-                ct.addressof(done), ct.addressof(stop),
+                None if part is None else ct.addressof(part.state), ct.addressof(done), ct.addressof(stop),
             ))  # fmt: skip
 
         end = _interruptible(play, launch, done, stop)
         if end == -1:
             raise MemoryError("the replay ran out of memory")
-        return end
+        if part is None:
+            return end, None
+        found = part.windows()
+        for counts, then, total in zip((self.state.hbm_read, self.state.hbm_write), before, found.totals(),
+                                       strict=True):  # fmt: skip
+            for t in np.flatnonzero(part.looped):
+                counts[t] = then[t] + int(total[t])
+        return end, found
+
+    def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
+        """By tensor number, whether the launch's loop accesses it."""
+        looped = np.zeros(MAX_TENSORS, dtype=np.uint8)
+        for template in launch.loop:
+            first = template.base[template.base >= 0]
+            if first.size:
+                looped[self._objects["tensor"][first[0]]] = 1
+        return looped
+
+
+class _Part:
+    """Room for the windows of a launch that is played in part."""
+
+    def __init__(self, plan: SamplingPlan, looped: np.ndarray[Any, Any]) -> None:
+        room = 2 * plan.windows + 64
+        self.looped = looped
+        self._played, self._carried = np.zeros(room + 1, dtype=np.int64), np.zeros(room + 1, dtype=np.int64)
+        self._read, self._write = (np.zeros((room + 1, MAX_TENSORS), dtype=np.int64) for _ in range(2))
+        self.state = _Sampling(settle=plan.settle, window=plan.window, jump=plan.jump, max_windows=room)
+        self.state.looped[:] = looped.tolist()
+        self.state.played, self.state.carried = _pointer(self._played), _pointer(self._carried)
+        self.state.read, self.state.write = _pointer(self._read), _pointer(self._write)
+
+    def windows(self) -> Windows:
+        n = int(self.state.windows)
+        only = self.looped.astype(np.int64)
+        return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only)
 
 
 def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_int32, stop: ct.c_int32) -> int:

@@ -19,7 +19,9 @@ from iosim.hardware import HardwareProfile
 DEFAULT_WAYS = 16
 DEFAULT_CAPACITY_FRACTION = 1.01
 DEFAULT_DISPLACED_FRACTION = 0.015
-DEFAULT_SM_SPREAD = 0.007
+DEFAULT_SM_SPREAD = 0.002
+DEFAULT_MARKING = 0.5
+DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
 DEFAULT_NEAR_CYCLES = 205.0
 DEFAULT_DRAM_CYCLES = 552.0
 BLOCK_LINES = 128
@@ -35,6 +37,8 @@ class L2Model:
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
     sm_spread: SMs differ in speed by up to this fraction either way.
+    marking: share of the hits that mark their line as used.
+    side_ends: in the order in which SMs get CTAs, how many there are up to each change of side.
     """
 
     partitions: int
@@ -46,6 +50,8 @@ class L2Model:
     foreign_dirty_bytes: int
     launch_fetch_bytes: int
     sm_spread: float
+    marking: float
+    side_ends: tuple[int, ...]
     dram_bytes_per_s: float
     l2_bytes_per_s: float
     l2_latency_s: float
@@ -79,6 +85,8 @@ def model(profile: HardwareProfile) -> L2Model:
         foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
         launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
         sm_spread=_or(profile.sm_speed_spread_fraction, DEFAULT_SM_SPREAD),
+        marking=_or(profile.l2_marking_share, DEFAULT_MARKING),
+        side_ends=profile.l2_side_ends or DEFAULT_SIDE_ENDS,
         dram_bytes_per_s=float(bandwidth),
         l2_bytes_per_s=_l2_bandwidth(profile),
         l2_latency_s=near,
@@ -96,16 +104,16 @@ def _l2_bandwidth(profile: HardwareProfile) -> float:
     return float(known or 4 * profile.need("dram_bandwidth_bytes_per_s"))
 
 
-def sm_partitions(sms: int, partitions: int) -> npt.NDArray[np.uint8]:
-    """Partition of each SM, in the order in which CTAs are dealt out: equal shares in no regular pattern.
+def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """Partition of each SM, in the order in which CTAs are dealt out.
 
-    NB: how a GPU deals CTAs to its SMs is not published; a regular pattern would let the heads of a head-fastest grid
-    fall on one side each, which no measurement shows.
+    A GPU deals CTAs cluster of SMs by cluster, and a whole cluster lies on one side: SMs up to ends[0] lie on side 0,
+    those up to ends[1] on side 1, and so on in turn. `ends` is scaled to the number of SMs.
     """
-    order = np.argsort(_mix(np.arange(sms, dtype=np.uint64), 5), kind="stable")
-    side = np.empty(sms, dtype=np.uint8)
-    side[order] = (np.arange(sms) * partitions // sms).astype(np.uint8)
-    return side
+    if partitions < 2:
+        return np.zeros(sms, dtype=np.uint8)
+    scaled = np.rint(np.asarray(ends) * (sms / ends[-1])).astype(np.int64)
+    return (np.searchsorted(scaled, np.arange(sms), side="right") % partitions).astype(np.uint8)
 
 
 @dataclass(frozen=True)

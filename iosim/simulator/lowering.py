@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+from iosim.mask import Steps
 from iosim.simulator.objects import Blocks, Grid, cut, refuse_too_large, streams
 
 Int32 = npt.NDArray[np.int32]
@@ -131,7 +132,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer == "head":
         blocks = d.key_blocks_total
-    b, h, i = d.batch, d.heads, blocks
+    sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
+    b, h, i = d.batch * sequences, d.heads, blocks // sequences
     order = np.arange(b * h * i, dtype=np.int64)
     if launch.outer == "head":
         block, head = order % i, order // i
@@ -150,6 +152,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         block, head = order % i, order // i
     if s.heavy_first:
         block = i - 1 - block
+    if sequences > 1:
+        head, block = head % h, head // h * i + block
     return head.astype(np.int32), block.astype(np.int32)
 
 
@@ -161,14 +165,17 @@ def _lower_launch(
     d = launch.domain
     head, block = start_order(launch)
     head64, block64 = head.astype(np.int64), block.astype(np.int64)
-    first, count, i_index, j_index = _loops(launch, block64)
+    steps, i_index, j_index = _loops(launch, block64)
+    first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
     prologue: list[Template] = []
     loop: list[Template] = []
     epilogue: list[Template] = []
     for access in launch.accesses:
         grid = grids[access.tensor]
-        made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count)
-        {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
+        for run in _runs(launch, access):
+            made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
+                                    run)  # fmt: skip
+            {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
         loop.append(Template(SPILL, MODES[Mode.STORE], base))
@@ -180,46 +187,45 @@ def _lower_launch(
     return LoweredLaunch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
         head, block, group=d.key_blocks_total if launch.outer == "head" else 1,
+        indices=None if steps.indices is None else steps.indices.astype(np.int32),
     )  # fmt: skip
 
 
-def _loops(launch: Launch, block: npt.NDArray[np.int64]) -> tuple[Int32, Int32, npt.NDArray[np.int64] | None,
-                                                                  npt.NDArray[np.int64] | None]:  # fmt: skip
-    """(first, count) of each work tile's loop, and its fixed query block or key block."""
+def _loops(
+    launch: Launch, block: npt.NDArray[np.int64]
+) -> tuple[Steps, npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+    """The loop of each work tile, and its fixed query block or key block."""
     d = launch.domain
-    v = d.visited
     if launch.outer == "q":
-        return v.first[block].astype(np.int32), v.count[block].astype(np.int32), block, None
+        s = d.visited.by_query()
+        return Steps(s.first[block], s.count[block], s.indices), block, None
     if launch.outer == "q,split":
-        i, split = block % d.query_blocks, block // d.query_blocks
-        per = d.key_blocks_per_split
-        lo = np.maximum(v.first[i], split * per)
-        hi = np.minimum(v.end[i], (split + 1) * per)
-        return lo.astype(np.int32), np.maximum(hi - lo, 0).astype(np.int32), block, None
+        s = d.visited.by_split(d.key_blocks_per_split, d.splits)
+        tile = block % d.query_blocks * d.splits + block // d.query_blocks
+        return Steps(s.first[tile], s.count[tile], s.indices), block, None
     if launch.outer in ("k", "head"):
-        lo, n = query_blocks_of_keys(d)
-        return lo[block].astype(np.int32), n[block].astype(np.int32), None, block
-    zero = np.zeros(block.size, dtype=np.int32)
-    return zero, zero + 1, block % d.query_blocks, block // d.query_blocks
+        s = d.visitors
+        return Steps(s.first[block], s.count[block], s.indices), None, block
+    zero = np.zeros(block.size, dtype=np.int64)
+    return Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks
 
 
-def query_blocks_of_keys(d: Domain) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First query block that visits each key block, and how many do (they are neighbours for interval masks)."""
-    v, n = d.visited, d.key_blocks_total
-    starts = np.zeros(n + 1, dtype=np.int64)
-    np.add.at(starts, v.first[v.count > 0], 1)
-    np.add.at(starts, v.end[v.count > 0], -1)
-    count = np.cumsum(starts)[:n]
-    first = np.full(n, d.query_blocks, dtype=np.int64)
-    for i in np.flatnonzero(v.count > 0)[::-1]:
-        first[v.first[i] : v.end[i]] = i
-    return np.where(count > 0, first, 0), count
+def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
+    """Neighbouring query blocks that are moved together, where an access is made once for a whole head: all, or those
+    that visit a key block. One run of no meaning for all other accesses."""
+    d = launch.domain
+    if launch.outer != "head" or not access.visited_only or access.per is not Per.QUERY:
+        return [(0, d.query_blocks)]
+    edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
+    runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
+    return runs or [(0, 0)]
 
 
-def _visited_queries(d: Domain) -> tuple[int, int]:
-    """First query block that visits a key block, and one past the last (they are neighbours for interval masks)."""
-    some = np.flatnonzero(d.visited.count > 0)
-    return (int(some[0]), int(some[-1]) + 1) if some.size else (0, 0)
+def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The tensor's own (batch, head), counted as grid heads are, of each grid head: heads of a group share a key/value
+    head, and all heads or sequences what has one."""
+    inside = head % d.heads // max(1, d.heads // tensor.heads)
+    return (head // d.heads if tensor.batch > 1 else 0) * tensor.heads + inside
 
 
 def _template(
@@ -231,21 +237,24 @@ def _template(
     i: npt.NDArray[np.int64] | None,
     j: npt.NDArray[np.int64] | None,
     count: Int32,
+    run: tuple[int, int],
 ) -> tuple[Template, str]:
-    """One access as a template, and where it stands: before the loop, in it, or after it."""
+    """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
+    are moved together, where a whole head's are."""
     d = launch.domain
-    if access.rows == "k":
-        per_group = d.heads // tensor.heads if tensor.heads < d.heads else 1
-        owner = (head // d.heads) * tensor.heads + (head % d.heads) // per_group
-    else:
-        owner = head
+    owner = head if access.rows == "q" and tensor.heads >= d.heads else owner_of(tensor, d, head)
     start = grid.first + owner * grid.rows * grid.cols
     looped = access.per is Per.PAIR
     span_q = max(1, d.block_q // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows == "qk" else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
     base, of_head = start, False
-    if access.rows == "q":
+    table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
+    if access.rows == "own" or table:
+        span = grid.rows * grid.cols
+        if access.per is Per.LAUNCH:
+            base = np.where(np.arange(head.size) == 0, base, NONE)
+    elif access.rows == "q":
         span = span_q
         if access.per is Per.SPLIT and tensor.copies > 1:
             assert i is not None
@@ -253,22 +262,25 @@ def _template(
         if launch.outer == "q,split" and i is not None:
             i = i % d.query_blocks
         if i is not None:
-            base = base + i * span_q
+            base = base + grid.row_of(i, d.query_blocks, span_q)
         elif looped:
             coef = span_q
+            base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q)
         else:  # a whole head's rows, once, after its last key block
             assert j is not None
-            lo, hi = _visited_queries(d) if access.visited_only else (0, d.query_blocks)
+            lo, hi = run
             span = min(hi * span_q, grid.rows) - lo * span_q
             base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
     elif access.rows == "k":
         span = span_k
         if j is not None:
-            base = base + j * span_k
+            base = base + grid.row_of(j, d.key_blocks_total, span_k)
         else:
             coef = span_k
+            base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k)
     else:
         span, rows, stride = span_k, span_q, grid.cols
+        i = i % d.query_blocks if launch.outer == "q,split" and i is not None else i
         base = base + (i * span_q * grid.cols if i is not None else 0) + (j * span_k if j is not None else 0)
         if i is None:
             coef = span_q * grid.cols
@@ -278,10 +290,16 @@ def _template(
     if access.visited_only and not looped and not of_head:
         base32 = np.where(count > 0, base32, NONE)
     made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
-    inside = looped and launch.outer != "qk"
+    inside = looped and launch.outer != "qk" and not table
     if access.mode is Mode.LOAD:
         return made, "loop" if inside or launch.outer == "qk" else "pro"
     return made, "loop" if inside else "epi"
+
+
+def _broadcast(tensor: Tensor, d: Domain, grid: Grid, item: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Objects of a tensor that several grid heads share, as the launch goes through its heads one after the other."""
+    each = grid.rows * grid.cols
+    return owner_of(tensor, d, item // each) * each + item % each
 
 
 def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
@@ -299,7 +317,8 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
         item = w * grid.count * passes[access.tensor] // tiles
         new = np.ones(tiles, dtype=np.bool_)
         new[1:] = item[1:] != item[:-1]
-        base = grid.first + item % grid.count
+        shared = passes[access.tensor] > 1
+        base = grid.first + (_broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item)
         made = Template(access.tensor, MODES[access.mode], np.where(new, base, NONE).astype(np.int32))
         (loop if access.mode is Mode.LOAD else epilogue).append(made)
     one = np.ones(tiles, dtype=np.int32)

@@ -16,6 +16,7 @@ from iosim.launch import Chain, Launch, Tensor
 from iosim.units import bytes_text
 
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 MAX_OBJECTS = 60_000_000
 MAX_WORK_TILES = 60_000_000
 BYTES_EACH = 100
@@ -33,10 +34,26 @@ class Grid:
     cols: int
     chunk_rows: int
     chunk_cols: int
+    sequences: int = 1
+    """Packed sequences that the rows are divided among, evenly; a sequence's last rows may be empty."""
 
     @property
     def count(self) -> int:
         return self.heads * self.rows * self.cols
+
+    def row_of(self, tile: Int64, tiles: int, span: int) -> Int64:
+        """First row of objects of tiles that are `span` rows long, numbered through `tiles` of all sequences."""
+        if self.sequences == 1:
+            return tile * span
+        each = tiles // self.sequences
+        return tile // each * (self.rows // self.sequences) + tile % each * span
+
+    def row_shift(self, fixed: Int64 | None, fixed_tiles: int, tiles: int, span: int) -> Int64 | int:
+        """What `row_of` adds to tile x span in the sequence of a tile `fixed` of the other axis."""
+        if self.sequences == 1 or fixed is None:
+            return 0
+        sequence = fixed // (fixed_tiles // self.sequences)
+        return sequence * (self.rows // self.sequences - tiles // self.sequences * span)
 
 
 def streams(launch: Launch) -> bool:
@@ -52,7 +69,7 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         if streams(launch):
             continue
         for access in launch.accesses:
-            if access.tensor == tensor:
+            if access.tensor == tensor and access.rows != "own" and not chain.tensors[tensor].keys_per_row:
                 d = launch.domain
                 rows.add(d.block_k if access.rows == "k" else d.block_q)
                 if access.rows == "qk":
@@ -73,13 +90,27 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     return heads, rows
 
 
+def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
+    """Rows of each sequence packed in a tensor, as the launches that loop over it cut it; all of them else."""
+    for launch in chain.launches:
+        if streams(launch) or launch.domain.sequences == 1:
+            continue
+        for access in launch.accesses:
+            if access.tensor == tensor.name and access.rows in ("q", "k"):
+                axis = launch.domain.query_axis if access.rows == "q" else launch.domain.key_axis
+                return axis.lengths
+    return (rows,)
+
+
 def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
     """(heads, row chunks, column chunks, rows of a chunk, columns of a chunk) of a tensor's objects, one copy."""
     row_blocks, col_blocks = _blocks(chain, tensor.name)
     heads, rows = _rows_per_head(chain, tensor)
     if not row_blocks:
         row_blocks = {max(1, min(rows, FLAT_CHUNK_BYTES // max(1, tensor.cols * tensor.element_bytes)))}
-    n_rows, chunk_rows = _chunks(rows, row_blocks)
+    lengths = _lengths(chain, tensor, rows)
+    n_rows, chunk_rows = _chunks(max(lengths), row_blocks)
+    n_rows *= len(lengths)
     n_cols, chunk_cols = _chunks(tensor.cols, col_blocks or {tensor.cols})
     return heads, n_rows, n_cols, chunk_rows, chunk_cols
 
@@ -87,9 +118,11 @@ def shape(chain: Chain, tensor: Tensor) -> tuple[int, int, int, int, int]:
 def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     heads, n_rows, n_cols, chunk_rows, chunk_cols = shape(chain, tensor)
     _, rows = _rows_per_head(chain, tensor)
-    height, width = _sizes(rows, n_rows, chunk_rows), _sizes(tensor.cols, n_cols, chunk_cols)
+    lengths = _lengths(chain, tensor, rows)
+    height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
+    width = _sizes(tensor.cols, n_cols, chunk_cols)
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
-    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols)
+    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths))
     return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
 
 

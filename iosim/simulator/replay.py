@@ -18,6 +18,7 @@ from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
+from iosim.simulator.sampling import Windows, sampling_plan
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
 from iosim.units import bytes_text
@@ -25,6 +26,9 @@ from iosim.units import bytes_text
 FOREIGN_OBJECT_BYTES = 65536
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
+AGE_SHARE = 0.04
+"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: measured by the
+start and end of every CTA of flash_fwd on an H200, 0.04 not causal and 0.14 causal; kernels not measured get this one."""
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
@@ -41,6 +45,8 @@ class ReplayedLaunch:
     end_s: float
     slots: int
     accesses: int
+    windows: Windows | None = None
+    """Where the launch was played in part: the windows that were."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +78,14 @@ class Replay:
 
 def replay(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
-    l2_model: L2Model | None = None, trace: Trace | None = None,
+    l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
 ) -> Replay:  # fmt: skip
     """Play the launches of a chain, one after the other, through one L2.
 
     Args:
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
+        part: play windows of long launches alone, and say how far off that may be.
         trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
             engine to fill, or None.
 
@@ -106,10 +113,12 @@ def replay(
         for objects_of, number in low.owned:
             l2.own(objects_of, number)
         before = l2.counts()
-        end, slots = _play(l2, launch, low, busy[launch.name], profile, made, begin,
-                           trace(launch, low, lowered, l2) if trace else None)  # fmt: skip
+        end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
+                           trace(launch, low, lowered, l2) if trace else None, part,
+                           _age_share(problem, kernel),
+                           float(kernel.option("sm_spread", made.sm_spread)))  # fmt: skip
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
-        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, low.accesses))
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, low.accesses, windows))
         begin = end
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
@@ -128,8 +137,8 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
 
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
-    record: TraceRecord | None,
-) -> tuple[int, int]:  # fmt: skip
+    record: TraceRecord | None, part: bool, age_share: float, sm_spread: float,
+) -> tuple[int, int, Windows | None]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
     held = residency(launch, profile)
@@ -137,18 +146,26 @@ def _play(
     slots = held.slots
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots = min(slots, profile.sm_count)
-    end = l2.replay(
+    end, windows = l2.replay(
         low,
         slots=slots,
         sms=profile.sm_count,
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         step_s=busy_s * profile.sm_count / steps if steps else 0.0,
         start_s=CTA_START_S,
-        sm_spread_ppm=round(made.sm_spread * 1e6),
+        sm_spread_ppm=round(sm_spread * 1e6),
         begin_ps=begin,
+        age_ppm=round(age_share * 1e6),
+        relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         trace=record,
+        sampling=sampling_plan(low, slots) if part else None,
     )
-    return end, slots
+    return end, slots, windows
+
+
+def _age_share(problem: AttentionProblem, kernel: Kernel) -> float:
+    name = "age_share" if problem.mask == "none" else "age_share_masked"
+    return float(kernel.option(name, AGE_SHARE))
 
 
 def _inputs(chain: Chain, lowered: Lowered) -> range:

@@ -46,6 +46,8 @@ class CtaTable:
     first: npt.NDArray[np.int32]
     count: npt.NDArray[np.int32]
     down: npt.NDArray[np.uint8]
+    indices: npt.NDArray[np.int32] | None = None
+    """Where a work tile's steps go through a list: its indices, and `first` counts in it."""
 
     @property
     def tiles(self) -> int:
@@ -57,7 +59,7 @@ class CtaTable:
         count = np.maximum(self.count[tiles].astype(np.int64), 1)
         step = np.minimum((t_ps - self.start_ps[tiles]) / took * count, count - 1).astype(np.int64)
         at: Int64 = self.first[tiles] + np.where(self.down[tiles] == 1, count - 1 - step, step)
-        return at
+        return at if self.indices is None else self.indices[at].astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,8 @@ def _launch(
     low = kept.low
     names, owner, per_index = _shared(kept)
     slot = _slots(kept.sm, kept.start, kept.end)
-    ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down)
+    ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
+                    low.indices)  # fmt: skip
     depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
     reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
     in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))

@@ -3,9 +3,9 @@
 Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`, ...), or the kernels in `kernels/`:
 
     flash_fwd   catalog `flash` with the row's tile, warps, stages, order, direction, schedule and splits
-    flash_bwd   its backward; not the deterministic one, nor grouped heads, nor the row sums (they zero no dQ)
+    flash_bwd   its backward, whose row sums zero no dQ; not the deterministic one, nor grouped heads
     naive       catalog `naive` with 64x64 tiles, its mask inside the product
-    minimal     catalog `minimal`, whose fill is no launch of its own there
+    minimal     catalog `minimal`, whose fill is no launch of its own there, and whose stores of O are packets
 
 In a table of chains `naive` is the catalog's `eager` and `flash` its `fa2`; `_fwdbwd` after a name is both passes.
 """
@@ -30,7 +30,15 @@ CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
 OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal"}
 BOTH = "_fwdbwd"
 NAIVE_TILE = (64, 64)
-NOTES = re.compile(r"(repeat( \d+)?|sweep|packed, \d+ query heads)?")
+WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
+"""A note that names the window of a flex row, whose `causal` is empty."""
+PACKET_BYTES = 32
+"""What the smallest store moves from an SM to L2."""
+COMBINE_ROWS = 4
+"""Query rows of a CTA of `flash_combine`, a warp each."""
+ROWS_OF_SUMS = 4
+"""Query rows of a CTA of `flash_bwd_rows`, a warp each."""
+NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern})?")
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
@@ -68,7 +76,9 @@ def problem_of(row: Row) -> AttentionProblem:
         NoModel: the row leaves one empty.
     """
     name = row.implementation
-    missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS) if not row.facts[n]]
+    noted = WINDOW.fullmatch(row.facts.get("note", ""))
+    missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
+               if not row.facts[n] and not (noted and n == "causal")]  # fmt: skip
     if missing:
         raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
     if row.chain:
@@ -76,7 +86,7 @@ def problem_of(row: Row) -> AttentionProblem:
         sizes = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
         return _problem(row, **sizes, seq_q=row.number("seq"), passes=passes)
     sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
-    window = row.number("window")
+    window = int(noted[1]) if noted else row.number("window")
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
     backward = name == "flash_bwd" or name.endswith("_backward")
     return _problem(row, **sizes, mask=mask, window=window, passes="bwd" if backward else "fwd")
@@ -147,14 +157,17 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     _check_size(chain)
     launches: list[Launch | str] = list(chain.launches)
     if row.implementation == "minimal":
-        launches = launches[1:]
+        launches = [_stores_elements(chain.launches[1], problem, kernel)]
+    if row.facts.get("stage"):
+        wanted = [r.facts["stage"] for r in rows]
+        launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip
     if row.implementation == "flash_fwd":
         launches[0] = _reads_every_query(chain.launches[0])
     if row.implementation == "flash_bwd":
-        launches[0] = "row sums of the kernel zero no dQ, the model's do"
+        launches[0] = _row_sums(chain.launches[0])
     chains = tuple(
         n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if _described(r) else n,))
         for n, r in zip(launches, rows, strict=True)
@@ -166,6 +179,23 @@ def _reads_every_query(launch: Launch) -> Launch:
     """The launch with query tiles read where no key is kept, too: flash_fwd starts that load before it looks."""
     accesses = tuple(replace(a, visited_only=False) if a.tensor == "Q" else a for a in launch.accesses)
     return replace(launch, accesses=accesses)
+
+
+def _row_sums(launch: Launch) -> Launch:
+    """The model's first backward launch as flash_bwd_rows is: it zeroes no dQ, and writes the row's sum beside its
+    log-sum-exp, which it reads a CTA of ROWS_OF_SUMS rows at a time."""
+    kept = [a for a in launch.accesses if a.tensor != "dQ_acc"]
+    read = next(a for a in kept if a.tensor == "O")
+    written = next(a for a in kept if a.tensor == "D")
+    lse = (replace(read, tensor="LSE", packet_rows=ROWS_OF_SUMS), replace(written, tensor="LSE"))
+    return replace(launch, accesses=(*kept, *lse))
+
+
+def _stores_elements(launch: Launch, problem: AttentionProblem, kernel: Kernel) -> Launch:
+    """minimal's launch with what its stores add: a thread stores its row of O 4 bytes at a time, a packet each."""
+    more = kernel.tile.block_q * problem.d_v * (PACKET_BYTES - 4)
+    packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
+    return replace(launch, overheads=(*launch.overheads, packets))
 
 
 def _check_size(chain: Chain) -> None:
@@ -206,6 +236,7 @@ def _as_launched(row: Row, kernel: Kernel) -> Kernel:
         return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE), ("passes", ())))
     if row.implementation == "flash_bwd":
         return kernel.with_(backward_tile=kernel.tile)
+    kernel = kernel.with_(options=(*kernel.options, ("combine_rows", COMBINE_ROWS)))
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
     if kernel.schedule.scheduler is Scheduler.PERSISTENT:
         ctas = _product(row, "grid", MAX_CTAS)

@@ -32,11 +32,13 @@ def markdown(comparison: Comparison, *, split: bool = False) -> str:
     """The whole file."""
     parts = [f"# {TITLE}", INTRODUCTION]
     for section in sections(comparison, split=split):
-        parts += [f"## {section.title}", _markdown_table(section)]
+        parts += [f"## {section.title}", markdown_table(section)]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(section: Section) -> str:
+def markdown_table(section: Section) -> str:
+    """A table without its title."""
+
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
 
@@ -53,19 +55,19 @@ def _right(section: Section) -> list[bool]:
 def html(comparison: Comparison, *, split: bool = False) -> str:
     """The whole file; complete without JavaScript but for the plots."""
     residuals = comparison.residuals
-    shown = [q for q in QUANTITIES if any(_drawable(r, q) for r in residuals)]
+    shown = [q for q in QUANTITIES if any(drawable(r, q) for r in residuals)]
     panels = {f"figure-{q}": _scatter(residuals, q) for q in shown}
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels["figure-residuals"] = _by_regime(residuals)
     said = {f"figure-{q}": f"{NAMES[q]}: predicted against measured" for q in shown}
     said["figure-residuals"] = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
-    figures = "".join(_figure(name, said[name]) for name in panels)
+    figures = "".join(figure(name, said[name]) for name in panels)
     data = {"panels": {k: {"data": d, "layout": lay} for k, (d, lay) in panels.items()}, "tables": {}, "commands": {}}
     body = (
         "<main>",
         "<noscript><p>The plots need JavaScript; the tables below need none.</p></noscript>",
-        f'<section class="figure"><h2>Figures</h2>{_legend(residuals)}<div class="panels">{figures}</div></section>',
-        *(_section(s) for s in sections(comparison, split=split)),
+        f'<section class="figure"><h2>Figures</h2>{legend(residuals)}<div class="panels">{figures}</div></section>',
+        *(section_html(s) for s in sections(comparison, split=split)),
         "</main>",
     )
     return page(TITLE, _text(INTRODUCTION), body, data)
@@ -75,14 +77,16 @@ def _text(text: str) -> str:
     return escape(text.replace("<->", "↔"))
 
 
-def _figure(name: str, said: str) -> str:
+def figure(name: str, said: str) -> str:
+    """The place of a plot, with its caption."""
     return (
         f'<figure><figcaption>{_text(said)}</figcaption><div class="plot" id="{name}" role="img" '
         f'aria-label="{escape(said, quote=True)}"><p class="fallback">{_text(said)}</p></div></figure>'
     )
 
 
-def _legend(residuals: Sequence[Residual]) -> str:
+def legend(residuals: Sequence[Residual]) -> str:
+    """A button a regime that is present, which hides and shows its points in all plots."""
     present = {r.regime for r in residuals}
     buttons = "".join(
         f'<button type="button" class="series" aria-pressed="true" data-series="{name}">'
@@ -93,7 +97,8 @@ def _legend(residuals: Sequence[Residual]) -> str:
     return f'<div class="legend" role="group" aria-label="Regimes: press to hide or show">{buttons}</div>'
 
 
-def _section(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """A table under its title."""
     right = [' class="n"' if r else "" for r in _right(section)]
     head = "".join(f"<th{r}>{_text(c)}</th>" for c, r in zip(section.header, right, strict=True))
     body = "\n".join(
@@ -104,21 +109,24 @@ def _section(section: Section) -> str:
             f"</thead><tbody>\n{body}\n</tbody></table></div></section>")  # fmt: skip
 
 
-def _drawable(r: Residual, quantity: str) -> bool:
+def drawable(r: Residual, quantity: str) -> bool:
+    """Whether a point of that quantity has a place on logarithmic axes."""
     least = LEAST_SHOWN.get(quantity, LEAST_BYTES)
     return r.quantity == quantity and r.measured >= least and r.predicted >= least
 
 
-def _hover(r: Residual) -> str:
+def hover(r: Residual) -> str:
+    """Row, problem, settings, both values and the error."""
+    settings = f"<br>{escape(r.variant)}" if r.variant else ""
     return escape(f"{name_text(r)}: {size_text(r.problem)}") + (
-        f"<br>measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
+        f"{settings}<br>measured {amount(r.quantity, r.measured)}, predicted {amount(r.quantity, r.predicted)}"
         f"<br>error {percent(r.error)}, {r.regime}"
     )
 
 
 def _scatter(residuals: Sequence[Residual], quantity: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Predicted against measured on logarithmic axes, a series a regime, and the line where they are equal."""
-    found = [r for r in residuals if _drawable(r, quantity)]
+    found = [r for r in residuals if drawable(r, quantity)]
     values = [float(v) for r in found for v in (r.measured, r.predicted)]
     text = seconds_text if quantity == "time" else bytes_text
     ends = [min(values), max(values)]
@@ -127,7 +135,7 @@ def _scatter(residuals: Sequence[Residual], quantity: str) -> tuple[list[dict[st
         points = [r for r in found if r.regime == regime]
         if points:
             data.append(axes.line(regime, [r.measured for r in points], [r.predicted for r in points],
-                                  [_hover(r) for r in points], n, mode="markers"))  # fmt: skip
+                                  [hover(r) for r in points], n, mode="markers"))  # fmt: skip
     x, y = axes.log_axis(values, "measured", text), axes.log_axis(values, "predicted", text)
     return data, axes.layout(x, y)
 
@@ -140,7 +148,7 @@ def _by_regime(residuals: Sequence[Residual]) -> tuple[list[dict[str, Any]], dic
         points = [r for r in found if r.regime == regime]
         if points:
             data.append(axes.line(regime, [regime] * len(points), [r.difference / r.measured for r in points],
-                                  [_hover(r) for r in points], n, mode="markers"))  # fmt: skip
+                                  [hover(r) for r in points], n, mode="markers"))  # fmt: skip
     x = {"type": "category", "automargin": True}
     y = {"tickformat": "+.0%", "title": {"text": "error", "standoff": 10}, "automargin": True, "zeroline": True}
     return data, axes.layout(x, y)

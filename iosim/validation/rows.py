@@ -66,6 +66,11 @@ def default_files() -> list[Path]:
     return [folder / "h200_library_kernels.csv", folder / "h200_chains.csv"]
 
 
+def own_file() -> Path:
+    """The shipped measurements of the project's own kernels."""
+    return data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+
+
 def read(path: str | Path) -> list[Row]:
     """The rows of a table of measurements, in the file's order.
 
@@ -74,7 +79,7 @@ def read(path: str | Path) -> list[Row]:
     """
     where = f"{OPTION} '{path}'"
     try:
-        lines = list(csv.reader(io.StringIO(_text(path, where), newline=""), strict=True))
+        lines = list(csv.reader(io.StringIO(text_of_file(path, where), newline=""), strict=True))
     except csv.Error as error:
         raise InputError(f"{where} is no CSV table: {error}; accepted: comma-separated rows under a header") from None
     if not lines:
@@ -99,7 +104,12 @@ def read(path: str | Path) -> list[Row]:
     return rows
 
 
-def _text(path: str | Path, where: str) -> str:
+def text_of_file(path: str | Path, where: str) -> str:
+    """The text of a file of up to MAX_FILE_BYTES.
+
+    Raises:
+        InputError: it cannot be read or is no text; `where` begins the message.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -84,7 +84,7 @@ def sections(comparison: Comparison, *, split: bool = False, most: int = WORST) 
         _by("Regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
         _by("Implementation", groups(every, lambda r: r.row.implementation)),
         *(_worst(every, q, most) for q in QUANTITIES),
-        _skipped(comparison),
+        skipped_section(comparison),
     ]
     return [s for s in made if s.rows]
 
@@ -132,7 +132,8 @@ def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
     return Section(f"Largest errors: {NAMES[quantity]}", header, rows)
 
 
-def _skipped(comparison: Comparison) -> Section:
+def skipped_section(comparison: Comparison) -> Section:
+    """Rows that no model covers, by implementation and reason."""
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
     rows = tuple((name, str(n), reason) for (name, reason), n in counted.items())
     return Section("Skipped", ("implementation", "rows", "reason"), rows)

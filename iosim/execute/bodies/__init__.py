@@ -1,5 +1,5 @@
 """The mathematics of each algorithm's launches. On-chip values are float64; only what passes memory is rounded."""
 
-from iosim.execute.bodies import flash, flash1, math_path, minimal, naive
+from iosim.execute.bodies import cache, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
 
-__all__ = ["flash", "flash1", "math_path", "minimal", "naive"]
+__all__ = ["cache", "flash", "flash1", "fp8", "math_path", "minimal", "mla", "naive", "uniform"]

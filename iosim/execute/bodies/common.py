@@ -9,8 +9,48 @@ from iosim.execute.rounding import Array
 
 
 def masked_scores(at: Place) -> Array:
-    """scale x Q K^T of the tile, -inf where the mask drops the pair."""
-    return np.where(at.kept, at["Q"] @ at["K"].T * at.scale, -np.inf)
+    """scale x Q K^T of the tile with its bias, -inf where the mask or the key padding drops the pair."""
+    p = at.problem
+    scores = at["Q"] @ at["K"].T * at.scale
+    if p.bias == "full":
+        scores = scores + at["bias"]
+    if p.bias == "alibi":
+        scores = scores - at["slopes"][0, 0] * at.distance
+    if p.key_padding:
+        scores = np.where(at["padding"].T > 0, scores, -np.inf)
+    if p.mask_storage == "implicit":
+        return np.where(at.kept, scores, -np.inf)
+    if p.mask_storage == "bool" and not at.kernel.option("converts_mask"):
+        return np.where(at["mask"] > 0, scores, -np.inf)
+    added: Array = scores + at["mask" if p.mask_storage == "additive" else "mask_added"]
+    return added
+
+
+def save_random_state(at: Place) -> None:
+    """The seed and offset that a backward starts from, where the launch keeps them."""
+    if at.writes("rng_state"):
+        at.put("rng_state", at.random_state)
+
+
+def convert_mask(at: Place) -> None:
+    """Bytes to 0 and -inf."""
+    at.put("mask_added", np.where(at["mask"] > 0, 0.0, -np.inf))
+
+
+def materialise_bias(at: Place) -> None:
+    """ALiBi's bias of a head as a tensor."""
+    at.put("bias", -at["slopes"][0, 0] * at.distance)
+
+
+def fill_bias(at: Place) -> None:
+    """dBias = 0, of the bias's shape or of every head."""
+    at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
+
+
+def sum_bias(at: Place) -> None:
+    """dBias: the gradients of the scores that share it, summed."""
+    given = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
+    at.put("dBias", given if given.ndim == 2 else given.sum(axis=0))
 
 
 def exp_less(scores: Array, maximum: Array) -> Array:

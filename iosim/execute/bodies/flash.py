@@ -6,11 +6,15 @@ import numpy as np
 
 from iosim.execute.bodies.common import (
     OnlineSoftmax,
+    convert_mask,
     divided,
     exp_less,
+    fill_bias,
     head_gradient,
     log_sum_exp,
     masked_scores,
+    save_random_state,
+    sum_bias,
     sum_groups,
 )
 from iosim.execute.place import Place
@@ -29,6 +33,9 @@ def _wants_lse(at: Place) -> bool:
 @body("flash", "main")
 class Forward(Body):
     """Online softmax over the visited keys; O and LSE, or a split's share of them, at the end."""
+
+    def launch(self, at: Place) -> None:
+        save_random_state(at)
 
     def begin(self, at: Place) -> None:
         self.softmax = OnlineSoftmax(at.q.size, at.problem.d_v)
@@ -102,10 +109,13 @@ class Backward(Body):
         self.dv = np.zeros((at.keys.size, at.problem.d_v))
 
     def pair(self, at: Place) -> None:
-        factor = at.dropout_factor
+        factor = at.dropout_factor_again
         weights = exp_less(masked_scores(at), at["LSE"])
         self.dv += (weights * factor).T @ at["dO"]
-        ds = weights * ((at["dO"] @ at["V"].T) * factor - at["D"]) * at.scale
+        ds = weights * ((at["dO"] @ at["V"].T) * factor - at["D"])
+        if at.problem.bias_grad:
+            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
+        ds = ds * at.scale
         at.put("dQ_acc", ds @ at["K"])
         self.dk += ds.T @ at["Q"]
 
@@ -121,3 +131,6 @@ def convert(at: Place) -> None:
 
 
 body("flash", "bwd.sum_groups")(sum_groups)
+body("flash", "convert_mask")(convert_mask)
+body("flash", "bwd.fill_bias")(fill_bias)
+body("flash", "bwd.sum_bias")(sum_bias)

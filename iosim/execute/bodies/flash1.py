@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.execute.bodies.common import divided, exp_less, head_gradient, masked_scores, sum_groups
+from iosim.execute.bodies.common import (
+    divided,
+    exp_less,
+    head_gradient,
+    masked_scores,
+    save_random_state,
+    sum_groups,
+)
 from iosim.execute.place import Place
 from iosim.execute.registry import Body, body
 from iosim.execute.rounding import Array
@@ -36,6 +43,9 @@ class Forward(Body):
 
     def __init__(self) -> None:
         self.output: Array | None = None
+
+    def launch(self, at: Place) -> None:
+        save_random_state(at)
 
     def pair(self, at: Place) -> None:
         running = "O_acc" if at.writes("O_acc") else "O"
@@ -71,7 +81,7 @@ class Backward(Body):
 
     def pair(self, at: Place) -> None:
         running = "dQ_acc" if at.writes("dQ_acc") else "dQ"
-        factor = at.dropout_factor
+        factor = at.dropout_factor_again
         weights = divided(exp_less(masked_scores(at), at["m"]), np.broadcast_to(at["l"], (at.q.size, at.keys.size)))
         self.dv += (weights * factor).T @ at["dO"]
         dot = (at["dO"] * at["O"]).sum(axis=1, keepdims=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.execute.bodies.naive import dropout
+from iosim.execute.bodies.common import convert_mask
+from iosim.execute.bodies.naive import dropout, masked
 from iosim.execute.place import Place
 from iosim.execute.registry import Body, body
 
@@ -18,8 +19,16 @@ def _current(at: Place, name: str) -> str:
     return f"{name}_fp32" if at.problem.input_type.bytes < 4 else name
 
 
+def _biased(at: Place) -> str:
+    return "S_biased" if at.problem.bias == "full" else "S"
+
+
+def _unmasked(at: Place) -> str:
+    return "S_padded" if at.problem.key_padding else _biased(at)
+
+
 def _masked(at: Place) -> str:
-    return "S" if at.problem.mask == "none" else "S_masked"
+    return _unmasked(at) if at.problem.mask == "none" else "S_masked"
 
 
 def _weights(at: Place) -> str:
@@ -43,9 +52,20 @@ def scores(at: Place) -> None:
     at.put("S", at["Q_scaled"] @ at["K_scaled"].T)
 
 
+@body("math", "bias")
+def bias(at: Place) -> None:
+    at.put("S_biased", at["S"] + at["bias"])
+
+
+@body("math", "padding")
+def padding(at: Place) -> None:
+    at.put("S_padded", np.where(at["padding"].T > 0, at[_biased(at)], -np.inf))
+
+
 @body("math", "mask")
 def mask(at: Place) -> None:
-    at.put("S_masked", np.where(at["mask"] > 0, at["S"], -np.inf))
+    scores = at[_unmasked(at)]
+    at.put("S_masked", scores + at["mask_added"] if at.problem.mask_storage == "bool" else masked(at, scores))
 
 
 @body("math", "softmax")
@@ -73,6 +93,7 @@ def select(at: Place) -> None:
 
 
 body("math", "dropout")(dropout)
+body("math", "convert_mask")(convert_mask)
 
 
 @body("math", "values")

@@ -11,7 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from iosim.algorithms.naive import passes
-from iosim.execute.bodies.common import divided, exp_less, head_gradient, sum_groups
+from iosim.execute.bodies.common import (
+    divided,
+    exp_less,
+    head_gradient,
+    materialise_bias,
+    sum_bias,
+    sum_groups,
+)
 from iosim.execute.place import Place
 from iosim.execute.registry import Body, body
 from iosim.execute.rounding import Array
@@ -43,18 +50,39 @@ def scale(at: Place) -> None:
     at.put("S_scaled", at["S"] * _scale_share(at))
 
 
+def _biased(at: Place) -> str:
+    """The scores once scale and bias are in."""
+    return "S_biased" if at.problem.bias != "none" else "S_scaled" if _runs(at, "scale") else "S"
+
+
+def _unmasked(at: Place) -> str:
+    """The scores before the mask's pass."""
+    return "S_padded" if at.problem.key_padding else _biased(at)
+
+
+@body("naive", "bias")
+def bias(at: Place) -> None:
+    at.put("S_biased", at["S_scaled" if _runs(at, "scale") else "S"] + at["bias"])
+
+
+@body("naive", "padding")
+def padding(at: Place) -> None:
+    at.put("S_padded", np.where(at["padding"].T > 0, at[_biased(at)], -np.inf))
+
+
+def masked(at: Place, scores: Array, name: str = "mask") -> Array:
+    """Scores with a mask tensor: added, or -inf where its bytes are 0."""
+    return scores + at[name] if at.problem.mask_storage == "additive" else np.where(at[name] > 0, scores, -np.inf)
+
+
 @body("naive", "mask")
 def mask(at: Place) -> None:
-    unmasked = at["S_scaled" if _runs(at, "scale") else "S"]
-    at.put("S_masked", np.where(at["mask"] > 0, unmasked, -np.inf))
+    at.put("S_masked", masked(at, at[_unmasked(at)]))
 
 
 @body("naive", "softmax")
 def softmax(at: Place) -> None:
-    if _runs(at, "mask"):
-        given = at["S_masked"]
-    else:
-        given = np.where(at.kept, at["S_scaled" if _runs(at, "scale") else "S"], -np.inf)
+    given = at["S_masked"] if _runs(at, "mask") else np.where(at.kept, at[_unmasked(at)], -np.inf)
     weights = exp_less(given, given.max(axis=1, keepdims=True))
     at.put("P", divided(weights, np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape)))
 
@@ -129,14 +157,26 @@ def mask_gradient(at: Place) -> None:
     at.put("dS_masked", at["dS"] * at["mask"])
 
 
+def _masked_gradient(at: Place) -> str:
+    masks = _runs(at, "mask") and at.problem.mask_storage != "additive"
+    return "dS_masked" if masks else "dS"
+
+
+@body("naive", "bwd.padding")
+def padding_gradient(at: Place) -> None:
+    at.put("dS_padded", at[_masked_gradient(at)] * at["padding"].T)
+
+
 @body("naive", "bwd.scale")
 def scale_gradient(at: Place) -> None:
-    at.put("dS_scaled", at["dS_masked" if _runs(at, "mask") else "dS"] * _scale_share(at))
+    at.put("dS_scaled", at["dS_padded" if at.problem.key_padding else _masked_gradient(at)] * _scale_share(at))
 
 
 def _score_gradient(at: Place) -> Array:
     """The gradient of the scores, after the passes over it."""
-    return at["dS_scaled" if _runs(at, "scale") else "dS_masked" if _runs(at, "mask") else "dS"]
+    if _runs(at, "scale"):
+        return at["dS_scaled"]
+    return at["dS_padded" if at.problem.key_padding else _masked_gradient(at)]
 
 
 def _scale_left(at: Place) -> float:
@@ -181,3 +221,5 @@ class KeyGradient(Body):
 
 
 body("naive", "bwd.sum_groups")(sum_groups)
+body("naive", "bwd.sum_bias")(sum_bias)
+body("naive", "alibi")(materialise_bias)

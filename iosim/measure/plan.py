@@ -1,20 +1,20 @@
-"""What is profiled: calls of the project's kernels, as data, in groups that can be run apart.
+"""What is measured: calls of the project's kernels as data, in groups that can be run apart.
 
-`python kernels/plan.py` prints the number of calls and rows a group.
+`quick` is a small group that touches every kernel; `full` is all the others. `iosim measure --dry-run` prints them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from harness import Case
-
 from iosim._data import data_dir
-from iosim.kernelbuild import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.errors import InputError
 from iosim.kernelbuild.launch import Order, Shape
 from iosim.kernelbuild.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
+from iosim.kernelbuild.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.measure.case import Case
 
 TILES = {
     64: FwdSpec(64, 128, 128, 4, 2, min_ctas=2),
@@ -80,8 +80,8 @@ def shapes() -> Iterator[Case]:
         yield forward(head_dim, seq, 8, causal=True, window=window, order=Order())
     for seq, causal in product((777, 1000, 4095, 4097, 5000), (False, True)):
         yield forward(128 if seq % 2 else 64, seq, 16, causal)
-    for seq, causal in product(((1000, 3000), (3000, 1000), (128, 16384)), (False, True)):
-        yield forward(128, seq, 16, causal)
+    for unequal, causal in product(((1000, 3000), (3000, 1000), (128, 16384)), (False, True)):
+        yield forward(128, unequal, 16, causal)
 
 
 def decode() -> Iterator[Case]:
@@ -162,20 +162,42 @@ def cliff() -> Iterator[Case]:
         yield forward(128, seq, 2, True, Order(heavy_first=True, direction=direction))
 
 
-GROUPS = {
+def quick() -> Iterator[Case]:
+    """A minute's worth: every kernel once or twice, and the orders and directions where keys outgrow the L2."""
+    for head_dim, causal in product((64, 128), (False, True)):
+        yield forward(head_dim, 4096, 32, causal)
+    yield forward(128, 2048, (32, 8), causal=True)
+    yield forward(128, 1000, 16, causal=True)
+    yield forward(128, 4096, 8, causal=True, window=1024, order=Order())
+    yield forward(96, 2048, 16)
+    yield forward(256, 2048, 8)
+    for order, direction in product((Order(heavy_first=True), HEAVY), ("ascending", "alternating")):
+        yield forward(128, 16384, 16, True, replace(order, direction=direction))
+    yield forward(128, 16384, 8, persistent=True)
+    yield Case(DECODE_TILES[128], Shape(1, 8, 8, 4, 32768, 128), Order(splits=16), note="packed, 32 query heads")
+    yield Case(replace(BWD_TILES[128], mask="causal"), Shape(1, 16, 16, 2048, 2048, 128), causal=True)
+    yield Case(BWD_TILES[64], Shape(1, 16, 16, 2048, 2048, 64))
+    yield Case(NaiveSpec(64), Shape(1, 8, 8, 1024, 1024, 64))
+    yield Case(MinimalSpec(64), Shape(1, 64, 64, 512, 512, 64))
+
+
+GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
     "lengths": lengths, "shapes": shapes, "decode": decode, "orders": orders, "others": others, "tiles": tiles,
     "backward": backward, "cliff": cliff,
 }  # fmt: skip
+"""The parts of the plan `full`."""
 
 
-def launches_of(case: Case) -> int:
-    if isinstance(case.spec, FwdSpec):
-        return 2 if case.spec.split else 1
-    return 1 if isinstance(case.spec, MinimalSpec) else 3
+def named(words: Sequence[str]) -> list[Case]:
+    """The calls of plans and groups: `quick`, `full`, or names of GROUPS.
 
-
-if __name__ == "__main__":
-    for name, group in GROUPS.items():
-        cases = list(group())
-        rows, builds = sum(map(launches_of, cases)), len({case.spec for case in cases})
-        print(f"{name}: {len(cases)} calls, {rows} rows, {builds} builds")
+    Raises:
+        InputError: a name that is none of these.
+    """
+    plans: dict[str, Callable[[], Iterator[Case]]] = {
+        "quick": quick, "full": lambda: (case for group in GROUPS.values() for case in group()), **GROUPS,
+    }  # fmt: skip
+    for word in words:
+        if word not in plans:
+            raise InputError(f"--plan '{word}' is not known; accepted: {', '.join(plans)}")
+    return [case for word in words for case in plans[word]()]

@@ -1,53 +1,42 @@
 """Runs the project's kernels on PyTorch tensors, and the float64 reference that every output is held against.
 
-Used by bench.py. It needs a GPU and PyTorch; it knows nothing of the profiler.
+It needs PyTorch, and a GPU for all but the references; it knows nothing of the profiler.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from iosim.kernelbuild import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.kernelbuild.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
+from iosim.kernelbuild.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.measure.case import LSE_TOLERANCE, TOLERANCE, Case
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2, "fp32": 1e-5}
+SAMPLED_PAIRS = 1 << 28
+"""Score pairs beyond which the first, the last and 64 random query rows of every head stand for all."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One call: an instantiation on a problem. `note` goes into the table as it is."""
-
-    spec: Spec
-    shape: Shape
-    order: Order = field(default_factory=Order)
-    causal: bool = False
-    note: str = ""
-
-    @property
-    def implementation(self) -> str:
-        kinds = {FwdSpec: "flash_fwd", BwdSpec: "flash_bwd", NaiveSpec: "naive", MinimalSpec: "minimal"}
-        return kinds[type(self.spec)]  # type: ignore[index]
-
-    @property
-    def dtype(self) -> str:
-        return getattr(self.spec, "dtype", "fp32")
+Loaded = Forward | Backward | Naive | Minimal
+_loaded: dict[Spec, Loaded] = {}
 
 
-_loaded: dict[Spec, Any] = {}
-
-
-def loaded(spec: Spec) -> Any:
+def loaded(spec: Spec) -> Loaded:
     """The compiled and loaded kernels of a spec, kept for the process."""
     if spec not in _loaded:
-        kinds = {FwdSpec: Forward, BwdSpec: Backward, NaiveSpec: Naive, MinimalSpec: Minimal}
-        _loaded[spec] = kinds[type(spec)](spec)  # type: ignore[index]
+        _loaded[spec] = _load(spec)
     return _loaded[spec]
+
+
+def _load(spec: Spec) -> Loaded:
+    if isinstance(spec, FwdSpec):
+        return Forward(spec)
+    if isinstance(spec, BwdSpec):
+        return Backward(spec)
+    return Naive(spec) if isinstance(spec, NaiveSpec) else Minimal(spec)  # type: ignore[arg-type]
 
 
 def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Tensor]:
@@ -99,9 +88,9 @@ def launches(case: Case, tensors: dict[str, torch.Tensor], scale: float | None =
     """The launches of a case over these tensors, which must outlive them."""
     addresses = {name: x.data_ptr() for name, x in tensors.items()}
     kernel = loaded(case.spec)
-    if isinstance(case.spec, FwdSpec):
+    if isinstance(kernel, Forward):
         return kernel.launches(case.shape, addresses, case.order, scale)
-    if isinstance(case.spec, NaiveSpec):
+    if isinstance(kernel, Naive):
         return kernel.launches(case.shape, addresses, case.causal, scale)
     return kernel.launches(case.shape, addresses, scale)
 
@@ -111,7 +100,7 @@ def kept(case: Case, rows: torch.Tensor) -> torch.Tensor | None:
     s = case.shape
     if not case.causal and s.window is None:
         return None
-    back = rows[:, None] + (s.seq_k - s.seq_q) - torch.arange(s.seq_k, device="cuda")[None, :]
+    back = rows[:, None] + (s.seq_k - s.seq_q) - torch.arange(s.seq_k, device=rows.device)[None, :]
     return (back >= 0) if s.window is None else (back >= 0) & (back <= s.window)
 
 
@@ -121,10 +110,10 @@ def reference(
     """O and LSE in float64 for some query rows (all by default), head by head."""
     s = case.shape
     scale = 1 / math.sqrt(s.head_dim) if scale is None else scale
-    rows = torch.arange(s.seq_q, device="cuda") if rows is None else rows
+    rows = torch.arange(s.seq_q, device=t["q"].device) if rows is None else rows
     mask, group = kept(case, rows), s.heads // s.kv_heads
-    o = torch.zeros((s.batch, s.heads, len(rows), s.head_dim), device="cuda", dtype=torch.float64)
-    lse = torch.zeros((s.batch, s.heads, len(rows)), device="cuda", dtype=torch.float64)
+    o = torch.zeros((s.batch, s.heads, len(rows), s.head_dim), device=t["q"].device, dtype=torch.float64)
+    lse = torch.zeros((s.batch, s.heads, len(rows)), device=t["q"].device, dtype=torch.float64)
     for b in range(s.batch):
         for h in range(s.heads):
             k, v = t["k"][b, h // group].double(), t["v"][b, h // group].double()
@@ -140,8 +129,8 @@ def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     """dQ, dK, dV in float64."""
     s = case.shape
     scale, group = 1 / math.sqrt(s.head_dim), s.heads // s.kv_heads
-    mask = kept(case, torch.arange(s.seq_q, device="cuda"))
-    grads = {f"d{x}": torch.zeros(t[x].shape, device="cuda", dtype=torch.float64) for x in "qkv"}
+    mask = kept(case, torch.arange(s.seq_q, device=t["q"].device))
+    grads = {f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"}
     for b in range(s.batch):
         for h in range(s.heads):
             q, k, v = t["q"][b, h].double(), t["k"][b, h // group].double(), t["v"][b, h // group].double()
@@ -164,9 +153,20 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return error if math.isfinite(error) else math.inf
 
 
+def _reference_rows(case: Case) -> torch.Tensor:
+    """Query rows that are held against the reference: all, or a sample where there are too many pairs."""
+    s = case.shape
+    if s.batch * s.heads * s.seq_q * s.seq_k <= SAMPLED_PAIRS:
+        return torch.arange(s.seq_q, device="cuda")
+    edge, rows = min(64, s.seq_q), torch.arange(s.seq_q, device="cuda")
+    some = torch.randint(0, s.seq_q, (64,), device="cuda")
+    picked: torch.Tensor = torch.unique(torch.cat([rows[:edge], rows[-edge:], some]))
+    return picked
+
+
 def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = None) -> dict[str, float]:
     """Runs a case once on fresh inputs and gives its errors: relative for tensors, largest absolute one for the LSE."""
-    s, t = case.shape, inputs(case, seed, magnitude)
+    t = inputs(case, seed, magnitude)
     w = workspace(case, t)
     for launch in launches(case, t | w, scale):
         launch.run()
@@ -174,11 +174,7 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
     if isinstance(case.spec, BwdSpec):
         want = gradients(case, t)
         return {name: relative(w[name], want[name]) for name in ("dq", "dk", "dv")}
-    rows = torch.arange(s.seq_q, device="cuda")
-    if s.batch * s.heads * s.seq_q * s.seq_k > 1 << 28:
-        edge = min(64, s.seq_q)
-        some = torch.randint(0, s.seq_q, (64,), device="cuda")
-        rows = torch.cat([rows[:edge], rows[-edge:], some]).unique()
+    rows = _reference_rows(case)
     o, lse = reference(case, t, rows, scale)
     errors = {"o": relative(w["o"][:, :, rows], o)}
     if "lse" in w:
@@ -188,3 +184,32 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
         errors["lse"] = (got - lse)[~empty].abs().max().item() if bool((~empty).any()) else 0.0
         errors["empty_rows"] = 0.0 if same else math.inf
     return errors
+
+
+def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, float]]:
+    """Whether a call's outputs agree with the float64 reference, and its errors."""
+    errors = check(case, seed, **extremes)
+    limit = LSE_TOLERANCE * (50 if extremes else 1)
+    good = all(error <= (limit if name == "lse" else TOLERANCE[case.dtype]) for name, error in errors.items())
+    return good, errors
+
+
+def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:
+    """Small problems that reach the edges of an instantiation: ragged, grouped, empty rows, large scores."""
+    d, mask = spec.head_dim, getattr(spec, "mask", "none")  # type: ignore[attr-defined]
+    causal, window = mask == "causal", 37 if mask == "window" else None
+    if not isinstance(spec, FwdSpec | BwdSpec):
+        yield Case(spec, Shape(2, 4, 4, 256, 256, d)), {}  # type: ignore[arg-type]
+        return
+    order = Order(splits=3 if getattr(spec, "split", False) else 1)
+    yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), order, causal), {}
+    yield Case(spec, Shape(1, 2, 1, 500, 200, d, window), order, causal), {}
+    yield Case(spec, Shape(3, 2, 2, 1, 777, d, window), order, causal), {}
+    if isinstance(spec, FwdSpec):
+        yield Case(spec, Shape(1, 2, 1, 300, 400, d, window), order, causal), {"magnitude": 30.0}
+        for other in (
+            Order("head", heavy_first=True),
+            Order("head", True, 3, "descending"),
+            Order("query", True, 0, "alternating"),
+        ):
+            yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), replace(other, splits=order.splits), causal), {}

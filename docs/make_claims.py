@@ -1,0 +1,69 @@
+"""Writes docs/claims.md, every published number beside the computed one: `python docs/make_claims.py`.
+
+`--check` writes nothing and ends with 1 where the file is not what would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from iosim.commands.reproduce import markdown
+from iosim.files import write_whole
+from iosim.reproduce import Row, reproduce, sections
+
+PLACE = Path(__file__).resolve().parent / "claims.md"
+BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))
+HEAD = """# Published numbers, computed again
+
+Made by `python docs/make_claims.py` from `iosim reproduce`; a test compares. Each row is one number of a paper, an
+article or a talk, and what iosim's models give for it: no row's own number goes into the model that computes it unless
+its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. `iosim reproduce
+--section A --format json` gives the rows of one section as data.
+"""
+
+
+def summary(titles: dict[str, str], rows: list[Row]) -> str:
+    """Rows of each section by how far computed and published lie apart."""
+    lines = ["| section | rows | " + " | ".join(name for name, _ in BANDS) + " | nothing to divide |",
+             "| --- | ---: |" + " ---: |" * (len(BANDS) + 1)]  # fmt: skip
+    for letter in dict.fromkeys(r.section for r in rows):
+        mine = [r for r in rows if r.section == letter]
+        counts = counted(r.ratio for r in mine)
+        title = titles[letter].replace("|", "\\|")
+        lines.append(f"| {letter}. {title} | {len(mine)} | " + " | ".join(map(str, counts)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def counted(ratios: Iterable[float | None]) -> list[int]:
+    """How many ratios lie in each band, and how many there are not."""
+    counts = [0] * (len(BANDS) + 1)
+    for ratio in ratios:
+        off = None if ratio is None else round(abs(ratio - 1), 9)
+        counts[-1 if off is None else next(n for n, (_, limit) in enumerate(BANDS) if off <= limit)] += 1
+    return counts
+
+
+def text() -> str:
+    """The whole file."""
+    titles, rows = {s.letter: s.title for s in sections()}, reproduce()
+    return "\n".join([HEAD, summary(titles, rows), markdown(titles, rows)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing, say whether the file is up to date")
+    made = text()
+    if parser.parse_args().check:
+        same = PLACE.is_file() and PLACE.read_text(encoding="utf-8") == made
+        print(f"{PLACE.name} is {'up to date' if same else 'not what would be written'}")
+        return 0 if same else 1
+    write_whole(PLACE, made)
+    print(f"{PLACE}: {len(made):,} characters")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

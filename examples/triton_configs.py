@@ -1,0 +1,56 @@
+"""Triton configurations without a GPU: a ranked list, and a model that prunes what triton.autotune measures.
+
+    python examples/triton_configs.py
+
+Predictions stand beside the recorded times of an H200 (kernels/measurements/triton_tiles_d64_time.csv), of which
+nothing is an input.
+"""
+
+from __future__ import annotations
+
+import csv
+
+from iosim import AttentionProblem
+from iosim._data import data_dir
+from iosim.commands.triton_list import ranked, source
+from iosim.streaming_mask import streaming_mask
+from iosim.triton_kernel import Config, rank
+from iosim.triton_model import TritonModel
+
+PROBLEM = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
+
+
+def recorded() -> dict[Config, float]:
+    """Measured milliseconds by configuration."""
+    with (data_dir("kernels") / "measurements" / "triton_tiles_d64_time.csv").open(encoding="utf-8") as file:
+        rows = [r for r in csv.DictReader(file) if r["BM"]]
+    sides = ("BM", "BN", "warps", "stages")
+    return {Config(*(int(float(r[n])) for n in sides)): float(r["ms"]) for r in rows}
+
+
+def main() -> None:
+    print(source(ranked(["h200"], [PROBLEM], 3, "all")))
+
+    measured = recorded()
+    best = min(measured.values())
+    print("predicted rank among the recorded configurations, predicted ms, measured ms, above the best measured")
+    for n, t in enumerate(rank(PROBLEM, "h200", measured), 1):
+        if n <= 5:
+            ms = measured[t.config]
+            print(f"{n}  {t.config.text():<75}{t.time_s * 1e3:.3f}  {ms:.3f}  {ms / best - 1:+.1%}")
+
+    # What triton.autotune(..., prune_configs_by=model.prune_configs_by(top_k=4)) would ask of the model:
+    model = TritonModel("h200")
+    call = {"Z": 1, "H": 32, "N_CTX": 4096, "HEAD_DIM": 64, "STAGE": 3}
+    for block_m, block_n in ((64, 32), (128, 64), (256, 128)):
+        ms = model.perf_model(**call, BLOCK_M=block_m, BLOCK_N=block_n, num_warps=4, num_stages=3, num_ctas=1)
+        print(f"causal, BLOCK_M {block_m}, BLOCK_N {block_n}: {ms:.3f} ms")
+
+    # The article's block-sparse kernel: chunks of 128 tokens that see themselves and three before them.
+    sparse = PROBLEM.with_(mask="blocks", mask_blocks=streaming_mask(4096, 128, 3))
+    found = rank(sparse, "h200", name="triton-streaming")[0]
+    print(f"block-sparse, 4 chunks of 32: {found.config.text()}, {found.time_s * 1e3:.4f} ms")
+
+
+if __name__ == "__main__":
+    main()

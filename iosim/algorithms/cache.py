@@ -1,0 +1,121 @@
+"""The key/value cache of inference: pages found through a block table, and the launch that appends new tokens.
+
+The block table holds one int32 a page and sequence. Every work tile looks up, for each key block that it visits, the
+entries of that block's rows: FlashAttention-2 advances its K and V pointers through the table at every key block
+(csrc/flash_attn/src/flash_fwd_kernel.h, compute_attn_1rowblock_splitkv), FlashAttention-3 loads the entries of a key
+block's rows (hopper/paged_kv.h @2a204125, load_page_table), FlashMLA one entry for its key block of one page. Of these
+reads a work tile's first of each sector crosses from L2; the others hit L1, where K and V do not pass. Counters of a
+Triton kernel say so to the byte, for pages of 1 to 256 tokens (kernels/measurements/h200_paged.csv).
+NB: a sequence's entries are taken to start on a sector.
+
+K and V rows in pages move the bytes they move without: pages start on sectors, and a page's rows of one head are whole
+sectors where page_size x row bytes is a multiple of 32. Where they are not, each row is counted in whole sectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms.common import load, store
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
+from iosim.mask import IntervalMask
+from iosim.problem import AttentionProblem
+
+TABLE = "block_table"
+TABLE_BYTES = 4
+SLOT_BYTES = 8
+"""An int64 slot a new token (vLLM, csrc/cache_kernels.cu, reshape_and_cache_flash_kernel)."""
+APPEND_THREADS = 512
+
+
+def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
+    """Refuse new tokens that are no keys, or that lie in sequences of different lengths.
+
+    Raises:
+        InputError: says which.
+    """
+    if kernel.option("append_kv") and problem.seq_lens is not None:
+        raise InputError("--append-kv contradicts --seq-lens: new tokens are the last keys of sequences of one length; "
+                         "accepted with it: --seq-len")  # fmt: skip
+    if kernel.option("append_kv") and problem.seq_q > problem.n_seq_k:
+        raise InputError(f"--append-kv with {problem.seq_q} new tokens and {problem.n_seq_k} keys: the new tokens are "
+                         f"keys too; accepted: --seq-len up to {problem.n_seq_k}")  # fmt: skip
+
+
+def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
+    """K or V as it lies in the cache."""
+    page = problem.page_size
+    if page is None:
+        return tensor
+    apart = tensor.strided or page * tensor.cols * tensor.element_bytes % SECTOR_BYTES != 0
+    return replace(tensor, page_rows=page, strided=apart)
+
+
+def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
+    """The block table [batch, 1, pages], where the cache has pages."""
+    page = problem.page_size
+    if page is None:
+        return ()
+    pages = -(-problem.n_seq_k // page)
+    return (Tensor(TABLE, problem.batch, 1, pages, 1, TABLE_BYTES, "input", keys_per_row=page),)
+
+
+def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
+    """The read of the block table at every visited key block; it comes before those of K and V.
+
+    Raises:
+        InputError: pages with a mask that is a list of blocks.
+    """
+    if problem.page_size is None:
+        return ()
+    if not isinstance(problem.pair_mask, IntervalMask):
+        raise InputError(f"--page-size {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
+                         "causal, window")  # fmt: skip
+    return (load(TABLE, "k", Per.PAIR),)
+
+
+def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, ...]:
+    """New rows of K and V [batch, 1, seq_q, kv_heads x width] and where they go, where the kernel appends them.
+
+    NB: the rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay
+    fetches them from HBM once more: seq_q of seq_k rows.
+    """
+    if not kernel.option("append_kv"):
+        return ()
+    check_append(problem, kernel)
+    p, size = problem, problem.input_type.bytes
+    widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.d_v}
+
+    def rows(name: str, width: int, role: str) -> Tensor:
+        return Tensor(name, p.batch, 1, p.seq_q, p.n_kv_heads * width, size, role)
+
+    made = [rows(f"{n}_new", w, "input") for n, w in widths.items()]
+    made += [rows(f"{n}_cache", w, "output") for n, w in widths.items()]
+    if p.page_size is not None:
+        made.append(Tensor("slot_mapping", p.batch, 1, p.seq_q, 1, SLOT_BYTES, "input"))
+    return tuple(made)
+
+
+def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ...]:
+    """The launch that writes the new tokens' K and V into the cache: a CTA a token, as in vLLM's
+    reshape_and_cache_flash_kernel."""
+    held = append_tensors(problem, kernel)
+    if not held:
+        return ()
+    accesses = tuple(
+        (store if t.role == "output" else load)(t.name, "q", Per.QUERY) for t in sorted(held, key=lambda t: t.role)
+    )
+    domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
+    return (Launch("append", domain, "flat", accesses, resources=Resources(APPEND_THREADS), tensor_cores=False),)
+
+
+def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:
+    """How much of the last pages holds no token."""
+    paged = [t for t in tensors.values() if t.page_rows]
+    if not paged:
+        return ()
+    page, unused = paged[0].page_rows, sum(t.allocated_bytes - t.bytes for t in paged)
+    pages = paged[0].batch * -(-paged[0].rows // page)
+    return (f"cache: {pages:,} pages of {page:,} tokens, {unused:,} bytes of the last pages unused",)

@@ -1,0 +1,90 @@
+"""`flash_fp8`: flash attention on fp8 operands that are made from 16-bit ones first.
+
+The problem's type, fp8, is that of its products; Q, K and V come in the type of its output. A launch each reads one of
+them, a block of rows a CTA, and writes Q_fp8, K_fp8 or V_fp8 in the problem's type with one fp32 scale a block (block
+quantisation: arXiv 2407.08608, section 3.3). The main launch is `flash`'s on those, and reads a scale with each tile.
+
+Products of 8-bit operands need V with its rows contiguous, as the main launch's shared memory holds it transposed
+(same section). Option `transpose_v`: "in-kernel", the default, costs no traffic; "separate" adds a launch that reads V
+and writes it transposed.
+
+NB: scales are counted, a sector each, and are 1 in the executing reader. Whether quantisation hides behind what comes
+before attention (rotary embedding) is not told here: without `flash_fp8`, `flash` in fp8 has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms import flash
+from iosim.algorithms.common import load, matrix, row_domain, store
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
+from iosim.problem import AttentionProblem
+
+TRANSPOSES = ("in-kernel", "separate")
+SCALE_SOURCE = "one fp32 scale a block, read and written as a sector"
+
+
+@algorithm("flash_fp8")
+def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Quantisation of Q, K and V, the transpose of V where it is apart, and the forward.
+
+    Raises:
+        InputError: a backward, or an unknown `transpose_v`.
+    """
+    how = kernel.option("transpose_v", TRANSPOSES[0])
+    if how not in TRANSPOSES:
+        raise InputError(f"transpose_v '{how}' is not known; accepted: {', '.join(TRANSPOSES)}")
+    if problem.backward:
+        raise InputError(f"--pass {problem.passes}: a backward in fp8 is not described; accepted: fwd")
+    chain = flash.forward(problem, kernel)
+    apart = how == "separate"
+    held = dict(chain.tensors)
+    launches = []
+    for name in "QKV":
+        narrow = replace(held[name], name=f"{name}_fp8", role="temp")
+        made = replace(narrow, name="V_rows") if name == "V" and apart else narrow
+        held |= tensors((matrix(problem, name, "input", element_bytes=problem.output_type.bytes), made, narrow))
+        launches.append(_quantise(problem, kernel, name, made.name))
+    if apart:
+        launches.append(_transpose(problem, kernel))
+    main = chain.launches[0]
+    reads = tuple(replace(a, tensor=f"{a.tensor}_fp8") if a.tensor in "QKV" else a for a in main.accesses)
+    main = replace(main, accesses=reads, overheads=main.overheads + _scales())
+    return Chain(held, (*launches, main, *chain.launches[1:]), chain.notes)
+
+
+def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, made: str) -> Launch:
+    keys = name != "Q"
+    rows = kernel.tile.block_k if keys else kernel.tile.block_q
+    scale = Overhead(f"{name}_scale", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE)
+    return Launch(
+        f"quantise_{name}",
+        row_domain(problem, rows, keys=keys),
+        "flat",
+        (load(name, "q", Per.QUERY), store(made, "q", Per.QUERY)),
+        overheads=(scale,),
+        tensor_cores=False,
+    )
+
+
+def _transpose(problem: AttentionProblem, kernel: Kernel) -> Launch:
+    return Launch(
+        "transpose_V",
+        row_domain(problem, kernel.tile.block_k, keys=True),
+        "flat",
+        (load("V_rows", "q", Per.QUERY), store("V_fp8", "q", Per.QUERY)),
+        tensor_cores=False,
+    )
+
+
+def _scales() -> tuple[Overhead, ...]:
+    """What the main launch reads of the scales: Q's once a tile, those of K and V at every key block."""
+    return (
+        Overhead("Q_scale", Mode.LOAD, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
+        Overhead("K_scale", Mode.LOAD, per_pair=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
+        Overhead("V_scale", Mode.LOAD, per_pair=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
+    )

@@ -1,0 +1,72 @@
+"""`mla`: decode over one latent key/value cache (DeepSeek-V2, arXiv 2405.04434, section 2.1, in its absorbed form).
+
+All query heads share one latent K [seq_k, head_dim] (512 latent and 64 rotary columns in DeepSeek-V2 and V3), and V is
+its first head_dim_v columns: a tile of K is read once and used for both products. The query heads and tokens are the
+rows of a tile, as in FlashMLA (deepseek-ai/FlashMLA @69f31931, csrc/sm90). Forward only. Splits and their combine are
+those of `flash`. NB: the projections into and out of the latent space are no part of it; nor is the scale, which models
+take from the width before absorption.
+"""
+
+from __future__ import annotations
+
+from iosim.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
+from iosim.algorithms.common import attention_domain, load, matrix, resources, row_vector
+from iosim.algorithms.flash import finish
+from iosim.algorithms.registry import algorithm
+from iosim.errors import InputError
+from iosim.kernel import Kernel
+from iosim.launch import Chain, Launch, Per, Resources, Scheduler, tensors
+from iosim.problem import AttentionProblem
+
+
+@algorithm("mla", takes=("latent_kv", "page_size"))
+def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The launch over the latent cache, or the split launch and its combine.
+
+    Raises:
+        InputError: a cache that is not latent, a backward pass, or more splits than key blocks.
+    """
+    if not problem.latent_kv:
+        raise InputError(f"--kernel {kernel.name}: algorithm mla reads one latent K/V; accepted with it: --latent-kv")
+    if problem.passes != "fwd":
+        raise InputError(f"--pass {problem.passes}: algorithm mla serves inference; accepted: fwd")
+    splits = kernel.splits
+    domain = attention_domain(problem, kernel.tile, pack=problem.group, splits=splits)
+    if splits > domain.key_blocks_total:
+        raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
+    main = Launch(
+        name="main",
+        domain=domain,
+        outer="q" if splits == 1 else "q,split",
+        accesses=(
+            load("Q", "q", Per.SPLIT if splits > 1 else Per.QUERY, edge=kernel.edge_q, visited_only=True),
+            *table_access(problem),
+            load("K", "k", Per.PAIR, edge=kernel.edge_k),
+        ),
+        schedule=kernel.schedule,
+        resources=_resources(problem, kernel),
+        overheads=kernel.overheads,
+        persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        exps_per_pair=1,
+        stages=kernel.tile.stages,
+    )
+    held = (
+        matrix(problem, "Q", "input"),
+        in_cache(problem, matrix(problem, "K", "input")),
+        matrix(problem, "O", "output"),
+        row_vector(problem, "LSE", "output"),
+        *table_tensor(problem),
+        *append_tensors(problem, kernel),
+    )
+    return finish(problem, kernel, main, tensors(held))
+
+
+def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
+    """What a CTA takes of an SM: as stated, else a tile of Q, `stages` of K and the scores' tile."""
+    if kernel.shared_memory_bytes is not None:
+        return resources(problem, kernel)
+    t, size = kernel.tile, problem.input_type.bytes
+    shared = ((t.block_q + t.stages * t.block_k) * problem.head_dim + t.block_q * t.block_k) * size
+    source = "(block_q x d + stages x block_k x d + block_q x block_k) x element bytes"
+    return Resources(kernel.cta_threads, kernel.registers, shared, source)

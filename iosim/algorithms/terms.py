@@ -1,0 +1,176 @@
+"""What stands beside Q, K and V: a bias of the scores, stored masks, key padding, and dropout's random state.
+
+Each tiled algorithm reads them as FlashAttention's Algorithm 2 reads its mask, tile by tile (arXiv 2205.14135, appendix
+B.3): a full bias, or a stored mask, a query x key tile at every visited pair; a key-padding mask a key tile at every
+visited pair; ALiBi's slope once a CTA. Dropout is not stored: the forward leaves the seed and the offset of its
+counter-based generator, 16 bytes, from which the backward makes the same decisions again (FlashAttention-2,
+csrc/flash_attn/src/flash_fwd_kernel.h; PyTorch's kernels likewise).
+
+NB: what the added terms cost in instructions and shared memory is not in the timing model; their bytes are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.algorithms.common import load, store
+from iosim.kernel import Kernel
+from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
+from iosim.problem import AttentionProblem
+
+PASS_ROWS = 4
+"""Rows of an N x N tensor that a CTA of an elementwise pass takes."""
+
+
+def bias(problem: AttentionProblem, name: str = "bias", role: str = "input") -> Tensor:
+    """A bias in the shape that the problem gives it."""
+    p = problem
+    return Tensor(name, p.bias_batch, p.bias_heads, p.seq_q, p.n_seq_k, p.bias_type.bytes, role)
+
+
+def slopes(problem: AttentionProblem) -> Tensor:
+    """ALiBi's fp32 slopes, one a head, or one a sequence and head."""
+    return Tensor("slopes", problem.bias_batch, problem.heads, 1, 1, 4, "input")
+
+
+def padding(problem: AttentionProblem, kernel: Kernel) -> Tensor:
+    """The key-padding mask, [batch, seq_k]: bytes, or elements of the bias's type where it is added to the scores."""
+    added = problem.bias_type.bytes if kernel.option("padding_is_added") else 1
+    size = int(kernel.option("padding_bytes", added))
+    return Tensor("padding", problem.batch, 1, problem.n_seq_k, 1, size, "input")
+
+
+def stored_mask(problem: AttentionProblem, name: str = "mask", role: str = "input") -> Tensor:
+    """A mask as a tensor that all sequences and heads share: of bytes, or of the bias's type where it is added."""
+    size = problem.bias_type.bytes if problem.mask_storage == "additive" else 1
+    return Tensor(name, 1, 1, problem.seq_q, problem.n_seq_k, size, role)
+
+
+def random_state(role: str) -> Tensor:
+    """Seed and offset of dropout's generator: two whole numbers of eight bytes."""
+    return Tensor("rng_state", 1, 1, 2, 1, 8, role)
+
+
+def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
+    """Whether a mask of bytes is made additive by a launch of its own first (option `converts_mask`)."""
+    return problem.mask_storage == "bool" and bool(kernel.option("converts_mask"))
+
+
+def added_mask(problem: AttentionProblem, role: str = "temp", element_bytes: int | None = None) -> Tensor:
+    """What `convert_mask` makes of a mask of bytes."""
+    size = problem.bias_type.bytes if element_bytes is None else element_bytes
+    return replace(stored_mask(problem, "mask_added", role), element_bytes=size)
+
+
+def convert_mask(problem: AttentionProblem) -> Launch:
+    """Bytes to 0 and -inf (PyTorch, aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask)."""
+    accesses = (load("mask", "qk", Per.PAIR), store("mask_added", "qk", Per.PAIR))
+    return _pass("convert_mask", problem, 1, 1, accesses)
+
+
+def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[list[Tensor], tuple[Access, ...]]:
+    """(tensors, accesses) that a tiled loop needs to form its scores besides Q and K; `once` is how often a CTA's own
+    values are read."""
+    held: list[Tensor] = []
+    accesses: list[Access] = []
+    if problem.bias == "full":
+        held.append(bias(problem))
+        accesses.append(load("bias", "qk", Per.PAIR, edge=kernel.edge_k))
+    if problem.bias == "alibi":
+        held.append(slopes(problem))
+        accesses.append(load("slopes", "own", once))
+    if problem.key_padding:
+        held.append(padding(problem, kernel))
+        accesses.append(load("padding", "k", Per.PAIR, edge=kernel.edge_k))
+    if problem.mask_storage != "implicit":
+        held.append(added_mask(problem, "input") if converts_mask(problem, kernel) else stored_mask(problem))
+        accesses.append(load(held[-1].name, "qk", Per.PAIR, edge=kernel.edge_k))
+    return held, tuple(accesses)
+
+
+def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
+    state. The kernel's option `padding_is_added`: a key-padding mask comes in the bias's type, not as bytes."""
+    main = next(x for x in chain.launches if x.name == "main")
+    held, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer == "q,split" else Per.QUERY)
+    before: tuple[Launch, ...] = ()
+    if converts_mask(problem, kernel):
+        held = [*(t for t in held if t.name != "mask_added"), stored_mask(problem), added_mask(problem)]
+        before = (convert_mask(problem),)
+    writes: tuple[Access, ...] = ()
+    if problem.dropout:
+        held.append(random_state("output"))
+        writes = (store("rng_state", "own", Per.LAUNCH),)
+    return _with(chain, main, held, reads, writes, before)
+
+
+def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY) -> Chain:
+    """`chain`, a tiled backward, with what the problem adds: its launch "bwd.main" reads the terms and the random state
+    and writes the gradient of the bias; where heads or sequences share a bias, one more launch sums it. `once` is how
+    often a CTA reads its own values."""
+    main = next(x for x in chain.launches if x.name == "bwd.main")
+    held, reads = _score_terms(problem, kernel, once)
+    if problem.dropout:
+        held.append(random_state("input"))
+        reads += (load("rng_state", "own", once),)
+    made = bias_gradient(problem)
+    writes: tuple[Access, ...] = ()
+    before: tuple[Launch, ...] = ()
+    after: tuple[Launch, ...] = ()
+    if made:
+        held += made
+        writes = (store(made[0].name, "qk", Per.PAIR),)
+        skips = problem.mask != "none" and problem.mask_storage == "implicit"
+        before = (fill_bias_gradient(problem),) if skips else ()
+        after = (sum_bias(problem),) if len(made) > 1 else ()
+    return _with(chain, main, held, reads, writes, before, after)
+
+
+def _with(
+    chain: Chain, main: Launch, held: list[Tensor], reads: tuple[Access, ...], writes: tuple[Access, ...],
+    before: tuple[Launch, ...] = (), after: tuple[Launch, ...] = (),
+) -> Chain:  # fmt: skip
+    """`chain` with more tensors, more accesses of one launch, and launches around it."""
+    more = replace(main, accesses=(*reads, *main.accesses, *writes))
+    launches = [y for x in chain.launches for y in ((*before, more) if x is main else (x,))]
+    return replace(chain, tensors={**chain.tensors, **tensors(held)}, launches=(*launches, *after))
+
+
+def summed(problem: AttentionProblem) -> int:
+    """(sequence, head) pairs whose gradients are summed into one of dBias."""
+    over_batch = problem.batch if problem.bias_shared in ("batch", "both") else 1
+    over_heads = problem.heads if problem.bias_shared in ("heads", "both") else 1
+    return over_batch * over_heads
+
+
+def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
+    """dBias, and before it the gradient of every head of every sequence where they are summed. Empty without one."""
+    if not problem.bias_grad:
+        return ()
+    made = bias(problem, "dBias", "output")
+    if summed(problem) == 1:
+        return (made,)
+    return replace(made, name="dBias_heads", batch=problem.batch, heads=problem.heads, role="temp"), made
+
+
+def fill_bias_gradient(problem: AttentionProblem) -> Launch:
+    """Zeros where the main launch visits no tile."""
+    name = bias_gradient(problem)[0].name
+    return _pass("bwd.fill_bias", problem, problem.batch, problem.heads, (store(name, "qk", Per.PAIR),))
+
+
+def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
+    """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
+    accesses = (load(source, "qk", Per.PAIR, times=summed(problem)), store("dBias", "qk", Per.PAIR))
+    return _pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)
+
+
+def materialise(problem: AttentionProblem) -> Launch:
+    """ALiBi's bias as a tensor of its own, for algorithms that add it in a pass."""
+    accesses = (load("slopes", "own", Per.QUERY), store("bias", "qk", Per.PAIR))
+    return _pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
+
+
+def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
+    domain = Domain(batch, heads, problem.seq_q, problem.n_seq_k, PASS_ROWS, problem.n_seq_k)
+    return Launch(name, domain, "flat", accesses, resources=Resources(256), tensor_cores=False)

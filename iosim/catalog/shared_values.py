@@ -1,0 +1,46 @@
+"""The tile of `uniform`: how many query rows, and how many heads' values, a CTA's registers and shared memory take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.hardware import HardwareProfile
+from iosim.kernel import Kernel, Tile
+from iosim.problem import AttentionProblem
+
+ACCUMULATORS_PER_THREAD = 128
+"""fp32 values of O that a thread keeps: half of its 255 registers."""
+TILES = ((128, 64, 8), (64, 64, 4), (64, 32, 4), (32, 32, 2), (16, 16, 1))
+"""block_q, block_k, warps; the largest first, since K and V are read once a query block."""
+
+
+def fitting(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """The kernel with the first tile that fits, and as many value heads in it as fit.
+
+    A backward takes all value heads, and so the first tile that holds them; the last one where none does.
+    """
+    for block_q, block_k, warps in TILES:
+        for per_tile in range(problem.heads, 0, -1):
+            if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):
+                continue
+            if _fits(block_q, block_k, warps, per_tile, problem, profile):
+                return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), per_tile)
+    block_q, block_k, warps = TILES[-1]
+    return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), problem.heads if problem.backward else 1)
+
+
+def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
+    options = (*kernel.options, ("value_heads_per_tile", per_tile))
+    note = f"{kernel.name}: heads are value heads that share one Q and K; {per_tile} of them in a tile"
+    return replace(kernel, tile=tile, options=options, notes=(*kernel.notes, note))
+
+
+def _fits(
+    block_q: int, block_k: int, warps: int, per_tile: int, problem: AttentionProblem, profile: HardwareProfile
+) -> bool:
+    width = per_tile * problem.d_v
+    rows = block_q * problem.head_dim + block_k * (problem.head_dim + width)
+    allowed = profile.shared_memory_per_block_optin_bytes
+    if allowed is not None and rows * problem.input_type.bytes > allowed:
+        return False
+    return block_q * width <= ACCUMULATORS_PER_THREAD * 32 * warps

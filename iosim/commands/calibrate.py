@@ -1,0 +1,135 @@
+"""`iosim calibrate`: microbenchmarks on this machine's GPU, as a hardware profile with a source beside each number."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+from iosim.errors import InputError
+
+if TYPE_CHECKING:
+    from iosim.measure.calibrate import Entry
+
+SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_displaced_fraction",
+         "l2_copies_of_written_lines", "launch_fetch_bytes",
+         "l2_read_bandwidth_measured_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "l2_latency_near_cycles",
+         "dram_latency_cycles", "exp_per_clock_per_sm", "sustained_clock_hz")  # fmt: skip
+MAX_RAW_BYTES = 4 << 20
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "calibrate", help="measure this machine's GPU and write its hardware profile",
+        description="Runs microbenchmarks (L2 capacity, bandwidth and latency of L2 and memory, exponentials, matrix "
+        "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
+        "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well.",
+    )  # fmt: skip
+    parser.add_argument("--out", "-o", metavar="FILE", help="profile to write (default: standard output)")
+    parser.add_argument("--name", help="name inside the profile (default: the file's, else my-gpu)")
+    parser.add_argument("--raw", metavar="FILE", help="also keep the raw numbers, as JSON")
+    parser.add_argument("--from", dest="given", metavar="FILE", help="take raw numbers from there; needs no GPU")
+    parser.add_argument("--no-profiler", action="store_true", help="do without ncu, and so without the L2's constants")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.files import write_whole
+    from iosim.measure.profile_text import profile_text
+
+    name = _name(args)
+    for path in (args.out, args.raw):
+        common.check_place(path)
+    raw = _read(args.given) if args.given else _measure(args.no_profiler)
+    if args.raw:
+        write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
+    measured = _derive(raw)
+    common.emit(profile_text(raw, name, measured), args.out)
+    if args.out is not None:
+        print(comparison(raw, measured), end="")
+    if not raw.get("counters"):
+        print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
+              file=sys.stderr)  # fmt: skip
+    return 0
+
+
+def _name(args: argparse.Namespace) -> str:
+    name = args.name or (Path(args.out).stem if args.out else "") or "my-gpu"
+    if not re.fullmatch(r"[\w.-]{1,64}", name):
+        raise InputError(f"--name '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
+    return str(name)
+
+
+def _measure(no_profiler: bool) -> dict[str, Any]:
+    """The microbenchmarks, and their counters where the profiler is at hand."""
+    from iosim.kernelbuild import microbench
+    from iosim.measure import counters
+    from iosim.measure.machine import require
+
+    require(profiler=False, torch=False)
+    raw = microbench.measure(_say)
+    if no_profiler:
+        return raw | {"counters": None, "no_counters": "--no-profiler"}
+    _say("miss counters")
+    try:
+        return raw | {"counters": counters.count(raw["l2_bytes"])}
+    except InputError as reason:
+        return raw | {"counters": None, "no_counters": str(reason)}
+
+
+def _derive(raw: Mapping[str, Any]) -> dict[str, Entry]:
+    """With a bar on standard error, on a terminal only: the fit takes seconds."""
+    from iosim.measure.calibrate import derive
+
+    if not sys.stderr.isatty():
+        return derive(raw)
+    from tqdm import tqdm
+
+    from iosim.measure.fit import TRIALS
+
+    with tqdm(total=TRIALS, desc="fitting the L2's constants", delay=2.0, leave=False) as shown:
+        return derive(raw, lambda: shown.update(1) and None)
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        print(f"measuring: {what}", file=sys.stderr)
+
+
+def _read(path: str) -> dict[str, Any]:
+    from iosim.measure.calibrate import check_raw
+
+    where = f"--from '{path}'"
+    try:
+        with open(path, encoding="utf-8") as file:
+            raw = json.loads(file.read(MAX_RAW_BYTES))
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: JSON of calibrate --raw") from None
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: {error}; accepted: JSON of calibrate --raw") from None
+    if not isinstance(raw, dict):
+        raise InputError(f"{where} holds no object; accepted: JSON of calibrate --raw")
+    check_raw(raw, where)
+    return raw
+
+
+def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
+    """What was measured beside what the shipped profile of the GPU says."""
+    from iosim.measure.profile_text import base_profile
+
+    base = base_profile(str(raw["gpu"]))
+    rows = [
+        {"quantity": name, "measured": _shown(measured[name].value), "shipped": _shown(getattr(base, name, None))}
+        for name in SHOWN
+        if name in measured
+    ]
+    return common.table_text(rows)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

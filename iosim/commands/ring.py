@@ -1,0 +1,152 @@
+"""`iosim ring`: attention over several GPUs: chunk schedules, idle time, bytes on the links, time and memory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from iosim.commands import common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from iosim.distributed.links import Cluster
+    from iosim.distributed.study import Result
+    from iosim.problem import AttentionProblem
+
+PROGRESS_AFTER_S = 2.0
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "ring", help="attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"
+    )
+    g = parser.add_argument_group("GPUs and links")
+    g.add_argument("--gpus", type=common.whole, default=8, metavar="P", help="number of GPUs (default 8)")
+    g.add_argument(
+        "--gpu", "--profile", dest="gpu", default="h100", metavar="NAME", help="GPU or profile file (default h100)"
+    )
+    link = "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction (default nvlink)"
+    g.add_argument("--link", default="nvlink", metavar="LINK", help=link)
+    g.add_argument("--gpus-per-node", type=common.whole, metavar="N", help="GPUs joined by --link; needs --network")
+    g.add_argument("--network", metavar="LINK", help="link between nodes, as --link")
+    g.add_argument("--shared-network", action="store_true", help="one network port a node, not one a GPU")
+    g.add_argument("--no-overlap", action="store_true", help="computations wait for the messages of their step")
+    names = "ring, vanilla, balanced, zigzag, striped, megatron or rsa (repeats; default: all that can run)"
+    g.add_argument("--schedule", action="append", metavar="NAME", help=names)
+    g.add_argument(
+        "--layers",
+        type=common.whole,
+        default=1,
+        metavar="N",
+        help="layers that keep Q, K, V, O for the backward, in memory (default 1)",
+    )
+    g.add_argument("--kernel", default="fa2", metavar="NAME", help="kernel of a pair of chunks (default fa2)")
+    common.add_problem_options(parser, lists=False)
+    parser.add_argument("--seq", dest="seq_len", metavar="N", help=argparse.SUPPRESS)
+    parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
+    parser.add_argument("--html", metavar="FILE", help="also write figures there, as one HTML file")
+    common.add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.distributed import cluster, study
+    from iosim.errors import InputError
+    from iosim.hardware import load_profile
+
+    found = common.problems(args)
+    if len(found) > 1:
+        raise InputError(f"--seq-len {args.seq_len} are {len(found)} lengths; accepted: one")
+    profile = load_profile(args.gpu)
+    args.gpu = profile.name
+    links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)
+    results = study(
+        found[0], args.gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
+        layers=args.layers, track=_track,
+    )  # fmt: skip
+    if args.html is not None:
+        from iosim.distributed.page import render
+        from iosim.files import write_whole
+
+        write_whole(args.html, render(results, found[0], args.gpus, subject(args, found[0], links), _command()))
+    common.emit(as_text(results, args, found[0], links), args.out)
+    return 0
+
+
+def _track(names: Sequence[str]) -> Sequence[str]:
+    """A bar on standard error for work of more than two seconds, on a terminal only."""
+    if not sys.stderr.isatty():
+        return names
+    from tqdm import tqdm
+
+    shown: Sequence[str] = tqdm(names, desc="schedules", delay=PROGRESS_AFTER_S, leave=False)
+    return shown
+
+
+def _command() -> str:
+    import shlex
+
+    return shlex.join(["iosim", *(sys.argv[1:] if sys.argv[1:2] == ["ring"] else ["ring"])])
+
+
+def subject(args: argparse.Namespace, p: AttentionProblem, links: Cluster) -> str:
+    """What was computed, in one sentence."""
+    nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
+    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
+    link = links.link
+    return (f"{args.gpus} x {args.gpu}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one direction and "
+            f"{1e6 * link.latency_s:.3g} us a message{nodes}; kernel {args.kernel}, batch {p.batch}, {p.heads} "
+            f"heads{kv}, {p.seq_q:,} tokens, head_dim {p.head_dim}, {p.dtype}, mask {p.mask}, {p.passes}")  # fmt: skip
+
+
+def as_text(results: Sequence[Result], args: argparse.Namespace, problem: AttentionProblem, links: Cluster) -> str:
+    """The results in one of the command's formats."""
+    if args.format == "json":
+        ports = {"link": links.link, "network": links.network}
+        return common.json_text({
+            "schema": 1, "problem": problem.to_dict(), "gpus": args.gpus, "profile": args.gpu, "kernel": args.kernel,
+            **{name: None if p is None else {"name": p.name, "bandwidth_bytes_per_s": p.bandwidth_bytes_per_s,
+                                             "latency_s": p.latency_s, "source": p.source}
+               for name, p in ports.items()},
+            "gpus_per_node": links.gpus_per_node, "shared_network": links.shared_network,
+            "overlap": not args.no_overlap,
+            "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if args.steps else None}
+                        for r in results],
+        })  # fmt: skip
+    if args.format == "csv":
+        return common.csv_text(_flat(r) for r in results)
+    text = f"{subject(args, problem, links)}\n\n{_table(results)}\n{NOTES}"
+    if args.steps:
+        text += "".join(f"\n{s.to_text()}" for r in results for s in r.schedules)
+    return text
+
+
+NOTES = """\
+  idle: (GPU, step) slots without work over all slots; idle/P^2: over the slots of the unbalanced schedule
+  received: by an average GPU; Nd: in units of N x d, d the width of all query heads; megatron: the whole layer's
+  exposed: time beyond the busiest GPU's computation; memory: attention alone, without weights and other activations
+"""
+
+
+def _flat(r: Result) -> dict[str, Any]:
+    d = r.to_dict()
+    found = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
+    return {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in found.items()}}
+
+
+def _table(results: Sequence[Result]) -> str:
+    from iosim.units import bytes_text, seconds_text
+
+    return common.table_text(
+        {
+            "method": r.name, "steps": r.steps, "idle": str(r.idle.slots) if r.idle else None,
+            "idle/P^2": str(r.idle.of_unbalanced) if r.idle else None,
+            "received": bytes_text(float(r.received_bytes)), "Nd": f"{r.received_nd:.4g}",
+            "computing": seconds_text(r.compute_s), "exposed": seconds_text(r.exposed_s),
+            "time": seconds_text(r.seconds), "speed-up": f"{r.speedup:.4g}", "memory": bytes_text(r.memory_bytes),
+            "longest": None if r.longest_sequence is None else f"{r.longest_sequence:,}",
+        }
+        for r in results
+    )  # fmt: skip

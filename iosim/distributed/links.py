@@ -1,0 +1,133 @@
+"""Links between GPUs: bandwidth of one direction, latency, and which GPUs share which."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile
+
+GB = 1e9
+DEFAULT_LATENCY_S = 18.0e-6
+"""Latency of a link given by its bandwidth alone: the largest in links.toml."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one GPU can send, and at the same time receive."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    source: str
+
+    def seconds(self, n_bytes: int) -> float:
+        """Time of one message."""
+        return self.latency_s + n_bytes / self.bandwidth_bytes_per_s
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    with open(Path(__file__).resolve().parent / "links.toml", "rb") as file:
+        data: dict[str, Any] = tomllib.load(file)
+    links: dict[str, Any] = data["link"]
+    aliases = {alias: {**row, "name": name} for name, row in links.items() for alias in row.get("aliases", ())}
+    return links | aliases
+
+
+def link_names() -> tuple[str, ...]:
+    """Names and aliases of the links that iosim knows."""
+    return tuple(sorted(_table()))
+
+
+def load_link(name: str | float, profile: HardwareProfile, option: str = "--link") -> Link:
+    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction.
+
+    Raises:
+        InputError: no such link, a bandwidth that is none, or a GPU whose profile does not know that link.
+    """
+    key = str(name).strip().lower()
+    row = _table().get(key)
+    if row is None:
+        return _by_bandwidth(key, option)
+    shown = str(row.get("name", key))
+    if "profile_key" not in row:
+        return Link(shown, float(row["bandwidth_bytes_per_s"]), float(row["latency_s"]), row["source"])
+    both = getattr(profile, row["profile_key"])
+    if both is None:
+        raise InputError(f"{option} {key}: profile '{profile.name}' does not know {row['profile_key']}; accepted: "
+                         f"{', '.join(n for n in link_names() if n != key)}, or GB/s")  # fmt: skip
+    source = f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {row['source']}"
+    return Link(shown, both / 2, float(row["latency_s"]), source)
+
+
+def _by_bandwidth(text: str, option: str) -> Link:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 1e-3 <= value <= 1e6:
+        raise InputError(f"{option} '{text}' is not known; accepted: {', '.join(link_names())}, or GB/s in one "
+                         "direction from 0.001 to 1000000")  # fmt: skip
+    return Link(f"{value:g} GB/s", value * GB, DEFAULT_LATENCY_S, "bandwidth given by hand; latency as for ib-100g")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs in nodes. Inside a node every GPU has a `link` of its own; between nodes it has a `network` port of its own,
+    or shares one with its node where `shared_network`."""
+
+    link: Link
+    network: Link | None = None
+    gpus_per_node: int | None = None
+    shared_network: bool = False
+
+    def crosses(self, source: int, target: int) -> bool:
+        """Whether a message leaves the node."""
+        if self.network is None or not self.gpus_per_node:
+            return False
+        return source // self.gpus_per_node != target // self.gpus_per_node
+
+    def route(self, source: int, target: int) -> tuple[Link, str, str]:
+        """(link, port the message leaves by, port it arrives by)."""
+        if not self.crosses(source, target):
+            return self.link, f"gpu{source}.out", f"gpu{target}.in"
+        assert self.network is not None
+        assert self.gpus_per_node
+        if self.shared_network:
+            return self.network, f"node{source // self.gpus_per_node}.out", f"node{target // self.gpus_per_node}.in"
+        return self.network, f"nic{source}.out", f"nic{target}.in"
+
+    def ring(self, gpus: int) -> Link:
+        """What a ring collective over all GPUs runs at: the slower of the link and, where the ring leaves a node, all
+        of the node's network ports together (NCCL lays a ring through each)."""
+        if self.network is None or not self.gpus_per_node or gpus <= self.gpus_per_node:
+            return self.link
+        ports = 1 if self.shared_network else self.gpus_per_node
+        bandwidth = min(self.link.bandwidth_bytes_per_s, ports * self.network.bandwidth_bytes_per_s)
+        return Link("ring", bandwidth, self.network.latency_s, self.network.source)
+
+
+def cluster(
+    profile: HardwareProfile, link: str | float = "nvlink", network: str | float | None = None,
+    gpus_per_node: int | None = None, *, shared_network: bool = False,
+) -> Cluster:  # fmt: skip
+    """A cluster of GPUs of one kind.
+
+    Raises:
+        InputError: a link that is not known, or a network without nodes, or nodes without a network.
+    """
+    if (network is None) != (gpus_per_node is None):
+        raise InputError("--network and --gpus-per-node go together; accepted: both or none")
+    if gpus_per_node is not None and gpus_per_node < 1:
+        raise InputError(f"--gpus-per-node {gpus_per_node} is out of range; accepted: 1 or more")
+    if shared_network and network is None:
+        raise InputError("--shared-network needs --network; accepted: both or none")
+    between = None if network is None else load_link(network, profile, "--network")
+    return Cluster(load_link(link, profile), between, gpus_per_node, shared_network)

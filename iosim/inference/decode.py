@@ -1,0 +1,202 @@
+"""Attention's share of a decoding step: bytes and time per generated token over the context's length.
+
+A step runs the attention of every layer once, over a cache that holds `context` tokens of each sequence, the new ones
+included. Projections, feed-forward layers and their weights are no part of it: the rates are bounds that attention
+alone sets. Each layer has a cache of its own, so each call starts with none of it in L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.catalog import Overrides
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile, load_profile
+from iosim.prediction import Prediction
+from iosim.predictor import predict
+from iosim.problem import MAX_SIZE, AttentionProblem
+
+MAX_LAYERS = 10_000
+FOREIGN = "foreign"
+"""Name under which a replay counts others' dirty lines."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The attention of a decoder.
+
+    Args:
+        heads, kv_heads, head_dim, head_dim_v, dtype, latent_kv, page_size: as in `AttentionProblem`.
+        layers: attention layers, all alike.
+        window: keys kept before a query; None for all.
+    """
+
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    head_dim_v: int | None = None
+    layers: int = 32
+    dtype: str = "bf16"
+    latent_kv: bool = False
+    page_size: int | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
+            raise InputError(f"layers {self.layers!r} is out of range; accepted: 1 to {MAX_LAYERS}")
+
+    def problem(self, batch: int, context: int, new_tokens: int = 1) -> AttentionProblem:
+        """One layer's call: `new_tokens` queries a sequence against `context` keys, the queries' own among them.
+
+        Raises:
+            InputError: no keys, fewer than new tokens, or sizes out of range.
+        """
+        if context < 1:
+            raise InputError(f"--context {context} is out of range; accepted: 1 or more tokens")
+        if not 1 <= new_tokens <= context:
+            raise InputError(f"--new-tokens {new_tokens} is out of range; accepted: 1 to {context} (the context)")
+        return AttentionProblem(
+            batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq_q=new_tokens, seq_k=context,
+            head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype,
+            mask="causal" if self.window is None else "window", window=self.window, latent_kv=self.latent_kv,
+            page_size=self.page_size,
+        )  # fmt: skip
+
+
+def default_kernel(shape: ModelShape, profile: HardwareProfile) -> str:
+    """The library kernel a GPU decodes with: FlashMLA or FlashAttention-3 on cc 9.0, FlashAttention-2 from cc 8.0 on,
+    where they take the shape; else the algorithm with any tile."""
+    widths = (shape.head_dim, shape.head_dim_v or shape.head_dim)
+    half = shape.dtype in ("fp16", "bf16")
+    if shape.latent_kv:
+        takes = half and widths == (576, 512) and shape.page_size in (None, 64)
+        return "flashmla" if profile.cc == 90 and takes else "mla"
+    if max(widths) <= 256 and profile.cc == 90 and (half or shape.dtype == "fp8"):
+        return "fa3"
+    if max(widths) <= 256 and profile.cc >= 80 and half and (shape.page_size or 256) % 256 == 0:
+        return "fa2"
+    return "flash"
+
+
+@dataclass(frozen=True)
+class DecodePoint:
+    """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token.
+
+    Bytes and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens.
+    """
+
+    shape: ModelShape
+    batch: int
+    context: int
+    new_tokens: int
+    prediction: Prediction
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one step generates."""
+        return self.batch * self.new_tokens
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of all layers' attention in one step."""
+        return self.prediction.time.total_s * self.shape.layers
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of all layers' cache, whole pages."""
+        held = self.prediction.chain.tensors
+        return sum(held[n].allocated_bytes for n in ("K", "V") if n in held) * self.shape.layers
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the cache alone fits in the GPU's memory; None where its size is not known."""
+        memory = self.prediction.profile.memory_bytes
+        return None if memory is None else self.cache_bytes <= memory
+
+    def per_token(self, level: str, direction: str | None = None) -> float | None:
+        """Bytes at `level` a generated token; None for HBM where only bounds are known.
+
+        Dirty lines of others that a call drives out of a flushed L2 are left out: there is no flush between layers.
+        """
+        if level == "hbm" and not self.prediction.hbm_known:
+            return None
+        rows = [r for r in self.prediction.traffic if r.level == level and direction in (None, r.direction)]
+        return sum(float(r.bytes) for r in rows if r.tensor != FOREIGN) * self.shape.layers / self.tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, all sequences together, if attention were all there is."""
+        return self.tokens / self.step_s
+
+    @property
+    def bound_tokens_per_s(self) -> float | None:
+        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep."""
+        p = self.prediction.profile
+        bandwidth = p.dram_bandwidth_measured_bytes_per_s or p.dram_bandwidth_bytes_per_s
+        if not bandwidth:
+            return None
+        problem = self.prediction.problem
+        width = problem.head_dim + (0 if problem.latent_kv else problem.d_v)
+        keys = problem.n_seq_k if problem.window is None else min(problem.n_seq_k, problem.window + self.new_tokens)
+        read = self.batch * problem.n_kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
+        return self.tokens * bandwidth / read
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `points` in the JSON of `iosim decode`."""
+        p = self.prediction
+        return {
+            "profile": p.profile.name, "kernel": p.kernel.name, "batch": self.batch, "context": self.context,
+            "new_tokens": self.new_tokens, "layers": self.shape.layers, "splits": p.kernel.splits,
+            "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
+            "cache_bytes": self.cache_bytes, "fits": self.fits,
+            "hbm_read_bytes_per_token": self.per_token("hbm", "read"),
+            "hbm_write_bytes_per_token": self.per_token("hbm", "write"),
+            "l2_read_bytes_per_token": self.per_token("l2", "read"),
+            "l2_write_bytes_per_token": self.per_token("l2", "write"),
+            "method": p.method, "step_s": self.step_s, "s_per_token": self.step_s / self.tokens,
+            "tokens_per_s": self.tokens_per_s, "bound_tokens_per_s": self.bound_tokens_per_s,
+            "bound_by": p.time.bound_by, "problem": p.problem.to_dict(), "notes": list(p.notes),
+        }  # fmt: skip
+
+
+def decode_point(
+    shape: ModelShape,
+    context: int,
+    gpu: str | HardwareProfile = "a100",
+    kernel: str | None = None,
+    *,
+    batch: int = 1,
+    new_tokens: int = 1,
+    overrides: Overrides | None = None,
+    method: str | None = None,
+) -> DecodePoint:
+    """Attention of one decoding step.
+
+    Args:
+        context: tokens in the cache at the end of the step, the new ones included.
+        gpu, kernel: names as in `predict`; the kernel is by default what `default_kernel` says.
+        batch: sequences, all of that context.
+        new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
+        overrides, method: as in `predict`.
+
+    Raises:
+        InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
+    """
+    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    if not 1 <= batch <= MAX_SIZE:
+        raise InputError(f"--batch {batch} is out of range; accepted: 1 to {MAX_SIZE}")
+    problem = shape.problem(batch, context, new_tokens)
+    made = predict(problem, kernel or default_kernel(shape, profile), profile, overrides=overrides, method=method)
+    return DecodePoint(shape, batch, context, new_tokens, made)
+
+
+def sweep(
+    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None,
+    **settings: Any,
+) -> Iterator[DecodePoint]:  # fmt: skip
+    """`decode_point` at every context; `settings` are its keyword arguments."""
+    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    for context in contexts:
+        yield decode_point(shape, context, profile, kernel, **settings)

@@ -1,0 +1,129 @@
+"""The L2 model's constants from miss counters of scans: partitions, ways, effective capacity, displaced blocks.
+
+The model (docs/replay.md) plays the same scans through its L2; the constants are those of a small grid with which its
+HBM reads come nearest to the counted ones on the cliffs. The grid is searched step by step: capacity, then capacity and
+displaced share, then ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+from iosim.hardware import HardwareProfile
+from iosim.simulator.l2 import DEFAULT_DISPLACED_FRACTION, DEFAULT_WAYS, L2Model, model
+from iosim.simulator.scan import PATTERNS, scan, with_constants
+
+WAYS = tuple(sorted({8, 12, 16, 20, 24, DEFAULT_WAYS}))
+CAPACITY = tuple(round(0.8 + 0.04 * n, 2) for n in range(9))
+FINER = (-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03)
+DISPLACED = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08)
+NEAR = (-0.01, 0.0, 0.01)
+"""Capacities around the best one that the displaced share is tried with."""
+CLEARLY_BETTER = 0.9
+"""Ways other than the model's own are taken where the error falls to less than this share."""
+TRIALS = len(CAPACITY) + len(FINER) + len(NEAR) * len(DISPLACED) + len(WAYS)
+ON_CLIFF = (0.002, 0.998)
+"""Share of re-reads that miss, between which a footprint is on the cliff."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A counted scan. `misses` is the share of re-reads that HBM served: (reads / footprint - 1) / (passes - 1)."""
+
+    pattern: str
+    footprint_bytes: int
+    passes: int
+    ctas: int
+    hbm_read: int
+
+    @property
+    def misses(self) -> float:
+        return (self.hbm_read / self.footprint_bytes - 1) / (self.passes - 1)
+
+
+@dataclass(frozen=True)
+class L2Fit:
+    """`error` is the mean |replayed - counted| HBM reads, in shares of the re-reads, of `points` footprints."""
+
+    partitions: int
+    ways: int
+    capacity_fraction: float
+    displaced_fraction: float
+    error: float
+    points: int
+
+
+def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
+    """The scans of a run's counters."""
+    return [
+        Point(r["pattern"], int(r["footprint_bytes"]), int(r["passes"]), int(r["ctas"]), int(r["hbm_read"]))
+        for r in rows
+        if r["pattern"] in PATTERNS and r["hbm_read"] is not None
+    ]
+
+
+def half_missing_bytes(points: Sequence[Point], pattern: str) -> float | None:
+    """The footprint at which half of the re-reads miss, between two counted ones; None where the curve has no cliff."""
+    curve = sorted((p.footprint_bytes, p.misses) for p in points if p.pattern == pattern)
+    for (size, low), (larger, high) in pairwise(curve):
+        if low < 0.5 <= high:
+            return size + (larger - size) * (0.5 - low) / (high - low)
+    return None
+
+
+def partitions_of(points: Sequence[Point], l2_bytes: int) -> int | None:
+    """2 where data that all SMs read stop fitting nearer to half of the L2 than to all of it, else 1."""
+    half = half_missing_bytes(points, "shared_scan")
+    return None if half is None else 2 if half < 0.72 * l2_bytes else 1  # the middle of 1/2 and 1, in ratios
+
+
+def cliff(points: Sequence[Point]) -> list[Point]:
+    """Points where some re-reads miss and some do not, and the nearest on either side of them."""
+    found: list[Point] = []
+    for pattern in PATTERNS:
+        curve = sorted((p for p in points if p.pattern == pattern), key=lambda p: p.footprint_bytes)
+        inside = [n for n, p in enumerate(curve) if ON_CLIFF[0] < p.misses < ON_CLIFF[1]]
+        if inside:
+            found += curve[max(0, inside[0] - 1) : inside[-1] + 2]
+    return found
+
+
+def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:
+    """The constants for the GPU of `profile`; None where the curves show no cliff.
+
+    Args:
+        tried: called after each of TRIALS sets of constants.
+
+    Raises:
+        InputError: the profile lacks its L2's size or its memory bandwidth.
+    """
+    size = profile.need_int("l2_bytes")
+    partitions, picked = partitions_of(points, size), cliff(points)
+    if partitions is None or not picked:
+        return None
+    base = replace(model(profile), partitions=partitions)
+
+    def error(capacity: float, displaced: float = DEFAULT_DISPLACED_FRACTION, ways: int = DEFAULT_WAYS) -> float:
+        one = with_constants(replace(base, ways=ways), size, capacity, displaced)
+        mean = sum(_error(one, p) for p in picked) / len(picked)
+        tried()
+        return mean
+
+    def around(centre: float, steps: Sequence[float]) -> list[float]:
+        return [round(centre + step, 2) for step in steps]
+
+    coarse = min(CAPACITY, key=error)
+    fine = min(around(coarse, FINER), key=error)
+    capacity, displaced = min(product(around(fine, NEAR), DISPLACED), key=lambda pair: error(*pair))
+    by_ways = {ways: error(capacity, displaced, ways) for ways in WAYS}
+    best = min(WAYS, key=lambda w: by_ways[w])
+    ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[DEFAULT_WAYS] else DEFAULT_WAYS
+    return L2Fit(partitions, ways, capacity, displaced, by_ways[ways], len(picked))
+
+
+def _error(l2: L2Model, p: Point) -> float:
+    read = scan(l2, p.footprint_bytes, p.pattern, p.passes, p.ctas)[0]
+    return abs(read - p.hbm_read) / ((p.passes - 1) * p.footprint_bytes)

@@ -1,0 +1,83 @@
+"""Published speeds of attention kernels (measurements/published_utilisation.csv), and iosim's prediction of each.
+
+The papers fix 16k tokens in all and 2,048 columns over all heads, and count 4 N^2 d operations a head: half of them
+under a causal mask, 2.5 times as many in a backward pass.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+
+from iosim._data import data_dir
+from iosim.hardware import load_profile
+from iosim.prediction import Prediction
+from iosim.predictor import predict
+from iosim.problem import AttentionProblem
+
+FILE = "published_utilisation.csv"
+TOKENS = 16384
+WIDTH = 2048
+PASS_FACTOR = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}
+FIT_LENGTHS = (512, 2048, 8192)
+"""Of the six lengths of FlashAttention-3's fp16 forward, those on which constants were fitted."""
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Point:
+    """One published speed in TFLOP/s."""
+
+    source: str
+    gpu: str
+    kernel: str
+    dtype: str
+    head_dim: int
+    mask: str
+    passes: str
+    seq: int
+    tflops: float
+
+    @property
+    def problem(self) -> AttentionProblem:
+        return AttentionProblem(
+            batch=max(1, TOKENS // self.seq), heads=WIDTH // self.head_dim, seq_q=self.seq, head_dim=self.head_dim,
+            dtype=self.dtype, mask=self.mask, passes=self.passes,
+        )  # fmt: skip
+
+    @property
+    def counted_flops(self) -> float:
+        """Operations as the papers count them."""
+        p = self.problem
+        whole = 4.0 * p.seq_q * p.seq_q * p.head_dim * p.heads * p.batch * PASS_FACTOR[self.passes]
+        return whole / 2 if self.mask == "causal" else whole
+
+    @property
+    def fitted(self) -> bool:
+        """Whether constants of the timing model were fitted on this point."""
+        return self.kernel == "fa3" and self.dtype == "fp16" and self.passes == "fwd" and self.seq in FIT_LENGTHS
+
+    @property
+    def series(self) -> str:
+        """What a line of a figure shows: kernel, GPU, type, head dimension, mask and pass."""
+        mask = "causal" if self.mask == "causal" else "not causal"
+        return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
+
+    def predicted(self) -> Prediction:
+        """iosim's prediction, HBM bytes by replay."""
+        method = "capacity" if self.kernel == "fa1" else "replay"
+        return predict(self.problem, self.kernel, load_profile(self.gpu), method=method)
+
+    def speed(self, prediction: Prediction) -> float:
+        """TFLOP/s of a prediction, operations counted as the papers do."""
+        return self.counted_flops / prediction.time.total_s / TERA
+
+
+def points() -> list[Point]:
+    """All published points, in the order of the file."""
+    with (data_dir("kernels") / "measurements" / FILE).open(newline="", encoding="utf-8") as file:
+        return [
+            Point(r["source"], r["gpu"], r["kernel"], r["dtype"], int(r["head_dim"]), r["mask"], r["pass"],
+                  int(r["seq"]), float(r["tflops"]))
+            for r in csv.DictReader(file)
+        ]  # fmt: skip

@@ -1,0 +1,197 @@
+/* The L2 of the replay: one or two partitions, followed line by line in a regular sample of their sets.
+ *
+ * Every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
+ * data read from both sides is kept twice. Written lines go home and are kept on both sides where `keeps_written` says so.
+ * Victims are chosen by not-recently-used bits with a rotating start; some hits do not set a bit. A dirty victim is
+ * written back.
+ */
+#ifndef IOSIM_CACHE_H
+#define IOSIM_CACHE_H
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define NIL (-1)
+#define MAX_DEPTH 64
+#define MAX_TENSORS 64
+
+enum { LOAD = 0, STORE = 1, REDUCE = 2 };
+
+typedef struct {
+    int32_t partitions, sets, ways, keeps_written; /* sets: sampled sets of a partition */
+    int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
+    int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
+    int64_t marking; /* share of hits that mark their line, in 65,536ths */
+} L2Config;
+
+typedef struct {
+    int64_t ready;                /* when it arrives, where it is being fetched */
+    int32_t size, first, samples; /* bytes; its sampled lines are [first, first + samples) */
+    uint8_t tensor, touched;      /* its tensor; whether it was ever touched */
+    uint16_t pad;
+} Object;
+
+typedef struct {
+    int64_t objects;
+    Object *object;
+    const int32_t *object_of; /* object of each sampled line */
+    const uint32_t *place;    /* twice the set of each sampled line, plus its home partition */
+    int32_t *tags;            /* partition x set x row_ways(ways) */
+    uint32_t *used;           /* partition x set: a bit for each way, set by use */
+    uint8_t *next;            /* partition x set: the way at which the search for a victim starts */
+    int64_t dram_free, l2_free, now;
+    uint32_t hits, pad;
+    /* results */
+    int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
+    int64_t fabric;
+} L2State;
+
+typedef struct {
+    int64_t bin_ps;
+    int32_t bins, ctas;
+    int64_t *bin_hit, *bin_miss; /* by bin x 64 tensors */
+    int32_t *cta_sm;
+    int64_t *cta_start, *cta_end; /* by work tile */
+    int32_t *order;               /* partition x set x MAX_DEPTH samples, latest first; NULL: not kept */
+    uint8_t *seen;                /* partition x sample: whether it was loaded before */
+    int64_t samples, first;       /* sampled lines; loads of lines never loaded before */
+    int64_t depth[MAX_DEPTH + 1]; /* other loads by depth; the last: deeper */
+} Trace;
+
+/* A fixed integer hash. */
+static inline uint32_t hash32(uint32_t x) {
+    x ^= x >> 16; x *= 0x7feb352dU; x ^= x >> 15; x *= 0x846ca68bU; x ^= x >> 16;
+    return x;
+}
+
+static inline int64_t spread(uint32_t key, int64_t of, int64_t ppm) {
+    return of * ((int64_t)(hash32(key) & 0xffff) - 32768) / 32768 * ppm / 1000000;
+}
+
+/* ---- sampled sets ---- */
+
+static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
+    s->hbm_write[s->object[s->object_of[sample]].tensor] += c->sample_bytes;
+    int64_t from = s->dram_free > s->now ? s->dram_free : s->now;
+    s->dram_free = from + c->sample_bytes * c->dram_ps_per_kib / 1024;
+}
+
+/* Tags a set holds in memory: a multiple of four; those past `ways` stay empty. */
+static inline int row_ways(int ways) { return (ways + 3) & ~3; }
+
+/* The way of a set that holds a sampled line, or -1. */
+static inline int way_of(const int32_t *set, int ways, int32_t sample) {
+#ifdef __SSE2__
+    __m128i want = _mm_set1_epi32((int32_t)((uint32_t)sample << 1)), clean = _mm_set1_epi32(~1);
+    for (int i = 0; i < ways; i += 4) {
+        __m128i four = _mm_and_si128(_mm_loadu_si128((const __m128i *)(set + i)), clean);
+        int found = _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(four, want)));
+        if (found) return i + __builtin_ctz((unsigned)found);
+    }
+#else
+    for (int i = 0; i < ways; i++)
+        if ((set[i] >> 1) == sample) return i;
+#endif
+    return -1;
+}
+
+/* Whether this hit marks its line: requests that merge on their way never reach the L2, so that it sees only some. */
+static inline int hit_marks(L2State *s, const L2Config *c) {
+    return (hash32(++s->hits) & 0xffff) < (uint32_t)c->marking;
+}
+
+/* Looks a line up in its set and marks it used; returns whether it was there, and puts it in where it was not.
+ * Tags hold the sample and, in the lowest bit, whether the line is dirty. `next` is the way at which the search for a
+ * victim starts. */
+static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, int dirty) {
+    int64_t at = (int64_t)p * c->sets + (s->place[sample] >> 1);
+    int ways = c->ways;
+    int32_t *set = s->tags + at * row_ways(ways);
+    uint32_t used = s->used[at], all = ways == 32 ? ~0u : (1u << ways) - 1;
+    int i = way_of(set, ways, sample), there = i >= 0;
+    if (there) {
+        set[i] |= dirty;
+        if (!dirty && !hit_marks(s, c)) return 1;
+    } else {
+        uint32_t free = ~used & all, later = free & (~0u << s->next[at]);
+        i = __builtin_ctz(later ? later : free);
+        s->next[at] = (uint8_t)(i + 1 == ways ? 0 : i + 1);
+        if (set[i] >= 0 && (set[i] & 1)) write_back(s, c, set[i] >> 1);
+        set[i] = (int32_t)((uint32_t)sample << 1) | dirty;
+    }
+    used |= 1u << i;
+    s->used[at] = used == all ? 1u << i : used;
+    return there;
+}
+
+/* Where a line stood in the order of last use of its set: only kept for a trace. */
+static inline void note_depth(Trace *tr, const L2Config *c, int p, int set_number, int32_t sample) {
+    int32_t *order = tr->order + ((int64_t)p * c->sets + set_number) * MAX_DEPTH;
+    uint8_t *seen = tr->seen + (int64_t)p * tr->samples + sample;
+    int i = 0;
+    while (i < MAX_DEPTH - 1 && order[i] != sample && order[i] != NIL) i++;
+    if (*seen) tr->depth[order[i] == sample ? i : MAX_DEPTH]++;
+    else tr->first++;
+    *seen = 1;
+    memmove(order + 1, order, sizeof(int32_t) * (size_t)i);
+    order[0] = sample;
+}
+
+static inline int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t t) {
+    s->hbm_read[o->tensor] += bytes;
+    int64_t from = s->dram_free > t ? s->dram_free : t;
+    s->dram_free = from + bytes * c->dram_ps_per_kib / 1024;
+    int64_t at = s->dram_free + c->dram_latency_ps;
+    if (at > o->ready) o->ready = at;
+    return at;
+}
+
+/* One access of an object by an SM of partition p at time t; returns when the data are there. */
+static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int64_t number, int p, int64_t t, Trace *tr) {
+    Object *o = s->object + number;
+    int64_t bytes = o->size;
+    int two = c->partitions == 2, missing = 0, far = 0;
+    if (t > s->now) s->now = t;
+    int64_t from = s->l2_free > t ? s->l2_free : t;
+    s->l2_free = from + bytes * c->l2_ps_per_kib / 1024;
+    int64_t at = s->l2_free + c->l2_latency_ps;
+    int fresh = !o->touched;
+    o->touched = 1;
+    for (int32_t x = o->first, end = o->first + o->samples; x < end; x++) {
+        int home = two ? (int)(s->place[x] & 1) : p;
+        if (mode == LOAD) {
+            if (tr && tr->order) note_depth(tr, c, p, (int)(s->place[x] >> 1), x);
+            if (touch(s, c, p, x, 0)) continue;
+            if (home == p) missing++;
+            else { /* asked of its home, which keeps it too */
+                far++;
+                if (!touch(s, c, home, x, 0)) missing++;
+            }
+        } else {
+            if (!touch(s, c, home, x, 1)) missing++;
+            if (two && c->keeps_written) touch(s, c, 1 - home, x, 0);
+            if (home != p) far++;
+        }
+    }
+    s->fabric += far * c->sample_bytes;
+    int64_t lost = fresh ? bytes : missing * c->sample_bytes;
+    if (mode == STORE) return at;
+    if (tr && tr->bin_ps > 0) {
+        int64_t b = t / tr->bin_ps;
+        if (b >= tr->bins) b = tr->bins - 1;
+        tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes > lost ? bytes - lost : 0;
+        tr->bin_miss[b * MAX_TENSORS + o->tensor] += lost;
+    }
+    if (far) at += c->far_latency_ps;
+    if (lost > 0) {
+        int64_t x = fetch(s, c, o, lost, t);
+        if (x > at) at = x;
+    }
+    else if (o->ready > at) at = o->ready;
+    return at;
+}
+
+#endif

@@ -1,0 +1,144 @@
+/* A launch as the replay plays it: its work tiles with what they access, its CTAs, and the events of CTAs by time. */
+#ifndef IOSIM_LAUNCH_H
+#define IOSIM_LAUNCH_H
+#include "cache.h"
+
+#define MAX_TEMPLATES 24
+
+typedef struct {
+    int32_t mode, coef, span, rows, row_stride, pad;
+    const int32_t *base; /* first object of each work tile; NIL for none */
+} Template;
+
+typedef struct {
+    int32_t tiles, slots, sms, sm_spread_ppm;
+    int32_t static_stride; /* persistent static list: CTA c takes c, c + stride, ...; 0 for a queue */
+    int32_t group;         /* work tiles that a CTA takes together from the queue */
+    int32_t n_pro, n_loop, n_epi, pad;
+    Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
+    const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
+    const uint8_t *side;          /* partition of each SM */
+    const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
+    const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
+    int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
+    int32_t age_ppm;              /* how far the rates of an SM's oldest and youngest CTA lie apart */
+    int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
+} LaunchPlan;
+
+/* A CTA stands at `step` of work tile `tile`: that step's tiles have been asked for; -1: not begun. */
+typedef struct {
+    int32_t tile, step, sm;
+    int32_t rank;          /* how many CTAs of its SM are older */
+    int32_t previous;      /* the work tile before this one, or NIL */
+    int64_t last_ps;       /* while rates are taken: when its last step was, or -1 */
+    int64_t spent_ps;      /* and the time its steps took together */
+    int64_t steps;
+} Cta;
+
+/* ---- an SM's CTAs share it: CTA i runs on SM i modulo their number ---- */
+
+typedef struct {
+    int64_t *step;    /* by SM: a step of a CTA that is alone */
+    int32_t *live;    /* by SM: CTAs */
+    int32_t *factor;  /* by (live, rank): step time over a lone CTA's, in units of 2^-FACTOR_BITS */
+    int32_t most;
+} Sms;
+
+#define FACTOR_BITS 20
+
+static inline int64_t step_time(const Sms *sms, const Cta *a) {
+    return (sms->step[a->sm] * sms->factor[sms->live[a->sm] * sms->most + a->rank]) >> FACTOR_BITS;
+}
+
+/* n CTAs have an nth of the SM each, the oldest more and the youngest less, `age_ppm` of it apart. */
+static void fill_factors(Sms *sms, int age_ppm) {
+    for (int n = 1; n <= sms->most; n++)
+        for (int r = 0; r < n; r++) {
+            int64_t rate = 1000000 + (n > 1 ? age_ppm / 2 - (int64_t)age_ppm * r / (n - 1) : 0);
+            sms->factor[n * sms->most + r] = (int32_t)(((int64_t)n << FACTOR_BITS) * 1000000 / rate);
+        }
+}
+
+/* A CTA leaves its place in the order of age; the younger ones move up. */
+static void leave_rank(const LaunchPlan *l, Cta *ctas, int slots, int id) {
+    int rank = ctas[id].rank;
+    for (int i = ctas[id].sm; i < slots; i += l->sms)
+        if (ctas[i].rank > rank) ctas[i].rank--;
+    ctas[id].rank = NIL;
+}
+
+static inline int loop_index(const LaunchPlan *l, int tile, int step) {
+    int n = l->count[tile];
+    int k = l->down[tile] ? n - 1 - step : step;
+    return l->list ? l->list[l->first[tile] + k] : l->first[tile] + k;
+}
+
+/* The work tile that a CTA takes after `tile`, or NIL; `next` is the head of the queue. */
+static inline int tile_after(const LaunchPlan *l, int tile, int *next) {
+    if ((tile + 1) % l->group != 0) return tile + 1;
+    int take = l->static_stride ? tile + l->static_stride : *next;
+    if (take >= l->tiles) return NIL;
+    if (!l->static_stride) *next += l->group;
+    else if (take >= *next) *next = take + 1;
+    return take;
+}
+
+static inline int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx,
+                                    int p, int64_t t, Trace *tr) {
+    int64_t at = t;
+    for (int k = 0; k < n; k++) {
+        int64_t o = list[k].base[tile];
+        if (o == NIL) continue;
+        o += (int64_t)list[k].coef * idx;
+        for (int r = 0; r < list[k].rows; r++)
+            for (int m = 0; m < list[k].span; m++) {
+                int64_t x = access_object(s, c, list[k].mode, o + (int64_t)r * list[k].row_stride + m, p, t, tr);
+                if (list[k].mode == LOAD && x > at) at = x;
+            }
+    }
+    return at;
+}
+
+/* ---- events: a heap by time, then by CTA ---- */
+
+typedef struct { int64_t t; int32_t cta; int32_t pad; } Event;
+
+static inline int before(const Event *a, const Event *b) {
+    return a->t < b->t || (a->t == b->t && a->cta < b->cta);
+}
+
+#define FAN 4 /* children of a heap's node */
+
+static void sift_up(Event *h, int i) {
+    Event x = h[i];
+    while (i > 0) {
+        int up = (i - 1) / FAN;
+        if (!before(&x, &h[up])) break;
+        h[i] = h[up];
+        i = up;
+    }
+    h[i] = x;
+}
+
+static void sift_down(Event *h, int n) {
+    Event x = h[0];
+    int i = 0;
+    for (;;) {
+        int first = FAN * i + 1, k = first, end = first + FAN < n ? first + FAN : n;
+        if (first >= n) break;
+        for (int m = first + 1; m < end; m++) k = before(&h[m], &h[k]) ? m : k;
+        if (!before(&h[k], &x)) break;
+        h[i] = h[k];
+        i = k;
+    }
+    h[i] = x;
+}
+
+/* Takes the first event out; returns how many are left. */
+static inline int drop_first(Event *h, int n) {
+    h[0] = h[--n];
+    if (n > 0) sift_down(h, n);
+    return n;
+}
+
+#endif

@@ -1,0 +1,259 @@
+"""BlockMask: a mask that keeps or drops whole blocks of block_q queries x block_k keys, and the tiles that visit them.
+
+Kept blocks are held row by row (CSR). A tile of any size is visited when a kept block overlaps it; inside a
+visited tile the pairs outside kept blocks are dropped. Time and memory follow the number of kept blocks, or of visited
+tiles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.errors import InputError
+from iosim.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
+
+MAX_BLOCKS = 1 << 25
+"""Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
+
+
+def _refuse_too_many(number: int, what: str) -> None:
+    if number > MAX_BLOCKS:
+        raise InputError(f"mask: {number:,} {what}; accepted: up to {MAX_BLOCKS:,} (larger blocks or fewer tokens)")
+
+
+def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+    """The numbers first[i], first[i] + 1, ... of every i, `count[i]` of them, and the i of each."""
+    owner = np.repeat(np.arange(count.size, dtype=np.int64), count)
+    begin = np.cumsum(count) - count
+    return np.arange(owner.size, dtype=np.int64) - begin[owner] + first[owner], owner
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMask:
+    """Kept blocks of a mask over `seq_q` queries and `seq_k` keys.
+
+    Args:
+        seq_q, seq_k: tokens that the mask is for; the last blocks may reach past them.
+        block_q, block_k: sides of a block.
+        indptr: [block rows + 1]; row r keeps the blocks indices[indptr[r]:indptr[r + 1]].
+        indices: block columns, ascending in each row, no column twice.
+        full: for each entry, whether a kernel with two loops (FlexAttention) takes it in the second, after all others.
+    """
+
+    seq_q: int
+    seq_k: int
+    block_q: int
+    block_k: int
+    indptr: IntArray
+    indices: IntArray
+    full: BoolArray | None = None
+    _digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        text = hashlib.sha256(repr((self.seq_q, self.seq_k, self.block_q, self.block_k)).encode())
+        for array in (self.indptr, self.indices):
+            text.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
+        if self.full is not None:
+            text.update(np.packbits(self.full).tobytes())
+        object.__setattr__(self, "_digest", text.digest())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlockMask) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    @classmethod
+    def of_pairs(
+        cls, seq_q: int, seq_k: int, block_q: int, block_k: int, rows: IntArray, cols: IntArray,
+        full: BoolArray | None = None,
+    ) -> BlockMask:  # fmt: skip
+        """From the coordinates of kept blocks in any order, repeats allowed; a repeated block is full if all its
+        entries are."""
+        _refuse_too_many(rows.size, "kept blocks")
+        height, width = -(-seq_q // block_q), -(-seq_k // block_k)
+        key, back = np.unique(rows * width + cols, return_inverse=True)
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(key // width, minlength=height))]).astype(np.int64)
+        marks = None
+        if full is not None:
+            marks = np.ones(key.size, dtype=np.bool_)
+            np.logical_and.at(marks, back.reshape(-1), full)
+        return cls(seq_q, seq_k, block_q, block_k, indptr, key % width, marks)
+
+    @classmethod
+    def of_dense(cls, kept: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
+        """From a boolean [block rows, block columns]."""
+        rows, cols = np.nonzero(kept)
+        return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64))
+
+    @classmethod
+    def covering(cls, mask: IntervalMask, seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
+        """The blocks of which an interval mask keeps a pair; those of which it keeps every pair are full.
+
+        NB: a ragged last block counts as full where all its true pairs are kept.
+        """
+        v = mask.key_blocks(seq_q, seq_k, block_q, block_k, 1)
+        _refuse_too_many(int(v.count.sum()), "kept blocks")
+        cols, rows = ranges(v.first, v.count)
+        top = rows * block_q
+        bottom = np.minimum(top + block_q, seq_q) - 1
+        left = cols * block_k
+        right = np.minimum(left + block_k, seq_k)
+        full = (mask.first_key(bottom) <= left) & (mask.end_key(top, seq_k) >= right)
+        return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows, cols, full)
+
+    @property
+    def nnz(self) -> int:
+        """Kept blocks."""
+        return int(self.indices.size)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(block rows, block columns)."""
+        return -(-self.seq_q // self.block_q), -(-self.seq_k // self.block_k)
+
+    @property
+    def kept_fraction(self) -> float:
+        """The papers' s: kept blocks over all blocks."""
+        return self.nnz / (self.shape[0] * self.shape[1])
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """Block row of every entry."""
+        return np.repeat(np.arange(self.shape[0], dtype=np.int64), np.diff(self.indptr))
+
+    def to_dense(self) -> BoolArray:
+        """Boolean [block rows, block columns]."""
+        made = np.zeros(self.shape, dtype=np.bool_)
+        made[self.rows, self.indices] = True
+        return made
+
+    # What readers ask of a mask (iosim.mask.Mask).
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        """Whether each pair lies in a kept block, found by searching the row's list."""
+        width = self.shape[1]
+        wanted = (queries // self.block_q) * width + keys // self.block_k
+        there = self.rows * width + self.indices
+        if not there.size:
+            return np.zeros(wanted.shape, dtype=np.bool_)
+        at = np.minimum(np.searchsorted(there, wanted), there.size - 1)
+        return np.asarray(there[at] == wanted, dtype=np.bool_)
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        """Pairs inside kept blocks, of one head."""
+        height = np.minimum(self.block_q, self.seq_q - self.rows * self.block_q)
+        width = np.minimum(self.block_k, self.seq_k - self.indices * self.block_k)
+        return int((height * width).sum())
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        """Keys in block columns that some row keeps."""
+        some = np.unique(self.indices)
+        return int(np.minimum(self.block_k, self.seq_k - some * self.block_k).sum())
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        """Whether some query keeps no key."""
+        return bool((np.diff(self.indptr) == 0).any())
+
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis((rows,))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return Axis((seq_k,))
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> BlockLists:
+        """The tiles that overlap a kept block; `block_q` x `block_k` are the tile's sides."""
+        n = -(-rows // block_q)
+        top = np.arange(n, dtype=np.int64) * block_q
+        first = top // pack // self.block_q
+        last = (np.minimum(top + block_q, rows) - 1) // pack // self.block_q
+        block_rows, tile = ranges(first, last - first + 1)
+        length = np.diff(self.indptr)[block_rows]
+        left, right = self.indices * self.block_k, np.minimum((self.indices + 1) * self.block_k, self.seq_k)
+        spread = (right - 1) // block_k - left // block_k + 1
+        upto = np.concatenate([[0], np.cumsum(spread)])[self.indptr]
+        _refuse_too_many(int((upto[block_rows + 1] - upto[block_rows]).sum()), "visited tiles")
+        entry, owner = ranges(self.indptr[block_rows], length)
+        owner = tile[owner]
+        column, back = ranges((left // block_k)[entry], spread[entry])
+        last_key = np.where(np.diff(self.indptr) > 0, np.append(right, 0)[self.indptr[1:] - 1], 0)
+        end_row = np.zeros(n, dtype=np.int64)
+        np.maximum.at(end_row, tile, last_key[block_rows])
+        later = None if self.full is None else self.full[entry[back]]
+        return BlockLists.of_pairs(n, -(-seq_k // block_k), owner[back], column, later, end_row)
+
+
+@dataclass(frozen=True)
+class BlockLists:
+    """`Visited` as lists: query block i visits indices[indptr[i]:indptr[i + 1]], in the order of the walk."""
+
+    indptr: IntArray
+    indices: IntArray
+    end_row: IntArray
+    first: IntArray
+    end: IntArray
+
+    @classmethod
+    def of_pairs(
+        cls, query_blocks: int, key_blocks: int, rows: IntArray, cols: IntArray, later: BoolArray | None,
+        end_row: IntArray,
+    ) -> BlockLists:  # fmt: skip
+        """From (query block, key block) pairs, repeats allowed. Each list ascends, twice where some are walked
+        `later` than the others."""
+        key = rows * key_blocks + cols
+        if (np.diff(key) <= 0).any():
+            key, back = np.unique(key, return_inverse=True)
+            rows, cols = key // key_blocks, key % key_blocks
+            if later is not None:
+                every = np.ones(key.size, dtype=np.bool_)
+                np.logical_and.at(every, back.reshape(-1), later)
+                later = every
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=query_blocks))]).astype(np.int64)
+        some = np.diff(indptr) > 0
+        first = np.zeros(query_blocks, dtype=np.int64)
+        end = np.zeros(query_blocks, dtype=np.int64)
+        first[some] = cols[indptr[:-1][some]]
+        end[some] = cols[indptr[1:][some] - 1] + 1
+        walked = cols if later is None else cols[np.lexsort((cols, later, rows))]
+        return cls(indptr, walked, end_row, first, end)
+
+    @property
+    def count(self) -> IntArray:
+        return np.diff(self.indptr)
+
+    @cached_property
+    def rows(self) -> IntArray:
+        """Query block of every entry."""
+        return np.repeat(np.arange(self.indptr.size - 1, dtype=np.int64), self.count)
+
+    def total(self, values: IntArray) -> IntArray:
+        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
+        upto = np.concatenate([[0], np.cumsum(values[self.indices])])
+        return np.asarray(upto[self.indptr[1:]] - upto[self.indptr[:-1]], dtype=np.int64)
+
+    def by_query(self) -> Steps:
+        return Steps(self.indptr[:-1], self.count, self.indices)
+
+    def by_key(self, key_blocks: int) -> Steps:
+        """The transposed lists: ascending query blocks of each key block."""
+        order = np.argsort(self.indices, kind="stable")
+        count = np.bincount(self.indices, minlength=key_blocks).astype(np.int64)
+        return Steps(np.cumsum(count) - count, count, self.rows[order])
+
+    def by_split(self, per: int, splits: int) -> Steps:
+        """Each list cut at multiples of `per` key blocks; a split keeps the order of the walk."""
+        part = self.rows * splits + self.indices // per
+        order = np.argsort(part, kind="stable")
+        count = np.bincount(part, minlength=self.count.size * splits).astype(np.int64)
+        return Steps(np.cumsum(count) - count, count, self.indices[order])
+
+    def splits(self, per: int) -> IntArray:
+        wide = int(self.indices.max(initial=0)) // per + 1
+        parts = np.unique(self.rows * wide + self.indices // per)
+        return np.bincount(parts // wide, minlength=self.count.size).astype(np.int64)

@@ -1,0 +1,166 @@
+"""Block masks in files: NumPy's .npy and .npz, and the arrays of a PyTorch FlexAttention BlockMask.
+
+.npy   a boolean [block rows, block columns]; the block's size is given beside it
+.npz   `mask` with `BLOCK_SIZE` (one number or two), or a BlockMask's own arrays: kv_num_blocks [.., block rows],
+       kv_indices [.., block rows, block columns], full_kv_num_blocks and full_kv_indices where there are any,
+       BLOCK_SIZE (q, k). Leading axes (batch, heads) have size 1: one mask serves all heads.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.errors import InputError
+from iosim.files import write_whole
+from iosim.mask import BoolArray, IntArray
+from iosim.sparse.blocks import BlockMask, ranges
+
+MAX_FILE_BYTES = 1 << 30
+Array = npt.NDArray[Any]
+
+
+def _arrays(path: str) -> dict[str, Array]:
+    found = np.load(path, allow_pickle=False)
+    if isinstance(found, np.ndarray):
+        return {"mask": found}
+    with found:
+        return {name: found[name] for name in found.files}
+
+
+class _File:
+    """A mask's arrays, and the words with which to refuse them."""
+
+    def __init__(self, path: str, seq_q: int, seq_k: int) -> None:
+        self.path, self.seq_q, self.seq_k = path, seq_q, seq_k
+
+    def refuse(self, what: str, accepted: str) -> InputError:
+        return InputError(f"--mask-file {self.path}: {what}; accepted: {accepted}")
+
+    def read(self) -> dict[str, Array]:
+        """The arrays by name; one called "mask" of an .npy file."""
+        accepted = "a NumPy .npy or .npz file with a block mask"
+        try:
+            large = Path(self.path).stat().st_size > MAX_FILE_BYTES
+            found = {} if large else _arrays(self.path)
+        except OSError as error:
+            raise self.refuse(f"cannot be read ({error.strerror or error})", accepted) from None
+        except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+            raise self.refuse(f"is no such file ({' '.join(str(error).split())[:80]})", accepted) from None
+        if large:
+            raise self.refuse("larger than 1 GiB", accepted)
+        return found
+
+    def block(self, arrays: dict[str, Array], given: tuple[int, int] | None) -> tuple[int, int]:
+        """Sides of a block: the file's, which `given` must not contradict."""
+        if "BLOCK_SIZE" not in arrays:
+            if given is None:
+                raise self.refuse("does not say its block size", "with it --mask-block N, or an .npz with BLOCK_SIZE")
+            return given
+        said = np.atleast_1d(arrays["BLOCK_SIZE"])
+        if said.dtype.kind not in "iu" or said.ndim != 1 or said.size not in (1, 2) or said.min() < 1:
+            raise self.refuse(f"BLOCK_SIZE {said.tolist()} is no block size", "one or two whole numbers from 1")
+        found = int(said[0]), int(said[-1])
+        if given is not None and given != found:
+            raise self.refuse(f"its blocks are {found[0]}x{found[1]}, --mask-block says {given[0]}x{given[1]}",
+                              "the same size, or no --mask-block")  # fmt: skip
+        return found
+
+    def shape(self, block: tuple[int, int]) -> tuple[int, int]:
+        return -(-self.seq_q // block[0]), -(-self.seq_k // block[1])
+
+    def check_shape(self, name: str, found: tuple[int, ...], block: tuple[int, int]) -> None:
+        right = self.shape(block)
+        if found != right:
+            raise self.refuse(
+                f"{name} is {'x'.join(map(str, found)) or 'one number'}, {self.seq_q} queries and {self.seq_k} keys in "
+                f"blocks of {block[0]}x{block[1]} are {right[0]}x{right[1]}",
+                "a mask of that shape",
+            )
+
+    def dense(self, mask: Array, block: tuple[int, int]) -> BlockMask:
+        """A boolean block mask; whole numbers 0 and 1 pass for one."""
+        if mask.dtype.kind not in "biu" or (mask.dtype.kind != "b" and not np.isin(mask, (0, 1)).all()):
+            raise self.refuse(f"mask has dtype {mask.dtype}", "booleans, or whole numbers 0 and 1")
+        self.check_shape("mask", mask.shape, block)
+        return BlockMask.of_dense(mask.astype(np.bool_), self.seq_q, self.seq_k, *block)
+
+    def lists(self, arrays: dict[str, Array], prefix: str, block: tuple[int, int]) -> tuple[IntArray, IntArray]:
+        """(rows, columns) of a BlockMask's kept blocks of one kind."""
+        names = f"{prefix}kv_num_blocks", f"{prefix}kv_indices"
+        missing = [n for n in names if n not in arrays]
+        if missing:
+            raise self.refuse(f"has no {missing[0]}", "mask, or kv_num_blocks and kv_indices")
+        count, indices = (self.one_head(name, arrays[name], axes) for name, axes in zip(names, (1, 2), strict=True))
+        height, width = self.shape(block)
+        if count.shape != (height,) or indices.shape[0] != height:
+            self.check_shape(names[1], indices.shape, block)
+            self.check_shape(names[0], (*count.shape, width), block)
+        if count.size and not 0 <= count.min() <= count.max() <= indices.shape[1]:
+            wide = f"{names[0]} has {count.max()} blocks in a row of {indices.shape[1]}"
+            raise self.refuse(wide, "0 up to that many")
+        step, rows = ranges(np.zeros(height, dtype=np.int64), count)
+        cols = indices[rows, step]
+        if cols.size and not 0 <= cols.min() <= cols.max() < width:
+            raise self.refuse(f"{names[1]} names block {cols.max() if cols.min() >= 0 else cols.min()}",
+                              f"0 to {width - 1}")  # fmt: skip
+        return rows, cols
+
+    def one_head(self, name: str, array: Array, axes: int) -> IntArray:
+        """The array without its leading axes of size 1."""
+        if array.dtype.kind not in "iu":
+            raise self.refuse(f"{name} has dtype {array.dtype}", "whole numbers")
+        lead = array.shape[: array.ndim - axes]
+        if array.ndim < axes or any(n != 1 for n in lead):
+            shape = "x".join(map(str, array.shape))
+            raise self.refuse(f"{name} has shape {shape}", "one mask for all heads: leading axes of 1")
+        return array.reshape(array.shape[array.ndim - axes :]).astype(np.int64)
+
+
+def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | None = None) -> BlockMask:
+    """The block mask in a file, for `seq_q` queries and `seq_k` keys.
+
+    Args:
+        block: (queries, keys) of a block; needed where the file does not say.
+
+    Raises:
+        InputError: no such file, or one whose arrays do not fit together, the lengths or the block.
+    """
+    file = _File(path, seq_q, seq_k)
+    arrays = file.read()
+    if "mask" not in arrays and "kv_indices" not in arrays:
+        raise file.refuse(f"holds {', '.join(sorted(arrays)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
+    size = file.block(arrays, block)
+    if "mask" in arrays:
+        return file.dense(arrays["mask"], size)
+    parts = [(*file.lists(arrays, "", size), False)]
+    if "full_kv_indices" in arrays or "full_kv_num_blocks" in arrays:
+        parts.append((*file.lists(arrays, "full_", size), True))
+    rows, cols = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    full: BoolArray = np.concatenate([np.full(p[0].size, p[2]) for p in parts])
+    made = BlockMask.of_pairs(seq_q, seq_k, *size, rows, cols, full if full.any() else None)
+    if made.nnz != rows.size:
+        raise file.refuse(f"names {rows.size - made.nnz} blocks twice", "every kept block once")
+    return made
+
+
+def save_block_mask(path: str, mask: BlockMask) -> None:
+    """Write a mask as the arrays of a FlexAttention BlockMask; the file appears whole."""
+    height, width = mask.shape
+    arrays: dict[str, Array] = {"BLOCK_SIZE": np.array([mask.block_q, mask.block_k])}
+    full = np.zeros(mask.nnz, dtype=np.bool_) if mask.full is None else mask.full
+    for prefix, chosen in (("", ~full), ("full_", full)):
+        rows, cols = mask.rows[chosen], mask.indices[chosen]
+        count = np.bincount(rows, minlength=height)
+        indices = np.zeros((height, width), dtype=np.int32)
+        indices[rows, np.arange(rows.size) - (np.cumsum(count) - count)[rows]] = cols
+        arrays |= {f"{prefix}kv_num_blocks": count.astype(np.int32), f"{prefix}kv_indices": indices}
+    text = io.BytesIO()
+    np.savez_compressed(text, **arrays)  # type: ignore[arg-type]
+    write_whole(path, text.getvalue())

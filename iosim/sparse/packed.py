@@ -1,0 +1,85 @@
+"""PackedMask: sequences of different lengths, one after the other in one batch (FlashAttention's cu_seqlens)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from iosim.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks
+
+
+@dataclass(frozen=True)
+class PackedMask:
+    """A mask for each of several sequences; queries keep keys of their own sequence only.
+
+    Args:
+        seq_q, seq_k: tokens of each sequence.
+        masks: the mask of each, over its own tokens from 0.
+    """
+
+    seq_q: tuple[int, ...]
+    seq_k: tuple[int, ...]
+    masks: tuple[IntervalMask, ...]
+
+    @cached_property
+    def _starts(self) -> tuple[IntArray, IntArray]:
+        """First query and first key of each sequence (cu_seqlens), and the totals."""
+        made = [np.concatenate([[0], np.cumsum(x)]).astype(np.int64) for x in (self.seq_q, self.seq_k)]
+        return made[0], made[1]
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        """Whether each pair is of one sequence and its mask keeps it."""
+        queries, keys = np.broadcast_arrays(queries, keys)
+        starts_q, starts_k = self._starts
+        of_q = np.searchsorted(starts_q, queries, side="right") - 1
+        of_k = np.searchsorted(starts_k, keys, side="right") - 1
+        kept = np.zeros(queries.shape, dtype=np.bool_)
+        for n, mask in enumerate(self.masks):
+            here = (of_q == n) & (of_k == n)
+            kept[here] = mask.keeps(queries[here] - starts_q[n], keys[here] - starts_k[n])
+        return kept
+
+    def _each(self) -> list[tuple[IntervalMask, int, int]]:
+        return list(zip(self.masks, self.seq_q, self.seq_k, strict=True))
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        """Pairs kept, of one head, over all sequences."""
+        return sum(mask.kept_pairs(q, k) for mask, q, k in self._each())
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        """Keys that some query keeps, over all sequences."""
+        return sum(mask.kept_keys(q, k) for mask, q, k in self._each())
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        """Whether some query keeps no key."""
+        return any(mask.leaves_rows_empty(q, k) for mask, q, k in self._each())
+
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis(tuple(q * pack for q in self.seq_q))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return Axis(self.seq_k)
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
+        """The key blocks of every sequence's query blocks, both numbered through as the grid's are.
+
+        A grid block past its sequence's end visits nothing.
+        """
+        each_q = self.query_axis(rows, pack).blocks_each(block_q)
+        each_k = self.key_axis(seq_k).blocks_each(block_k)
+        parts: dict[tuple[IntervalMask, int, int], tuple[IntArray, IntArray, IntArray]] = {}
+        for one in self._each():
+            if one not in parts:
+                mask, q, k = one
+                v = mask.key_blocks(q * pack, k, block_q, block_k, pack)
+                past = (0, each_q - v.count.size)
+                parts[one] = (np.pad(v.first, past, mode="edge"), np.pad(v.end, past, mode="edge"),
+                              np.pad(v.end_row, past, mode="edge"))  # fmt: skip
+                first, end, end_row = parts[one]
+                first[v.count.size :] = end[v.count.size :]
+                end_row[v.count.size :] = end[v.count.size :] * block_k
+        first, end, end_row = (np.concatenate(x) for x in zip(*(parts[one] for one in self._each()), strict=True))
+        base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
+        return KeyBlocks(first + base, end + base, end_row + base * block_k, base)

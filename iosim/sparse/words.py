@@ -1,0 +1,252 @@
+"""The words of a problem that make its mask: what goes with which, and the mask they stand for.
+
+A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.mask`) or one of `LISTS` (kept blocks,
+`iosim.sparse.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.sparse.packed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from iosim.errors import InputError
+from iosim.mask import IntervalMask, Mask
+
+if TYPE_CHECKING:
+    from iosim.problem import AttentionProblem
+
+LISTS = ("butterfly", "strided", "window+global", "blocks")
+INTERVALS = ("none", "causal", "window")
+DEFAULT_BLOCK = 128
+"""FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
+MAX_SEQUENCES = 1 << 16
+TAKES = {
+    "mask_block": LISTS, "mask_stride": ("butterfly", "strided"), "global_tokens": ("window+global",),
+    "mask_file": ("blocks",), "mask_blocks": ("blocks",),
+}  # fmt: skip
+"""Field -> the masks it goes with."""
+ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
+    "mask": INTERVALS, "bias": ("none",), "key_padding": (False,), "page_size": (None,), "mask_storage": ("implicit",),
+}  # fmt: skip
+"""Field -> its values beside packed sequences."""
+FIELDS = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks", "seq_lens", "seq_lens_k")
+
+
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """A whole number within bounds.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"{name} {value!r} is not a whole number; accepted: {low} to {high}")
+    number = value.__index__()
+    if not low <= number <= high:
+        raise InputError(f"{name} {number} is out of range; accepted: {low} to {high}")
+    return number
+
+
+def block_sides(value: object, most: int) -> tuple[int, int]:
+    """(queries, keys) of a mask's block, from one number or two."""
+    sides = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
+    if len(sides) != 2:
+        raise InputError(f"mask_block {value!r} is no size; accepted: one number or two, queries and keys")
+    return whole("mask_block", sides[0], 1, most), whole("mask_block", sides[1], 1, most)
+
+
+def sequence_lengths(name: str, value: object, most: int) -> tuple[int, ...]:
+    """Lengths of packed sequences."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InputError(f"{name} {value!r} is no list of lengths; accepted: numbers from 1, one a sequence")
+    if not 1 <= len(value) <= MAX_SEQUENCES:
+        raise InputError(f"{name} holds {len(value)} sequences; accepted: 1 to {MAX_SEQUENCES}")
+    made = tuple(whole(f"{name}: length", n, 1, most) for n in value)
+    if sum(made) > most:
+        raise InputError(f"{name} add up to {sum(made)} tokens; accepted: up to {most}")
+    return made
+
+
+def check_words(p: AttentionProblem, most: int) -> dict[str, Any]:
+    """The normalised values of the mask's own fields, once they are known to go with the mask.
+
+    Raises:
+        InputError: a field that the mask has no use for, lacks, or that is out of range.
+    """
+    made: dict[str, Any] = {}
+    for name, masks in TAKES.items():
+        given = getattr(p, name)
+        if given is not None and p.mask not in masks:
+            raise InputError(f"{name} {_short(given)} contradicts mask '{p.mask}'; it goes with mask "
+                             f"{' or '.join(repr(m) for m in masks)}")  # fmt: skip
+    if p.mask not in LISTS:
+        return made
+    made["mask_block"] = None if p.mask_block is None else block_sides(p.mask_block, most)
+    if p.mask == "blocks":
+        return made | _check_blocks(p)
+    sides = made["mask_block"] or (DEFAULT_BLOCK, DEFAULT_BLOCK)
+    if sides[0] != sides[1]:
+        raise InputError(f"mask_block {sides[0]}x{sides[1]} with mask '{p.mask}' is not square; accepted: one number")
+    made["mask_block"] = sides
+    if p.mask_stride is not None:
+        made["mask_stride"] = whole("mask_stride", p.mask_stride, 1, most)
+    if p.mask == "window+global":
+        given = sides[0] if p.global_tokens is None else p.global_tokens
+        made["global_tokens"] = whole("global_tokens", given, 0, most)
+    return made
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"of type {type(value).__name__}"
+
+
+def _check_blocks(p: AttentionProblem) -> dict[str, Any]:
+    from iosim.sparse.blocks import BlockMask
+
+    if (p.mask_file is None) == (p.mask_blocks is None):
+        raise InputError("mask 'blocks' needs its blocks; accepted: one of mask_file and mask_blocks")
+    if p.mask_file is not None:
+        return {"mask_file": str(p.mask_file)}
+    blocks = p.mask_blocks
+    if isinstance(blocks, Mapping):
+        blocks = blocks_from_dict(blocks, p.seq_q, p.n_seq_k)
+    if not isinstance(blocks, BlockMask):
+        raise InputError(f"mask_blocks of type {type(blocks).__name__}; accepted: a BlockMask")
+    if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.n_seq_k):
+        raise InputError(f"mask_blocks is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for {p.seq_q} "
+                         f"and {p.n_seq_k}")  # fmt: skip
+    sides = blocks.block_q, blocks.block_k
+    if p.mask_block is not None and block_sides(p.mask_block, 1 << 31) != sides:
+        raise InputError(f"mask_block {p.mask_block} contradicts mask_blocks of {sides[0]}x{sides[1]}; accepted: None")
+    return {"mask_blocks": blocks, "mask_block": sides}
+
+
+def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
+    """The inverse of `blocks_to_dict`."""
+    import numpy as np
+
+    from iosim.sparse.blocks import BlockMask
+
+    try:
+        sides = block_sides(values["block"], 1 << 31)
+        rows, cols = (np.asarray(values[n], dtype=np.int64) for n in ("rows", "cols"))
+        full = None if values.get("full") is None else np.asarray(values["full"], dtype=np.bool_)
+        height, width = -(-seq_q // sides[0]), -(-seq_k // sides[1])
+        fits = rows.shape == cols.shape == (rows.shape if full is None else full.shape) and rows.ndim == 1
+        inside = fits and ((rows >= 0) & (rows < height) & (cols >= 0) & (cols < width)).all()
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"mask_blocks cannot be read ({error}); accepted: block, rows, cols and full") from None
+    if not inside:
+        raise InputError(f"mask_blocks names blocks outside {height}x{width}; accepted: rows and cols of the mask")
+    return BlockMask.of_pairs(seq_q, seq_k, *sides, rows, cols, full)
+
+
+def blocks_to_dict(mask: Any) -> dict[str, Any]:
+    """A mask's kept blocks for JSON."""
+    made = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
+    return made if mask.full is None else {**made, "full": mask.full.tolist()}
+
+
+def check_lengths(p: AttentionProblem, most: int) -> dict[str, Any]:
+    """`seq_lens`, `seq_lens_k` and the sizes that follow from them.
+
+    Raises:
+        InputError: lengths that are none, or that contradict the other sizes.
+    """
+    if p.seq_lens is None:
+        if p.seq_lens_k is not None:
+            raise InputError("seq_lens_k goes with seq_lens; accepted with it: seq_lens")
+        return {}
+    lens = sequence_lengths("seq_lens", p.seq_lens, most)
+    lens_k = lens if p.seq_lens_k is None else sequence_lengths("seq_lens_k", p.seq_lens_k, most)
+    if len(lens) != len(lens_k):
+        raise InputError(f"seq_lens has {len(lens)} sequences and seq_lens_k {len(lens_k)}; accepted: as many of both")
+    for name, size in (("batch", 1), ("seq_q", sum(lens)), ("seq_k", sum(lens_k))):
+        if getattr(p, name) not in (None, 1, size):
+            raise InputError(f"{name} {getattr(p, name)} contradicts seq_lens; accepted with it: {size}")
+    for name, accepted in ONE_LENGTH_ONLY.items():
+        given = getattr(p, name)
+        if given not in accepted:
+            raise InputError(
+                f"{name} {given!r} contradicts seq_lens; accepted with it: {', '.join(map(str, accepted))}"
+            )
+    return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
+
+
+def make_mask(p: AttentionProblem) -> Mask:
+    """The mask that a problem's words stand for.
+
+    Raises:
+        InputError: a pattern that does not fit the lengths, or a file that holds none.
+    """
+    if p.mask in LISTS:
+        return _list_mask(p)
+    if p.seq_lens is None or p.seq_lens_k is None:
+        return _interval(p, p.seq_q, p.n_seq_k)
+    from iosim.sparse.packed import PackedMask
+
+    masks = tuple(_interval(p, q, k) for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True))
+    return PackedMask(p.seq_lens, p.seq_lens_k, masks)
+
+
+def _interval(p: AttentionProblem, seq_q: int, seq_k: int) -> IntervalMask:
+    if p.mask == "none":
+        return IntervalMask()
+    offset = seq_k - seq_q if p.offset is None else p.offset
+    return IntervalMask(p.window if p.mask == "window" else None, 0, offset)
+
+
+def _list_mask(p: AttentionProblem) -> Mask:
+    from iosim.sparse import files, patterns
+
+    sides = None if p.mask_block is None else block_sides(p.mask_block, 1 << 31)
+    if p.mask == "blocks":
+        if p.mask_blocks is not None:
+            blocks: Mask = p.mask_blocks
+            return blocks
+        assert p.mask_file is not None
+        return files.load_block_mask(p.mask_file, p.seq_q, p.n_seq_k, sides)
+    patterns.refuse_rectangle(p.mask, p.seq_q, p.n_seq_k)
+    assert sides is not None
+    block = sides[0]
+    if p.mask == "butterfly":
+        return patterns.butterfly(p.seq_q, block, p.mask_stride)
+    if p.mask == "strided":
+        return patterns.strided(p.seq_q, block, p.mask_stride)
+    assert p.window is not None
+    assert p.global_tokens is not None
+    return patterns.window_global(p.seq_q, block, p.window, p.global_tokens)
+
+
+def said_offset(p: AttentionProblem) -> int | None:
+    """Key that faces query 0, for a problem's dictionary; None where there is no one diagonal."""
+    if p.mask not in ("causal", "window"):
+        return None
+    if p.offset is not None or p.seq_lens is not None:
+        return p.offset
+    return p.n_seq_k - p.seq_q
+
+
+def to_dict(p: AttentionProblem) -> dict[str, Any]:
+    """The mask's own fields for a problem's dictionary, those that are None left out."""
+    made = {name: getattr(p, name) for name in FIELDS if getattr(p, name) is not None}
+    if "mask_blocks" in made:
+        made["mask_blocks"] = blocks_to_dict(made["mask_blocks"])
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in made.items()}
+
+
+def mask_text(p: AttentionProblem) -> str:
+    """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
+    from iosim.sparse.blocks import BlockMask
+
+    if isinstance(p.pair_mask, BlockMask):
+        m = p.pair_mask
+        blocks = f"{m.shape[0] * m.shape[1]:,} blocks of {m.block_q}x{m.block_k}"
+        return f"{p.mask} ({m.nnz:,} of {blocks} kept, {m.kept_fraction:.3g} of all)"
+    if p.seq_lens is None or p.seq_lens_k is None:
+        return p.mask
+    ends = [f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}" for x in (p.seq_lens, p.seq_lens_k)]
+    keys = "" if p.seq_lens == p.seq_lens_k else f" and {ends[1]} keys"
+    return f"{p.mask}, packed: {len(p.seq_lens):,} sequences of {ends[0]} tokens{keys}"

@@ -1,0 +1,200 @@
+"""A Triton flash forward under one configuration: what it takes of an SM, how long it runs, and which configurations
+make sense.
+
+    best = rank(AttentionProblem(heads=32, seq_q=4096, head_dim=64), "h200")[0]
+    best.config.text()         'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64}, num_warps=8, num_stages=3)'
+
+The kernel is the tutorial's (triton-lang/triton, python/tutorials/06-fused-attention.py): a query tile a CTA, keys in
+the loop. Triton itself is neither needed nor imported. NB: registers are estimated, and what spills is left out rather
+than timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from iosim import capacity
+from iosim.algorithms import plan
+from iosim.catalog import Overrides, entry, resolve
+from iosim.count import count
+from iosim.errors import InputError
+from iosim.hardware import HardwareProfile, load_profile
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Chain
+from iosim.occupancy import occupancy
+from iosim.problem import AttentionProblem
+from iosim.residency import needed_registers
+from iosim.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
+from iosim.timing import ChainTime, chain_time
+
+KERNEL = "triton"
+BLOCK_M = (16, 32, 64, 128, 256)
+BLOCK_N = (16, 32, 64, 128)
+NUM_WARPS = (4, 8)
+NUM_STAGES = (1, 2, 3, 4)
+"""Configurations that are ranked; Triton takes powers of two. The tutorial's own list is part of it."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a `triton.Config` of a flash forward says: BLOCK_M query rows, BLOCK_N key rows, warps, pipeline stages."""
+
+    block_m: int
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 3
+
+    def __post_init__(self) -> None:
+        Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)  # refuses what no tile can be
+        for name in ("block_m", "block_n", "num_warps"):
+            value = getattr(self, name)
+            if value & (value - 1):
+                raise InputError(f"{name} {value} is no power of two, which Triton needs")
+
+    @property
+    def tile(self) -> Tile:
+        return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)
+
+    def text(self, names: tuple[str, str] = ("BLOCK_M", "BLOCK_N")) -> str:
+        """As Python source."""
+        return (
+            f'triton.Config({{"{names[0]}": {self.block_m}, "{names[1]}": {self.block_n}}}, '
+            f"num_warps={self.num_warps}, num_stages={self.num_stages})"
+        )
+
+
+@dataclass(frozen=True)
+class TimedConfig:
+    """A configuration that fits, its predicted seconds and what bounds them."""
+
+    config: Config
+    time_s: float
+    bound_by: str
+    ctas_per_sm: int
+    registers: int
+    shared_memory_bytes: int
+
+
+def unit_of(config: Config, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:
+    """What Triton computes the products with: wgmma on cc 9.0 from 64 query rows and a warpgroup, else mma.sync.
+
+    Seen in kernels/measurements/triton_tiles_d64_time.csv: tiles of 32 rows run at mma.sync's speed.
+    """
+    if problem.dtype == "fp32":
+        return MatrixUnit.FP32
+    whole_group = config.block_m >= WGMMA_ROWS and config.num_warps >= WARPS_PER_GROUP
+    return MatrixUnit.WGMMA if profile.cc == 90 and whole_group else MatrixUnit.MMA_SYNC
+
+
+def shared_bytes(config: Config, problem: AttentionProblem, unit: MatrixUnit) -> int:
+    """Shared memory that Triton allocates, without the driver's kilobyte.
+
+    wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P,
+    whose layout is converted through shared memory. Meets every row of kernels/measurements/triton_tiles_d64_time.csv.
+    """
+    size = problem.input_type.bytes
+    q = config.block_m * problem.head_dim * size
+    k, v = config.block_n * problem.head_dim * size, config.block_n * problem.d_v * size
+    if unit is MatrixUnit.WGMMA:
+        return q + (config.num_stages * (k + v) if config.num_stages > 1 else max(k, v))
+    p = config.block_m * config.block_n * size
+    return q + p + ((config.num_stages - 1) * (k + v) if config.num_stages > 1 else max(k, v))
+
+
+def configured(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> Kernel:
+    """The catalog's Triton kernel `name` with this configuration.
+
+    Raises:
+        InputError: the kernel cannot run the problem on that GPU.
+    """
+    unit = unit_of(config, problem, profile)
+    over = Overrides(
+        tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
+        shared_memory_bytes=shared_bytes(config, problem, unit),
+    )  # fmt: skip
+    kernel = resolve(name, problem, profile, over)
+    return kernel.with_(options=(*kernel.options, ("matrix_unit", unit.value)))
+
+
+def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> ChainTime:
+    """Time of the call; HBM bytes by the capacity rule, since thousands of configurations may be asked for."""
+    traffic = count(chain) + capacity.estimate(chain, profile)
+    return chain_time(problem, chain, traffic, profile, kernel=kernel)
+
+
+def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
+    """Why a configuration cannot run, would spill or wastes its tile; empty when none holds."""
+    if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
+        return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
+    if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
+        return f"tl.dot needs {MMA_ROWS} rows and columns"
+    for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.n_seq_k)):
+        if block > MMA_ROWS and block >= 2 * rows:
+            return f"{side} {block} is twice the problem's {rows} rows or more"
+    launch = plan(problem, configured(config, problem, profile, name)).launches[0]
+    registers, most = needed_registers(launch), profile.need_int("max_registers_per_thread")
+    if registers > most:
+        return f"needs about {registers:,} registers a thread, at most {most}"
+    held = occupancy(profile, launch.resources.threads, registers, launch.resources.shared_memory_bytes or 0)
+    return held.reason or ""
+
+
+def time_config(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> TimedConfig:
+    """The prediction for one configuration that fits.
+
+    Raises:
+        InputError: it does not fit; says why.
+    """
+    why = misfit(config, problem, profile, name)
+    if why:
+        raise InputError(f"{config.text()}: {why} ({profile.name})")
+    kernel = configured(config, problem, profile, name)
+    chain = plan(problem, kernel)
+    launch = chain.launches[0]
+    registers, shared = needed_registers(launch), int(launch.resources.shared_memory_bytes or 0)
+    held = occupancy(profile, launch.resources.threads, registers, shared)
+    found = timed(problem, kernel, chain, profile)
+    return TimedConfig(config, found.total_s, found.bound_by, held.ctas_per_sm, registers, shared)
+
+
+def space() -> Iterator[Config]:
+    """All configurations that `rank` tries."""
+    for block_m, block_n, warps, stages in product(BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES):
+        yield Config(block_m, block_n, warps, stages)
+
+
+def tutorial_configs() -> list[Config]:
+    """The configurations that the tutorial tunes over, as the catalog's `triton` lists them."""
+    given = entry(KERNEL)["configurations"]
+    sides = product(given["block_q"], given["block_k"], given["warps"], given["stages"])
+    return [Config(m, n, w, s) for m, n, w, s in sides if w < 8 or m * n >= given["eight_warps_from"]]
+
+
+def rank(
+    problem: AttentionProblem,
+    profile: str | HardwareProfile = "a100",
+    configs: Iterable[Config] | None = None,
+    name: str = KERNEL,
+) -> list[TimedConfig]:
+    """The configurations that fit, fastest first; of equals the one with the least shared memory.
+
+    Args:
+        problem: a forward pass.
+        configs: to choose from; by default those of `space`.
+        name: a catalog kernel written in Triton.
+
+    Raises:
+        InputError: another pass, no configuration fits, or the kernel cannot run the problem on that GPU.
+    """
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    if problem.passes != "fwd":
+        raise InputError(f"--pass {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
+    tried = list(space() if configs is None else configs)
+    reasons = {c: misfit(c, problem, gpu, name) for c in tried}
+    fitting = [time_config(c, problem, gpu, name) for c, why in reasons.items() if not why]
+    if not fitting:
+        first = f": {next(iter(reasons.values()))}" if reasons else ""
+        raise InputError(f"no Triton configuration of {len(tried)} fits on {gpu.name}{first}")
+    return sorted(fitting, key=lambda t: (t.time_s, t.shared_memory_bytes))

@@ -1,0 +1,318 @@
+"""`iosim calibrate`: from recorded microbenchmarks of an H200 to a profile, and what is refused or left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.hardware import check_profile_file, list_profiles, load_profile
+from iosim.kernelbuild.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
+from iosim.kernelbuild.ncu import Profiled
+from iosim.measure import counters, fit, profile_text
+from iosim.measure.calibrate import Entry, derive
+from iosim.measure.fit import Point
+from iosim.simulator.l2 import DEFAULT_WAYS, model
+from iosim.simulator.scan import PATTERNS, scan, with_constants
+
+RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
+RAW: dict[str, Any] = json.loads(RECORDED.read_text())
+MIB = 1 << 20
+L2_KEYS = {"l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_displaced_fraction"}
+
+
+def without_counters(**changes: Any) -> dict[str, Any]:
+    return {**RAW, "counters": None, "no_counters": "no profiler: none here", **changes}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Entry]:
+    return derive(RAW)
+
+
+# The derivation
+
+
+def test_the_recorded_run_is_whole() -> None:
+    assert RAW["schema"] == SCHEMA
+    assert {row["pattern"] for row in RAW["counters"]["rows"]} == {*PATTERNS, "sum", "fill"}
+    assert len(RAW["l2_curves"]["private"]) == len(FOOTPRINTS)
+
+
+def test_rates_and_latencies_of_the_recorded_run(measured: dict[str, Entry]) -> None:
+    """The arithmetic on the raw numbers."""
+    value = {name: entry.value for name, entry in measured.items()}
+    assert value["dram_bandwidth_measured_bytes_per_s"] == pytest.approx(4.582e12)
+    # the best footprint of the private curve
+    best = max(rate for _, rate in RAW["l2_curves"]["private"])
+    assert value["l2_read_bandwidth_measured_bytes_per_s"] == pytest.approx(best, rel=1e-3)
+    # 145.1 ns of 1.978 GHz; 344.9 ns
+    assert value["l2_latency_near_cycles"] == pytest.approx(145.1e-9 * 1.978e9, rel=5e-3)
+    assert value["dram_latency_cycles"] == pytest.approx(344.9e-9 * 1.978e9, rel=5e-3)
+    # 4.162e12 a second, 132 SMs, 1.977 GHz: 15.95, where the programming guide has 16
+    assert value["exp_per_clock_per_sm"] == pytest.approx(4.162e12 / 132 / 1.977e9, rel=5e-3)
+    assert value["sm_count"] == 132
+    assert value["l2_bytes"] == 60 * MIB
+
+
+def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
+    """Two partitions, whole capacity, as the shipped profile has it from other scans on another day."""
+    shipped = load_profile("h200")
+    assert measured["l2_partitions"].value == 2
+    assert measured["l2_ways"].value == shipped.l2_ways
+    assert measured["l2_effective_capacity_fraction"].value == pytest.approx(
+        shipped.l2_effective_capacity_fraction, abs=0.03
+    )
+    assert measured["l2_displaced_fraction"].value == pytest.approx(shipped.l2_displaced_fraction, abs=0.025)
+    off = re.search(r"(\d+\.\d) % of re-reads off", measured["l2_ways"].source)
+    assert off is not None
+    assert float(off[1]) < 6
+    # 960 MiB less 977,335,808 bytes written back: 29.3 MB, half of the 62.9
+    assert measured["l2_copies_of_written_lines"].value == 2
+    assert "29.3 MB of a fill of 960 MiB" in measured["l2_copies_of_written_lines"].source
+    assert measured["launch_fetch_bytes"].value == 29_000
+
+
+def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
+    points = fit.points_of(RAW["counters"]["rows"])
+    half = fit.half_missing_bytes(points, "shared_scan")
+    assert half == pytest.approx(31 * MIB, abs=MIB)  # 56 % of re-reads at 31 MiB, 26 % at 30
+    assert fit.partitions_of(points, RAW["l2_bytes"]) == 2
+    moved = [Point(p.pattern, 2 * p.footprint_bytes, p.passes, p.ctas, 2 * p.hbm_read) for p in points]
+    assert fit.partitions_of(moved, RAW["l2_bytes"]) == 1
+    flat = [Point(p.pattern, p.footprint_bytes, p.passes, p.ctas, p.footprint_bytes) for p in points]
+    assert fit.partitions_of(flat, RAW["l2_bytes"]) is None
+    assert fit.fit(load_profile("h200"), flat) is None
+
+
+def test_the_cliff_is_where_some_hit_and_some_miss() -> None:
+    points = [Point("shared_scan", n * MIB, 3, 4, round(n * MIB * (1 + 2 * m)))
+              for n, m in ((1, 0), (2, 0), (3, 0.001), (4, 0.5), (5, 0.9), (6, 1), (7, 1))]  # fmt: skip
+    assert [p.footprint_bytes // MIB for p in fit.cliff(points)] == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("capacity", "partitions"), [(0.9, 1), (0.97, 2)])
+def test_constants_that_made_the_scans_are_found_again(capacity: float, partitions: int) -> None:
+    """Scans played through a model of a 15 MiB L2 stand in for counters; the fit finds the model's constants."""
+    gpu = dataclasses.replace(load_profile("h200"), l2_bytes=15 * MIB)
+    size = 15 * MIB
+    true = with_constants(dataclasses.replace(model(gpu), partitions=partitions), size, capacity, 0.02)
+    parts = {"shared_scan": (14, 15, 16, 17), "private_scan": (22, 26, 30)}
+    points = []
+    for pattern, part in ((name, part) for name, some in parts.items() for part in some):
+        footprint = size * part // 32 * (2 if partitions == 1 and pattern == "shared_scan" else 1)
+        points.append(Point(pattern, footprint, 3, 132, scan(true, footprint, pattern, 3)[0]))
+    tried: list[int] = []
+    best = fit.fit(gpu, points, lambda: tried.append(1))
+    assert best is not None
+    assert (best.partitions, best.ways) == (partitions, DEFAULT_WAYS)
+    assert best.capacity_fraction == pytest.approx(capacity, abs=0.011)
+    assert best.error < 0.01
+    assert len(tried) == fit.TRIALS
+
+
+def test_without_a_profiler_nothing_is_said_of_the_l2() -> None:
+    found = derive(without_counters())
+    assert not L2_KEYS & set(found)
+    assert "dram_bandwidth_measured_bytes_per_s" in found
+    text = profile_text.profile_text(without_counters(), "mine")
+    assert "# Not measured (no profiler: none here): partitions, ways" in text
+
+
+def test_mma_sync_is_the_rate_of_older_gpus_only() -> None:
+    """On cc 9.0 and later other instructions are faster: 627 of 770 TFLOP/s on the H200."""
+    assert not any(name.startswith("tensor") for name in derive(without_counters()))
+    older = derive(without_counters(compute_capability="8.6"))
+    assert older["tensor_flops_achieved_per_s.fp16"].value == pytest.approx(6.274e14)
+    assert older["tensor_flops_achieved_per_s.bf16"].kind == "inferred"
+    assert "tensor_flops_achieved_per_s.bf16" not in derive(without_counters(compute_capability="7.5"))
+
+
+# The file
+
+
+@pytest.fixture(scope="module")
+def written(measured: dict[str, Entry], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("calibrate") / "my-gpu.toml"
+    path.write_text(profile_text.profile_text(RAW, "my-gpu", measured), encoding="utf-8")
+    return path
+
+
+def test_the_profile_is_valid_and_every_number_has_a_source(written: Path, measured: dict[str, Entry]) -> None:
+    assert check_profile_file(written) == []
+    profile, shipped = load_profile(written), load_profile("h200")
+    assert profile.name == "my-gpu"
+    for name, entry in measured.items():
+        if name == "boost_clock_hz":
+            assert profile.boost_clock_hz == shipped.boost_clock_hz  # the vendor's, not the driver's
+            continue
+        value = getattr(profile, name)
+        assert value == pytest.approx(entry.value) if name != "l2_read_bandwidth_by_footprint_bytes_per_s" else value
+        assert profile.source_of(name) == entry.source
+        assert "iosim calibrate" in entry.source or entry.kind == "inferred"
+        assert profile.kind_of(name) in ("measured", "inferred")
+    # what was not measured is the shipped profile's, its source with it
+    assert profile.power_w == shipped.power_w
+    assert profile.source_of("power_w") == shipped.source_of("power_w")
+    assert profile.tensor_flops_achieved_per_s == shipped.tensor_flops_achieved_per_s
+
+
+def test_what_has_no_key_stands_in_comments(written: Path) -> None:
+    said = [line for line in written.read_text().splitlines() if line.startswith("#")]
+    assert any("1.3e-06 s from one launch of an empty kernel to the next" in line for line in said)
+    assert any("Over the shipped profile h200-sxm" in line for line in said)
+
+
+def test_the_profile_predicts(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["predict", "--gpu", str(written), "--kernel", "fa2", "--heads", "8", "--seq-len", "2048"]
+    assert main(argv) == 0
+    assert "fa2 on my-gpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", list_profiles())
+def test_every_shipped_gpu_can_be_calibrated(name: str, tmp_path: Path) -> None:
+    """Over its profile, by the name that the driver gives it; no measured figure contradicts a specified one."""
+    shipped = load_profile(name)
+    raw = without_counters(
+        gpu=shipped.title, compute_capability=".".join(map(str, shipped.compute_capability)), sms=shipped.sm_count,
+        l2_bytes=shipped.l2_bytes, hbm_read_bandwidth_bytes_per_s=0.9 * shipped.need("dram_bandwidth_bytes_per_s"),
+        tensor_fp16_mma_flop_per_s=0.9 * shipped.tensor_flops_per_s["fp16"],
+        l2_curves={"private": [[MIB, 2 * shipped.need("dram_bandwidth_bytes_per_s")]], "shared": [[MIB, 1e13]]},
+        clock_hz=shipped.boost_clock_hz, sustained_clock_hz=0.9 * shipped.need("boost_clock_hz"),
+        exp_per_s=16 * shipped.sm_count * 1.9e9, exp_clock_hz=1.9e9,
+    )  # fmt: skip
+    path = tmp_path / "mine.toml"
+    path.write_text(profile_text.profile_text(raw, "mine"), encoding="utf-8")
+    profile = load_profile(path)
+    assert profile.compute_capability == shipped.compute_capability
+    assert profile.dram_bandwidth_bytes_per_s == shipped.dram_bandwidth_bytes_per_s
+    assert profile.l2_partitions == shipped.l2_partitions
+
+
+@pytest.mark.parametrize(("gpu", "cc"), [("NVIDIA RTX A6000", "8.6"), ("NVIDIA GH200 480GB", "9.0"), ("X", "12.0")])
+def test_a_gpu_that_no_profile_describes(gpu: str, cc: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(profile_text.profile_text(without_counters(gpu=gpu, compute_capability=cc), "mine"))
+    profile = load_profile(path)
+    # 3,201 MHz x 2 x 6,016 bits / 8 = 4.814e12, where the H200's sheet says 4.8e12
+    assert profile.dram_bandwidth_bytes_per_s == pytest.approx(4.814e12)
+    assert profile.memory_bytes == RAW["memory_bytes"]
+    if cc == "9.0":
+        h100 = load_profile("h100-pcie")  # the first of that capability: scaled by SMs and clock
+        share = 132 * 1.98e9 / (h100.sm_count * h100.need("boost_clock_hz"))
+        assert profile.tensor_flops_per_s["bf16"] == pytest.approx(h100.tensor_flops_per_s["bf16"] * share, rel=1e-3)
+    if cc == "8.6":
+        assert profile.tensor_flops_per_s == {**profile.tensor_flops_per_s, "fp16": 6.274e14}  # what mma.sync reached
+    if cc == "12.0":
+        assert "fp16" not in profile.tensor_flops_per_s  # nothing is guessed
+
+
+def test_a_latency_that_was_known_and_is_overtaken_is_dropped() -> None:
+    raw = without_counters(gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0", l2_latency_s=250e-9, clock_hz=1.41e9)
+    made = profile_text.combined(raw, {"l2_latency_near_cycles": Entry(450.0, "measured here")}, "mine")
+    assert "l2_latency_far_cycles" not in made  # the shipped 400
+    assert made["dram_latency_cycles"]["value"] == 552
+
+
+# The counters' plan
+
+
+def test_scans_lie_on_both_cliffs_of_one_partition_and_of_two() -> None:
+    plan = counters.scan_plan(RAW["l2_bytes"])
+    sizes = {p["bytes"] / RAW["l2_bytes"] for p in plan if p["pattern"] == "shared_scan"}
+    for centre in (0.5, 1.0):
+        assert sum(abs(size - centre) < 0.07 for size in sizes) >= 4
+    assert [p["kernel"] for p in plan[-2:]] == ["micro_scan", "micro_fill"]
+    assert all(p["bytes"] % MIB == 0 for p in plan)
+    assert {p["pattern"] for p in counters.scan_plan(4 * MIB)} == {*PATTERNS, "sum", "fill"}  # a T4's L2
+
+
+def test_counters_meet_the_launches_that_were_made() -> None:
+    plan = counters.scan_plan(4 * MIB)
+    found = [Profiled(p["kernel"], (40, 1, 1), (1024, 1, 1), {"dram__bytes_read.sum": 8.0}) for p in plan]
+    rows = counters.rows_of(plan, found)
+    assert {(row["ctas"], row["hbm_read"], row["l2_fabric"]) for row in rows} == {(40, 8, None)}
+    with pytest.raises(InputError, match=f"{len(plan) - 1} launches of the {len(plan)}"):
+        counters.rows_of(plan, found[:-1])
+
+
+def test_the_rate_of_a_curve_tells_its_cliff() -> None:
+    curve = [(size, rate) for size, rate in RAW["l2_curves"]["private"]]
+    assert cliff_bytes(curve, RAW["hbm_read_bandwidth_bytes_per_s"]) == RAW["l2_private_cliff_bytes"]
+
+
+# The command
+
+
+def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, out, raw = tmp_path / "raw.json", tmp_path / "my gpu.toml", tmp_path / "again.json"
+    given.write_text(json.dumps(without_counters()))
+    assert main(["calibrate", "--from", str(given), "-o", str(out), "--raw", str(raw), "--name", "lab-1"]) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"l2_latency_near_cycles +287 +-", captured.out)
+    assert captured.err == "iosim: no miss counters (no profiler: none here); the L2's constants are not measured\n"
+    assert load_profile(out).name == "lab-1"
+    assert json.loads(raw.read_text()) == json.loads(given.read_text())
+    assert main(["calibrate", "--from", str(given)]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["name"] == "my-gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "is no JSON"), ("[]", "holds no object"), ("{}", "has schema None"), ('{"schema": 1}', "has schema 1"),
+     (f'{{"schema": {SCHEMA}}}', "lacks gpu"), ("\0", "is no JSON")],
+)  # fmt: skip
+def test_files_that_are_no_raw_numbers(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "raw.json"
+    path.write_text(text)
+    assert main(["calibrate", "--from", str(path), "-o", str(tmp_path / "out.toml")]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert not (tmp_path / "out.toml").exists()
+
+
+def test_other_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "--from", str(tmp_path / "absent.json")]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert main(["calibrate", "--from", str(RECORDED), "--name", "my gpu"]) == 2
+    assert "--name 'my gpu' is no name" in capsys.readouterr().err
+    assert main(["calibrate", "--from", str(RECORDED), "-o", str(tmp_path / "no" / "gpu.toml")]) == 2
+    assert "its directory does not exist" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_gpu_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from iosim.kernelbuild import driver
+    from iosim.measure import machine
+
+    def absent() -> None:
+        raise InputError("no GPU: the NVIDIA driver sees no device")
+
+    monkeypatch.setattr(machine, "find_nvcc", lambda: Path("nvcc"))
+    monkeypatch.setattr(driver, "use_device", absent)
+    assert main(["calibrate"]) == 2
+    assert capsys.readouterr().err == "iosim: no GPU: the NVIDIA driver sees no device\n"
+
+
+@pytest.mark.gpu
+def test_calibrates_this_gpu(tmp_path: Path) -> None:
+    from iosim.measure.machine import require
+
+    try:
+        require(profiler=False, torch=False)
+    except InputError as reason:
+        pytest.skip(str(reason))
+    out = tmp_path / "here.toml"
+    assert main(["calibrate", "--no-profiler", "-o", str(out)]) == 0
+    assert check_profile_file(out) == []

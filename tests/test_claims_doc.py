@@ -1,0 +1,76 @@
+"""docs/claims.md is what its script writes from `iosim reproduce`, and holds every row."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import iosim
+from iosim.reproduce import reproduce, sections
+
+DOCS = Path(iosim.__file__).resolve().parent.parent / "docs"
+
+if not (DOCS / "make_claims.py").is_file():
+    pytest.skip("iosim runs from an install without its docs", allow_module_level=True)
+
+TEXT = (DOCS / "claims.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_claims", DOCS / "make_claims.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:
+    assert script.text() == TEXT, "python docs/make_claims.py writes it again"
+
+
+def test_every_section_and_row_is_there() -> None:
+    for one in sections():
+        assert f"\n## {one.letter}. {one.title}\n" in TEXT
+    assert TEXT.count("\n| ") - TEXT.count("\n| ---") - TEXT.count("\n| claim |") - TEXT.count("\n| section |") == (
+        len(reproduce()) + len(sections())  # a line a row, and one a section in the summary
+    )
+
+
+def test_bands(script: ModuleType) -> None:
+    ratios = [1.0, 1.01, 0.99, 1.011, 0.96, 1.2, 0.5, 3.0, None]
+    # 1 to 1.01 either way: 3; up to 5 %: 1.011 and 0.96; up to 20 %: 1.2; beyond: 0.5 and 3; one with no ratio
+    assert script.counted(ratios) == [3, 2, 1, 2, 1]
+
+
+def test_check_says_whether_it_is_up_to_date(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "PLACE", tmp_path / "claims.md")
+    monkeypatch.setattr(script, "text", lambda: "made\n")
+    monkeypatch.setattr(sys, "argv", ["make_claims.py", "--check"])
+    assert script.main() == 1
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(sys, "argv", ["make_claims.py"])
+    assert script.main() == 0
+    assert (tmp_path / "claims.md").read_text(encoding="utf-8") == "made\n"
+    monkeypatch.setattr(sys, "argv", ["make_claims.py", "--check"])
+    assert script.main() == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_reproduce_hands_its_sections_to_a_bar() -> None:
+    seen: list[str] = []
+
+    def watch(found: Any) -> Any:
+        seen.extend(s.letter for s in found)
+        return found
+
+    assert {r.section for r in reproduce(["a", "G"], watch)} == {"A", "G"}
+    assert seen == ["A", "G"]

@@ -1,0 +1,333 @@
+"""Side by side: the rows are predict's own, ratios are of them, nothing is dropped, and files appear whole."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosim import predict
+from iosim.cli import main
+from iosim.compare import GROUPS, Comparison, by_group, compare
+from iosim.compare.figures import figures, linear_axis
+from iosim.compare.study import QUANTITIES, choose_method
+from iosim.compare.tensors import group_of
+from iosim.errors import InputError
+from iosim.predictor import tile_accesses
+from iosim.problem import AttentionProblem
+from iosim.report import ReportRequest
+from iosim.units import bytes_text
+
+KERNELS = ("naive", "fa2", "fa3")
+GPUS = ("a100", "h100")
+
+
+def problem(seq_q: int = 1024, **changes: Any) -> AttentionProblem:
+    return AttentionProblem(**({"heads": 8, "seq_q": seq_q, "head_dim": 64} | changes))
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compare([problem(512), problem(1024)], KERNELS, GPUS)
+
+
+def test_rows_are_what_predict_says(found: Comparison) -> None:
+    assert len(found.entries) == 2 * 2 * 3
+    for e in found.entries:
+        if e.point is None:
+            continue
+        alone = predict(problem(e.seq_len), e.kernel, e.gpu, method=found.request.method)
+        row = e.to_dict()
+        for level in ("l2", "hbm"):
+            for direction in ("read", "write"):
+                assert row[f"{level}_{direction}_bytes"] == alone.total(level, direction)
+        assert row["time_s"] == alone.time.total_s
+        assert (row["peak_bytes"], row["workspace_bytes"]) == (
+            alone.memory_bytes["peak"], alone.memory_bytes["workspace"],
+        )  # fmt: skip
+
+
+def test_ratios_are_baseline_over_row(found: Comparison) -> None:
+    by_place = {(e.gpu, e.kernel, e.seq_len): e for e in found.entries}
+    assert str(found.baseline) == "naive"
+    for e in found.entries:
+        base = by_place[e.gpu, "naive", e.seq_len]
+        for q in QUANTITIES:
+            if e.point is None:
+                assert e.ratio(q) is None
+            else:
+                above, below = base.value(q), e.value(q)
+                assert above is not None
+                assert below
+                assert e.ratio(q) == above / below
+
+
+def test_what_does_not_fit_is_told() -> None:
+    """At 32,768 tokens S and P of 32 heads are 137 GB: an A100 of 80 GB has no room for them."""
+    made = compare([problem(32768, heads=32)], ["naive", "fa2"], ["a100-sxm-80gb"], method="bounds")
+    assert [e.to_dict()["fits"] for e in made.entries] == ["no", "yes"]
+    assert re.search(r"naive .* GB  no  ", made.to_text())
+    assert re.search(r"fa2 .* B  yes  ", made.to_text())
+    assert "time: without that of HBM" in made.notes[0]
+
+
+def test_memory_ratio() -> None:
+    made = compare([problem()], ["naive", "flash"], ["a100"])
+    # naive keeps S and P of 8 heads beside Q, K, V, O; flash only these and an fp32 LSE a row
+    tensor, square = 8 * 1024 * 64 * 2, 8 * 1024 * 1024 * 2
+    assert made.entries[1].ratio("memory") == (4 * tensor + 2 * square) / (4 * tensor + 8 * 1024 * 4)
+
+
+def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
+    missing = [(e.gpu, e.kernel, e.seq_len) for e in found.missing]
+    assert missing == [("a100-sxm-80gb", "fa3", n) for n in (512, 1024)]
+    assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in found.missing)
+    text = found.to_text()
+    assert "fa3     cannot run" in text
+    assert text.count("fa3 on a100-sxm-80gb at N = 512: --kernel fa3: FlashAttention-3 needs cc 9.0") == 1
+    rows = [r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"]
+    assert len(rows) == 2
+    assert all(r["time_s"] is None and r["l2_ratio"] is None and r["reason"] for r in rows)
+
+
+@pytest.mark.parametrize(("baseline", "gpu"), [("fa2@h100", "h100-sxm"), ("fa2@h100-sxm", "h100-sxm")])
+def test_a_baseline_on_one_gpu(baseline: str, gpu: str) -> None:
+    made = compare([problem()], KERNELS, GPUS, baseline=baseline)
+    assert str(made.baseline) == f"fa2@{gpu}"
+    base = predict(problem(), "fa2", gpu, method=made.request.method)
+    for e in made.entries:
+        if e.point is not None:
+            assert e.ratio("time") == base.time.total_s / e.point.time_s
+
+
+def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
+    made = compare([problem()], ["fa2"], ["a100"], baseline="naive")
+    assert [e.kernel for e in made.entries] == ["naive", "fa2"]
+    without = compare([problem()], ["fa2"], GPUS, baseline="fa3")
+    ratios = {(e.gpu, e.kernel): e.ratio("time") for e in without.entries}
+    assert ratios["a100-sxm-80gb", "fa2"] is None
+    assert ratios["h100-sxm", "fa3"] == 1
+    assert compare([problem()], ["fa2", "math"], ["a100"]).baseline.kernel == "math"
+    assert compare([problem(passes="bwd")], ["math", "fa2"], ["a100"]).baseline.kernel == "fa2"  # math has no backward
+    assert compare([problem()], ["fa2", "flash"], ["a100"]).baseline.kernel == "fa2"
+
+
+# --- one method for all -----------------------------------------------------------------------------------------------
+
+
+def test_one_method_for_all_rows() -> None:
+    small = compare([problem()], KERNELS, ["a100"])
+    assert small.request.method == "replay"
+    assert {p.prediction.method for p in small.points} == {"replay"}
+    # 32k tokens of 32 heads alone: 256 x 512 tiles x 32 heads x 2 tensors = 8.4 million accesses; at 128k 16 times that
+    large = compare([problem(n, heads=32, head_dim=128) for n in (1024, 131072)], ["flash"], ["a100"])
+    assert large.request.method == "capacity"
+    assert {p.prediction.method for p in large.points} == {"capacity"}
+    assert any("--method replay does them" in note for note in large.notes)
+    assert compare([problem()], ["fa2"], ["a100"], method="bounds").to_dict()["rows"][0]["hbm_read_bytes"] is None
+
+
+def test_the_choice_counts_what_would_be_played() -> None:
+    p = problem(4096, heads=32, head_dim=128)
+    chain = predict(p, "flash", "a100", method="bounds").chain
+    assert tile_accesses(chain) == 32 * (4096 // 128) * (4096 // 64) * 2  # K and V at every pair
+    request = ReportRequest.of(("a100",), ("flash",), (p,), l2_start="warm", method="bounds")
+    assert choose_method(request) == ("replay", ())  # the capacity rule knows no warm start
+
+
+# --- bytes by tensor --------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kernel=st.sampled_from(("naive", "eager", "math", "flash", "cutlass", "fa1")),
+    values=st.fixed_dictionaries({"dropout": st.sampled_from((0.0, 0.1)), "mask": st.sampled_from(("none", "causal"))}),
+    bias=st.sampled_from(("none", "full")),
+    passes=st.sampled_from(("fwd", "fwd+bwd")),
+)
+def test_groups_add_up_to_the_level(kernel: str, values: dict[str, Any], bias: str, passes: str) -> None:
+    passes = "fwd" if kernel == "math" else passes
+    p = problem(256, heads=2, passes=passes, bias="none" if kernel == "fa1" else bias, **values)
+    made = predict(p, kernel, "a100", method="replay")
+    for level in ("l2", "hbm"):
+        parts = by_group(made, level)
+        assert sum(parts.values()) == made.total(level)
+        assert list(parts) == [g for g in GROUPS if g in parts]
+    parts = by_group(made, "l2")
+    assert ("bias" in parts) == (p.bias != "none")
+    assert ("dropout" in parts) == (p.dropout > 0)
+    assert ("masks" in parts) == (p.mask != "none" and kernel in ("naive", "eager", "math"))
+    assert ("scores" in parts) == (kernel in ("naive", "eager", "math"))
+
+
+def test_group_of_every_kind() -> None:
+    p = problem(
+        256, heads=4, kv_heads=2, passes="fwd+bwd", bias="full", bias_grad=True, bias_shared="heads", dropout=0.1
+    )
+    chain = predict(p, "flash", "a100", method="bounds").chain
+    groups = {name: group_of(chain, name) for name in chain.tensors}
+    assert groups == {
+        "Q": "Q, K, V, O", "K": "Q, K, V, O", "V": "Q, K, V, O", "O": "Q, K, V, O", "dO": "Q, K, V, O",
+        "dQ": "Q, K, V, O", "dK": "Q, K, V, O", "dV": "Q, K, V, O", "LSE": "row statistics", "D": "row statistics",
+        "dQ_acc": "copies", "dK_heads": "copies", "dV_heads": "copies", "bias": "bias", "dBias_heads": "bias",
+        "dBias": "bias", "rng_state": "dropout",
+    }  # fmt: skip
+    assert group_of(chain, "spill") == "other"
+
+
+def test_terms_stand_in_their_own_columns() -> None:
+    made = compare([problem(dropout=0.1, bias="full")], ["naive", "flash"], ["a100"])
+    text = made.to_text()
+    assert "dropout 0.1, bias full" in text.splitlines()[0]
+    header = next(line for line in text.splitlines() if "Q, K, V, O" in line)
+    assert "bias" in header
+    assert "dropout" in header
+    parts = {t["kernel"]: t["l2"] for t in made.to_dict()["tensors"]}
+    square = 8 * 1024 * 1024
+    assert parts["naive"]["dropout"] == square * (1 + 2 + 2)  # the mask's bytes written, dropped weights out and in
+    assert parts["flash"]["dropout"] == 32
+    assert parts["flash"]["bias"] == square * 2
+
+
+# --- figures and the page ---------------------------------------------------------------------------------------------
+
+
+def test_figures_draw_every_number_once(found: Comparison) -> None:
+    one = compare([problem()], KERNELS, GPUS)
+    for made, kinds in ((one, {"bar"}), (found, {"bar", "scatter"})):
+        drawn = figures(made)
+        assert {trace["type"] for f in drawn for p in f.panels for trace in p.data} == kinds
+        for figure in drawn:
+            assert figure.table.rows
+            assert all(p.alt.endswith(".") for p in figure.panels)
+    l2 = next(f for f in figures(one) if f.id == "l2")
+    drawn_bytes = [v for trace in l2.panels[0].data for v in trace["y"]]
+    assert sorted(drawn_bytes) == sorted(p.l2 for p in one.points)
+    parts = next(f for f in figures(one) if f.id == "parts-l2")
+    assert sum(int(row[4] or 0) for row in parts.table.rows) == sum(p.l2 for p in one.points)
+
+
+@settings(max_examples=200, deadline=None)
+@given(top=st.floats(1e-9, 1e15))
+def test_ticks_start_at_zero_and_cover_the_bars(top: float) -> None:
+    axis = linear_axis([top / 3, top], "bytes", bytes_text)
+    ticks = axis["tickvals"]
+    assert ticks[0] == 0
+    assert top * (1 - 1e-9) <= ticks[-1] <= axis["range"][1]
+    assert 2 <= len(ticks) <= 7
+    assert ticks[-2] < top * (1 + 1e-9)
+
+
+def test_the_page_fetches_nothing_and_holds_the_rows(found: Comparison) -> None:
+    page = found.to_html("iosim compare --kernel '<b>'")
+    own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", page, flags=re.DOTALL)
+    assert "http" not in re.sub(r"http-equiv", "", own)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
+    assert "<b>'" not in own
+    assert "FlashAttention-3 needs cc 9.0 or later" in own
+    data = json.loads(re.findall(r'id="report-data">(.*?)</script>', own, re.DOTALL)[0])
+    assert len(data["tables"]["summary"]["rows"]) == len(found.entries)
+    assert set(data["commands"]) == {p.id for p in found.points}
+
+
+def test_every_command_line_gives_its_row(found: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
+    import shlex
+
+    made = compare([problem(mask="causal", bias="full", bias_shared="heads", key_padding=True)], ["flash"], ["a100"])
+    for p in made.points:
+        assert main(shlex.split(made.commands[p.id])[1:]) == 0
+        (alone,) = json.loads(capsys.readouterr().out)["predictions"]
+        assert alone["totals"]["l2"]["read"] == p.prediction.total("l2", "read")
+        assert AttentionProblem.from_dict(alone["problem"]) == p.prediction.problem.with_(offset=0)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+SMALL = ["compare", "--kernels", "naive,fa2,fa3", "--profiles", "a100,h100", "--seq", "512,1024", "--heads", "4"]
+
+
+def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main([*SMALL, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["schema"] == 1
+    assert len(made["rows"]) == 12
+    assert made["baseline"] == "naive"
+    assert main([*SMALL, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [int(r["seq_len"]) for r in rows] == [r["seq_len"] for r in made["rows"]]
+    assert [r["l2_read_bytes"] for r in rows] == [
+        "" if r["l2_read_bytes"] is None else str(r["l2_read_bytes"]) for r in made["rows"]
+    ]
+    page, table = tmp_path / "c.html", tmp_path / "c.csv"
+    assert main([*SMALL, "--html", str(page), "--csv", str(table)]) == 0
+    captured = capsys.readouterr()
+    assert "N = 1,024" in captured.out
+    assert captured.err == ""
+    assert list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8")))) == rows
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.csv", "c.html"]
+
+
+def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "--kernel", "naive", "--kernel", "fa2,flash", "--gpu", "a100", "--seq-len", "512",
+                 "--baseline", "flash", "--json"]) == 0  # fmt: skip
+    made = json.loads(capsys.readouterr().out)
+    assert [r["kernel"] for r in made["rows"]] == ["naive", "fa2", "flash"]
+    assert made["rows"][2]["time_ratio"] == 1
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--kernels", "naive,fa9"], "--kernel 'fa9' is not known"),
+    (["--gpu", "a1000"], "'a1000' is not known"),
+    (["--baseline", "fa9"], "--kernel 'fa9' is not known"),
+    (["--baseline", "naive@b200"], "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb"),
+    (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, replay"),
+    (["--l2", "hot"], "--l2 'hot' is not known"),
+    (["--l2", "warm", "--method", "capacity"], "--l2 warm: the capacity rule"),
+    (["--kernels", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
+    (["--seq", "0"], "seq_q 0 is out of range"),
+    (["--html", "/nowhere/at/all.html", "--seq", "128"], "cannot be written"),
+])  # fmt: skip
+def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *words]) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_bad_input_of_the_function() -> None:
+    with pytest.raises(InputError, match="--kernel is empty"):
+        compare([problem()], [], ["a100"])
+    with pytest.raises(InputError, match="--gpu is empty"):
+        compare([problem()], ["fa2"], [])
+    with pytest.raises(InputError, match="may differ in their sequence length alone"):
+        compare([problem(512), problem(1024, heads=4)], ["fa2"], ["a100"])
+
+
+def test_progress_hands_on_every_job() -> None:
+    seen: list[int] = []
+
+    def watch(jobs: Any) -> Any:
+        seen.append(len(jobs))
+        return jobs
+
+    compare([problem(256)], KERNELS, GPUS, progress=watch)
+    assert seen == [6]
+
+
+def test_nothing_but_the_tables_in_a_pipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "iosim.cli", *SMALL], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stderr == ""
+    assert "\r" not in done.stdout

@@ -1,0 +1,438 @@
+"""Attention over several GPUs: a schedule run on arrays is attention; bytes and idle slots are the closed forms'."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iosim.cli import main
+from iosim.distributed import (
+    SCHEDULES,
+    ChunkSchedule,
+    ChunkTimes,
+    Send,
+    build,
+    cluster,
+    idle,
+    link_bytes,
+    load_link,
+    longest_sequence,
+    memory,
+    schedules,
+    simulate,
+    study,
+)
+from iosim.distributed import closed_forms as forms
+from iosim.distributed import execute as reader
+from iosim.distributed.baselines import MEGATRON_COLLECTIVES, split_heads
+from iosim.distributed.chunks import Pair, contiguous, pair, striped
+from iosim.distributed.links import Cluster, Link
+from iosim.distributed.memory import passing_bytes, received_bytes
+from iosim.distributed.widths import sequence_width_bytes, token_bytes
+from iosim.errors import InputError
+from iosim.execute import ExecutionError, random_arrays, reference
+from iosim.hardware import load_profile
+from iosim.predictor import predict
+from iosim.problem import AttentionProblem
+
+H100 = load_profile("h100")
+NO_LATENCY = Cluster(Link("test", 1e9, 0.0, ""))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[AttentionProblem, ChunkSchedule]:
+    """Any schedule, ragged chunks, grouped heads, two widths, forward or backward."""
+    causal = draw(st.booleans())
+    name = draw(st.sampled_from(schedules(causal)))
+    gpus = draw(st.integers(1, 9))
+    kv_heads = draw(st.integers(1, 2))
+    least = gpus * SCHEDULES[name].chunks_per_gpu
+    problem = AttentionProblem(
+        batch=draw(st.integers(1, 2)), heads=kv_heads * draw(st.integers(1, 3)), kv_heads=kv_heads,
+        seq_q=draw(st.integers(least, least + 40)), head_dim=draw(st.sampled_from((1, 4, 8))),
+        head_dim_v=draw(st.sampled_from((None, 3))), mask="causal" if causal else "none",
+        dtype=draw(st.sampled_from(("fp16", "fp32", "fp8"))),
+    )  # fmt: skip
+    return problem, build(name, problem, gpus, backward=draw(st.booleans()))
+
+
+def errors(problem: AttentionProblem, schedule: ChunkSchedule, seed: int = 0) -> list[str]:
+    """What the executing reader, the counting reader and dense attention do not agree on."""
+    whole = problem.with_(passes="fwd+bwd")
+    arrays = random_arrays(whole, seed)
+    right = reference(whole, arrays)
+    try:
+        done = reader.execute(schedule, problem, arrays)
+    except ExecutionError as error:
+        return [str(error)]
+    found = [n for n, a in done.outputs.items() if not np.allclose(a, right[n], rtol=1e-9, atol=1e-9)]
+    counted = link_bytes(schedule, problem)
+    if counted.received != done.received or counted.tensors != done.tensors:
+        found.append("bytes")
+    return found
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(case=cases(), seed=st.integers(0, 3))
+def test_a_schedule_computes_attention_and_moves_what_is_counted(
+    case: tuple[AttentionProblem, ChunkSchedule], seed: int
+) -> None:
+    assert errors(*case, seed) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    causal=st.booleans(), backward=st.booleans(), gpus=st.integers(1, 24), per_chunk=st.integers(1, 5),
+    group=st.integers(1, 4), data=st.data(),
+)  # fmt: skip
+def test_counts_are_the_closed_forms(
+    causal: bool, backward: bool, gpus: int, per_chunk: int, group: int, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(schedules(causal)))
+    problem = AttentionProblem(
+        batch=2, heads=2 * group, kv_heads=2, seq_q=2 * gpus * per_chunk, head_dim=24, head_dim_v=40,
+        mask="causal" if causal else "none", output=data.draw(st.sampled_from((None, "fp32"))),
+    )  # fmt: skip
+    schedule = build(name, problem, gpus, backward=backward)
+    counted = link_bytes(schedule, problem)
+    assert counted.total == sum(counted.received) == sum(counted.sent)
+    assert counted.total == forms.link_bytes(name, problem, gpus, backward=backward)
+    found = idle(schedule)
+    assert found.slots == forms.idle_fraction(name, gpus, causal)
+    assert found.of_unbalanced == forms.idle_of_unbalanced(name, gpus, causal)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "slots", "of_unbalanced"),
+    [
+        ("ring", 8, Fraction(28, 64), Fraction(28, 64)),  # 7 + 6 + ... + 1 idle of 8 x 8
+        ("vanilla", 5, Fraction(10, 25), Fraction(10, 25)),  # 4 + 3 + 2 + 1 of 5 x 5
+        ("balanced", 8, Fraction(4, 40), Fraction(4, 64)),  # 4 helpers in the last of 5 steps
+        ("balanced", 7, Fraction(0), Fraction(0)),
+        ("balanced", 2, Fraction(1, 4), Fraction(1, 4)),  # 1 of 2 x 2
+        ("zigzag", 8, Fraction(0), Fraction(0)),
+    ],
+)
+def test_idle_fractions(name: str, gpus: int, slots: Fraction, of_unbalanced: Fraction) -> None:
+    found = idle(build(name, AttentionProblem(seq_q=2 * gpus, mask="causal"), gpus))
+    assert (found.slots, found.of_unbalanced) == (slots, of_unbalanced)
+
+
+def test_zigzag_is_balanced_to_the_pair_and_the_ring_is_not() -> None:
+    problem = AttentionProblem(seq_q=4 * 8, mask="causal")
+    assert idle(build("zigzag", problem, 4)).work == 0
+    # chunks of 8: 36 pairs on the diagonal, 64 off it; steps take 36, 64, 64, 64; all work is 4 x 36 + 6 x 64
+    assert idle(build("ring", problem, 4)).work == 1 - Fraction(4 * 36 + 6 * 64, 4 * (36 + 3 * 64))
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "backward", "nd"),
+    [
+        ("ring", "none", False, 2), ("ring", "causal", False, 2), ("vanilla", "causal", False, 1),
+        ("balanced", "causal", False, 1), ("vanilla", "causal", True, 2), ("balanced", "causal", True, 2),
+    ],
+)  # fmt: skip
+def test_volumes_of_the_paper(name: str, mask: str, backward: bool, nd: int) -> None:
+    """Elements of width d that a GPU receives, times (P - 1) / P, without row statistics."""
+    gpus = 6
+    problem = AttentionProblem(heads=4, seq_q=12 * gpus, head_dim=16, mask=mask)
+    counted = link_bytes(build(name, problem, gpus, backward=backward), problem).tensors
+    moved = sum(n for t, n in counted.items() if t not in ("stats", "LSE"))
+    assert moved == nd * (gpus - 1) * sequence_width_bytes(problem)
+
+
+def test_bytes_of_a_small_case() -> None:
+    problem = AttentionProblem(heads=2, seq_q=12, head_dim=8, mask="causal")
+    counted = link_bytes(build("balanced", problem, 3), problem)
+    kv = 4 * 2 * 8 * 2  # chunk of 4 tokens, 2 heads, 8 columns, 2 bytes
+    # GPUs 1 and 2 fetch from the one before; GPU 0 helps GPU 2: Q there, O and two fp32 a row back
+    assert counted.tensors == {"K": 2 * kv, "V": 2 * kv, "Q": kv, "O_part": kv, "stats": 4 * 2 * 2 * 4}
+    assert counted.received == (kv, 2 * kv, 2 * kv + kv + 64)
+
+
+# What a chunk is.
+
+
+@settings(max_examples=200, deadline=None)
+@given(tokens=st.integers(1, 60), parts=st.integers(1, 12), causal=st.booleans(), stripes=st.booleans())
+def test_a_pair_keeps_what_its_tokens_keep(tokens: int, parts: int, causal: bool, stripes: bool) -> None:
+    parts = min(parts, tokens)
+    chunks = striped(tokens, parts) if stripes else contiguous(tokens, parts)
+    assert sorted(t for c in chunks for t in c) == list(range(tokens))
+    for queries in chunks:
+        for keys in chunks:
+            found = pair(queries, keys, causal)
+            kept = sum(k <= q or not causal for q in queries for k in keys)
+            assert found.kept == kept
+            local = found.problem(AttentionProblem(seq_q=tokens, mask="causal" if causal else "none"), "fwd")
+            assert local.interval_mask.kept_pairs(len(queries), len(keys)) == kept
+
+
+def test_a_full_pair_has_no_mask() -> None:
+    whole = AttentionProblem(seq_q=64, mask="causal")
+    assert Pair(8, 8, 16).problem(whole, "fwd").mask == "none"
+    assert Pair(8, 8, 0).problem(whole, "bwd").mask == "causal"
+
+
+# Mistakes planted in the schedule: the executing reader must catch each one.
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_a_message_or_a_computation_forgotten(name: str, backward: bool) -> None:
+    problem = AttentionProblem(heads=2, seq_q=24, head_dim=4, mask="causal")
+    right = build(name, problem, 4, backward=backward)
+    assert errors(problem, right) == []
+    for n, step in enumerate(right.steps):
+        for field in ("computes", "sends"):
+            items = getattr(step, field)
+            for m in range(len(items)):
+                short = replace(step, **{field: items[:m] + items[m + 1 :]})
+                wrong = replace(right, steps=(*right.steps[:n], short, *right.steps[n + 1 :]))
+                if field == "sends" and _unneeded(right, n, items[m]):
+                    continue
+                assert errors(problem, wrong), (n, items[m])
+
+
+def _unneeded(schedule: ChunkSchedule, step: int, send: Send) -> bool:
+    """Whether a ring brings keys that nobody will compute with, or takes along what their owner could have kept."""
+    if send.tensors == ("dK", "dV"):
+        return send.chunks[0] in schedule.owned[send.source]
+    if send.tensors != ("K", "V"):
+        return False
+    later = [c for s in schedule.steps[step + 1 :] for c in s.computes]
+    return not any(c.keys in send.chunks for c in later)
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_a_message_to_the_wrong_gpu(name: str) -> None:
+    problem = AttentionProblem(heads=1, seq_q=24, head_dim=4, mask="causal")
+    right = build(name, problem, 3)
+    step = right.steps[0]
+    send = step.sends[0]
+    wrong = replace(send, target=send.source)
+    changed = replace(right, steps=(replace(step, sends=(wrong, *step.sends[1:])), *right.steps[1:]))
+    assert errors(problem, changed)
+
+
+def test_a_pair_computed_twice() -> None:
+    problem = AttentionProblem(heads=1, seq_q=12, head_dim=4, mask="causal")
+    right = build("balanced", problem, 3)
+    step = right.steps[1]
+    twice = replace(right, steps=(right.steps[0], replace(step, computes=(*step.computes, step.computes[0])),
+                                  *right.steps[2:]))  # fmt: skip
+    assert errors(problem, twice)
+
+
+# Time.
+
+
+def test_compute_hides_communication_or_waits_for_it() -> None:
+    problem = AttentionProblem(heads=1, seq_q=4 * 1000, head_dim=125)
+    schedule = build("ring", problem, 4)
+    message = 2 * 1000 * 125 * 2 / 1e9  # K and V of 1,000 tokens, 125 columns, 2 bytes, at 1 GB/s: 0.5 ms
+    slow, fast = (simulate(schedule, problem, NO_LATENCY, lambda p, w, s=s: s) for s in (2e-3, 0.1e-3))
+    assert slow.total_s == pytest.approx(4 * 2e-3)  # four computations, messages under three of them
+    assert slow.idle_fraction == pytest.approx(0)
+    assert fast.total_s == pytest.approx(3 * message + 0.1e-3)  # three messages, one computation after the last
+    apart = simulate(schedule, problem, NO_LATENCY, lambda p, w: 2e-3, overlap=False)
+    assert apart.total_s == pytest.approx(4 * 2e-3 + 3 * message)
+    late = simulate(schedule, problem, Cluster(Link("test", 1e9, 1e-3, "")), lambda p, w: 0.1e-3)
+    assert late.total_s == pytest.approx(3 * (message + 1e-3) + 0.1e-3)
+
+
+def test_a_shared_network_port_takes_one_message_at_a_time() -> None:
+    problem = AttentionProblem(heads=1, seq_q=8 * 1000, head_dim=125, mask="causal")
+    schedule = build("vanilla", problem, 8)
+    link = Link("test", 1e9, 0.0, "")
+    own = Cluster(link, link, 4)
+    shared = replace(own, shared_network=True)
+    one, several = (simulate(schedule, problem, c, lambda p, w: 0.0).total_s for c in (own, shared))
+    message = 0.5e-3
+    assert one == pytest.approx(7 * message)
+    # at distance t, min(t, 8 - t, 4) messages cross from the first node: 1, 2, 3, 4, 3, 2, 1, all through one port
+    assert several == pytest.approx(sum((1, 2, 3, 4, 3, 2, 1)) * message)
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_events_do_not_overlap_on_a_gpu_or_a_port(name: str) -> None:
+    problem = AttentionProblem(heads=8, seq_q=8 * 512, head_dim=64, mask="causal")
+    line = simulate(build(name, problem, 8, backward=True), problem, cluster(H100), ChunkTimes(problem, "fa2", H100))
+    for who in range(8):
+        for kind, key in (("compute", "gpu"), ("send", "gpu"), ("send", "target")):
+            found = sorted((e.start_s, e.end_s) for e in line.events if e.kind == kind and getattr(e, key) == who)
+            assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(found))
+    assert line.total_s == max(e.end_s for e in line.events)
+    assert sum(e.bytes for e in line.events) == link_bytes(build(name, problem, 8, backward=True), problem).total
+
+
+def test_memory_traffic_of_a_gpu_is_that_of_its_pairs() -> None:
+    problem = AttentionProblem(heads=8, seq_q=4 * 1024, head_dim=64, mask="causal")
+    (ring,) = study(problem, 4, H100, cluster(H100), kernel="flash", names=["ring"])
+    chunk = AttentionProblem(heads=8, seq_q=1024, head_dim=64)
+    full, diagonal = (predict(p, "flash", H100, method="capacity") for p in (chunk, chunk.with_(mask="causal")))
+    assert ring.l2_bytes == 3 * full.total("l2") + diagonal.total("l2")  # the last GPU: three chunks and its own
+    assert ring.hbm_bytes == 3 * full.total("hbm") + diagonal.total("hbm")
+
+
+def test_pairs_of_a_kind_are_predicted_once() -> None:
+    problem = AttentionProblem(heads=8, seq_q=64 * 256, head_dim=64, mask="causal")
+    times = ChunkTimes(problem, "fa2", H100)
+    simulate(build("striped", problem, 64), problem, cluster(H100), times)
+    assert len(times.known) == 2  # on and below the diagonal, and strictly below it
+
+
+def test_balancing_beats_the_ring_by_the_work_of_its_steps() -> None:
+    """Where computation hides all messages: 7.5 chunks against 4.5 on eight GPUs."""
+    problem = AttentionProblem(heads=32, seq_q=256 * 1024, head_dim=128, mask="causal")
+    ring, balanced = study(problem, 8, H100, cluster(H100), names=("ring", "balanced"))
+    assert ring.seconds / balanced.seconds == pytest.approx(7.5 / 4.5, rel=0.01)
+
+
+# Memory.
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases())
+def test_memory_counts_the_inputs_that_an_execution_holds(case: tuple[AttentionProblem, ChunkSchedule]) -> None:
+    problem, schedule = case
+    done = reader.execute(schedule, problem)
+    widths = token_bytes(problem)
+    got = [received_bytes(schedule, s, widths, inputs=True) for s in schedule.steps]
+    pairs = zip([[0] * schedule.gpus, *got], [*got, [0] * schedule.gpus], strict=True)
+    most = [max(a[g] + b[g] for a, b in pairs_) for g, pairs_ in enumerate([list(pairs)] * schedule.gpus)]
+    assert tuple(most) == done.peak_received
+    assert all(p >= m for p, m in zip(passing_bytes(schedule, widths), most, strict=True))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", list(SCHEDULES))
+def test_the_longest_sequence_fits_and_one_chunk_more_does_not(name: str, backward: bool) -> None:
+    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=64, head_dim=32, mask="causal")
+    budget = 1_000_000
+    most = longest_sequence(name, problem, 4, budget, backward=backward, layers=3)
+    for tokens, fits in ((most, True), (most + 4 * SCHEDULES[name].chunks_per_gpu, False)):
+        one = problem.with_(seq_q=tokens, seq_k=tokens)
+        assert (memory(build(name, one, 4, backward=backward), one, 3).total <= budget) is fits
+
+
+# Baselines and the study.
+
+
+def test_megatron_moves_fourteen_widths_with_recomputation() -> None:
+    problem = AttentionProblem(heads=32, seq_q=8 * 1024, head_dim=128, mask="causal", passes="fwd+bwd")
+    (found,) = study(problem, 8, H100, cluster(H100), names=["megatron"])
+    assert found.received_bytes == Fraction(10 * 7, 8) * sequence_width_bytes(problem)
+    assert sum(MEGATRON_COLLECTIVES.values()) == 14
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "gpus", "expected"),
+    [(32, 32, 8, (4, 4)), (33, 33, 16, (3, 3)), (32, 8, 16, (2, 1)), (32, 8, 8, (4, 1)), (33, 11, 2, (17, 17))],
+)
+def test_heads_are_split_and_padded(heads: int, kv_heads: int, gpus: int, expected: tuple[int, int]) -> None:
+    share = split_heads(AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=8), gpus)
+    assert (share.heads, share.kv_heads) == expected
+
+
+def test_one_gpu_sends_nothing() -> None:
+    problem = AttentionProblem(heads=8, seq_q=4096, head_dim=64, mask="causal", passes="fwd+bwd")
+    for found in study(problem, 1, H100, cluster(H100)):
+        assert found.received_bytes == 0
+        if found.name not in ("zigzag", "rsa"):  # two chunks in place of one; no use of the mask
+            assert found.speedup == pytest.approx(1)
+
+
+def test_links_have_the_profile_s_rate_in_one_direction() -> None:
+    assert load_link("nvlink", H100).bandwidth_bytes_per_s == 450e9  # 900 GB/s in both
+    assert load_link("pcie", H100).bandwidth_bytes_per_s == 64e9
+    assert load_link("ib", H100) == load_link("ib-400g", H100)
+    assert load_link(25, H100).seconds(25 * 10**9) == pytest.approx(1, rel=1e-4)
+
+
+def test_a_ring_over_nodes_uses_all_ports_of_a_node() -> None:
+    own, shared = (cluster(H100, "nvlink", "ib-100g", 8, shared_network=s) for s in (False, True))
+    assert own.ring(8).bandwidth_bytes_per_s == 450e9
+    assert own.ring(16).bandwidth_bytes_per_s == 100e9  # 8 x 12.5
+    assert shared.ring(16).bandwidth_bytes_per_s == 12.5e9
+
+
+# The command.
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["ring", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(run(capsys, "--gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps"))
+    assert data["link"]["bandwidth_bytes_per_s"] == 450e9
+    by_name = {r["name"]: r for r in data["results"]}
+    assert set(by_name) == {*SCHEDULES, "megatron", "rsa"}
+    assert by_name["balanced"]["idle"] == {
+        "slots": "1/6",
+        "of_unbalanced": "1/8",
+        "work": by_name["balanced"]["idle"]["work"],
+    }
+    (steps,) = by_name["ring"]["schedules"]
+    assert len(steps["steps"]) == 4
+    assert steps["steps"][0]["sends"][0] == {"source": 0, "target": 1, "tensors": ["K", "V"], "chunks": [0]}
+
+
+def test_table_csv_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "balanced" in run(capsys, "--gpus", "4", "--causal")
+    assert run(capsys, "--gpus", "4", "--format", "csv").splitlines()[0].startswith("name,steps,received_bytes_per_gpu")
+    text = run(capsys, "--gpus", "3", "--causal", "--schedule", "balanced", "--steps")
+    assert "GPU 0: q2k0" in text
+    assert "O_part+stats of 2 to GPU 2" in text
+
+
+def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = tmp_path / "ring.html"
+    run(capsys, "--gpus", "4", "--causal", "--seq-len", "8k", "--html", str(place))
+    text = place.read_text(encoding="utf-8")
+    assert 'id="time-0"' in text
+    assert 'id="idle-1"' in text
+    assert 'id="links-1"' in text
+    assert "http" not in text.split("<script>")[0].replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--gpus", "0"), "--gpus 0"), (("--gpus", "5000"), "--gpus 5000"), (("--link", "string"), "--link 'string'"),
+        (("--link", "-3"), "--link"), (("--link", "0"), "--link '0'"), (("--gpu", "t4"), "--link nvlink"),
+        (("--schedule", "zigzag"), "--schedule zigzag"), (("--schedule", "circle"), "--schedule 'circle'"),
+        (("--network", "ib"), "--network"), (("--gpus-per-node", "4"), "--gpus-per-node"),
+        (("--network", "ib", "--gpus-per-node", "0"), "--gpus-per-node 0"), (("--shared-network",), "--shared-network"),
+        (("--seq-len", "4"), "--seq-len 4"), (("--seq-len", "1k,2k"), "--seq-len 1k,2k"),
+        (("--seq-len-k", "8192"), "--seq-len-k 8192"), (("--window", "9"), "mask 'window'"),
+        (("--causal", "--offset", "5"), "--offset 5"), (("--dropout", "0.1"), "--dropout 0.1"),
+        (("--layers", "0"), "--layers 0"), (("--kernel", "uniform"), "--kernel uniform"), (("--html", ""), "--out ''"),
+        (("--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"), "--dtype fp8"),
+        (("--kernel", "fa9"), "--kernel 'fa9'"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_in_one_line(arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert named in captured.err
+    assert any(word in captured.err for word in ("accepted", "did you mean", "needed", "needs"))
+
+
+def test_what_is_not_distributed_is_refused() -> None:
+    with pytest.raises(InputError, match="--bias full is not distributed"):
+        build("ring", AttentionProblem(seq_q=64, bias="full"), 4)
+    with pytest.raises(InputError, match="too long to execute"):
+        reader.execute(build("ring", AttentionProblem(heads=32, seq_q=8192), 4), AttentionProblem(heads=32, seq_q=8192))

@@ -1,0 +1,490 @@
+"""`iosim measure`: plans as data, what a table holds already, the profiler's launches beside those made, errors."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iosim._data import data_dir
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.kernelbuild import compiler, driver, ncu
+from iosim.kernelbuild.launch import Order, Shape
+from iosim.kernelbuild.ncu import Profiled, parse_query, parse_raw, refusal
+from iosim.kernelbuild.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.measure import choose, collect, plan
+from iosim.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
+from iosim.measure.choose import Choice, cases_of, fitted
+from iosim.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
+
+OWN = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+FULL = plan.named(["full"])
+SMALL = Case(FwdSpec(64, 64, 64, 4, 2), Shape(1, 8, 8, 512, 512, 64))
+SPLIT = Case(FwdSpec(64, 64, 64, 4, 2, split=True), Shape(1, 8, 8, 1, 4096, 64), Order(splits=4))
+
+
+def recorded() -> list[dict[str, str]]:
+    with OWN.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# Plans
+
+
+def test_the_full_plan_is_the_one_that_was_recorded() -> None:
+    """Call n of the recorded table is call n of the plan, in every column that the call decides."""
+    rows = recorded()
+    assert len(FULL) == max(int(row["call"]) for row in rows)
+    assert sum(case.launches for case in FULL) == len(rows)
+    for row in rows:
+        said = describe(FULL[int(row["call"]) - 1])
+        assert {name: row[name] for name in said} == said, row["call"]
+
+
+def test_columns_are_those_of_the_recorded_table() -> None:
+    assert list(recorded()[0]) == list(COLUMNS)
+
+
+@given(st.sampled_from([*FULL, *plan.named(["quick"])]))
+def test_a_case_survives_json(case: Case) -> None:
+    assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
+    assert set(describe(case)) == {*PROBLEM, *TILE, *KNOBS}
+
+
+def test_the_quick_plan_has_every_kernel() -> None:
+    quick = plan.named(["quick"])
+    assert {case.implementation for case in quick} == {"flash_fwd", "flash_bwd", "naive", "minimal"}
+    assert {case.spec.mask for case in quick if isinstance(case.spec, FwdSpec)} == {"none", "causal", "window"}
+    assert len(quick) < 25
+
+
+@pytest.mark.parametrize("cc", [*SHARED_BYTES_PER_CTA, "10.0", "12.0"])
+def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
+    kept, left = fitted(plan.named(["quick"]), cc)
+    for case in kept:
+        case.spec.check(cc)
+    assert {case.implementation for case in kept} >= {"flash_fwd", "naive", "minimal"}
+    assert len(kept) + len(left) == len(plan.named(["quick"]))
+    assert all("7.5" in line for line in left)  # nothing else lacks a kernel
+    if cc == "7.5":
+        assert {case.dtype for case in kept if case.implementation == "flash_fwd"} == {"fp16"}
+        assert {case.spec.stages for case in kept if isinstance(case.spec, FwdSpec)} == {1}
+    if cc == "9.0":
+        assert kept == plan.named(["quick"])
+
+
+def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
+    sweep = plan.named(["tiles"])
+    kept, left = fitted(sweep, "8.6")
+    assert left
+    wanted = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in sweep if isinstance(c.spec, FwdSpec)]
+    made = [(c.spec.block_q, c.spec.block_k, c.spec.stages) for c in kept if isinstance(c.spec, FwdSpec)]
+    assert set(made) < set(wanted)
+
+
+def test_options_are_combined_with_each_other() -> None:
+    choice = Choice(seqs=(1024, 4096), heads=(8, 16), tiles=((128, 64), (64, 64)), orders=("head", "query"),
+                    directions=("ascending", "descending"))  # fmt: skip
+    made = cases_of(choice, "9.0")
+    assert len(made) == len(set(made)) == 2 * 2 * 2 * 2 * 2
+    assert {case.shape.seq_q for case in made} == {1024, 4096}
+    assert {(c.spec.block_q, c.spec.block_k) for c in made if isinstance(c.spec, FwdSpec)} == {(128, 64), (64, 64)}
+    assert {(c.order.order, c.order.direction) for c in made} == {
+        (order, direction) for order in ("head", "query") for direction in ("ascending", "descending")
+    }
+
+
+def test_defaults_follow_the_mask() -> None:
+    (causal,) = cases_of(Choice(causal=True), "9.0")
+    (plain,) = cases_of(Choice(), "9.0")
+    assert causal.order == Order("head", heavy_first=True)
+    assert plain.order == Order()
+    assert causal.spec == plan.TILES[128].__class__(128, 128, 64, 4, 2, "causal", min_ctas=2)
+
+
+def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
+    with (data_dir("kernels") / "resources.csv").open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["cc"] == "9.0" and r["head_dim"] == "128" and r["causal"] == "0"]
+    for row in rows[::40]:
+        spec = FwdSpec(128, int(row["block_q"]), int(row["block_k"]), int(row["warps"]), int(row["stages"]))
+        assert choose.tuned(spec, "9.0").min_ctas == int(row["min_ctas"])
+
+
+@given(seq=st.integers(1, 60), keys=st.integers(1, 60), window=st.none() | st.integers(0, 70), causal=st.booleans())
+def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, causal: bool) -> None:
+    case = Case(NaiveSpec(64), Shape(2, 3, 3, seq, keys, 64, window), causal=causal)
+    kept = 0
+    for i in range(seq):
+        for j in range(keys):
+            back = i + keys - seq - j
+            kept += back >= 0 and (window is None or back <= window) if causal or window is not None else True
+    assert flops(case) == 4 * 2 * 3 * 64 * kept
+
+
+# Tables
+
+
+def row_of(case: Case, call: int, launch: int = 1, **more: str) -> dict[str, str]:
+    return describe(case) | {"call": str(call), "launch": str(launch)} | more
+
+
+def test_calls_that_a_table_holds_are_not_missing() -> None:
+    rows = [row_of(FULL[0], 1), row_of(FULL[5], 2)]
+    assert missing(FULL[:6], rows) == FULL[1:5]
+    assert missing(FULL[:6], []) == FULL[:6]
+    assert next_call(rows) == 3
+    assert next_call([]) == 1
+
+
+def test_a_repeat_must_be_there_as_often_as_planned() -> None:
+    twice = [SMALL, replace(SMALL, note="repeat"), replace(SMALL, note="repeat")]
+    rows = [row_of(twice[0], 1), row_of(twice[1], 2)]
+    assert missing(twice, rows) == [twice[2]]
+    assert missing(twice, [*rows, row_of(twice[2], 3)]) == []
+
+
+def test_launches_of_one_call_count_once() -> None:
+    rows = [row_of(SPLIT, 1, 1), row_of(SPLIT, 1, 2)]
+    assert missing([SPLIT, SPLIT], rows) == [SPLIT]
+
+
+def test_warm_and_cold_times_are_two() -> None:
+    rows = [row_of(SMALL, 1, l2_start="cold")]
+    assert missing([SMALL], rows, "cold") == []
+    assert missing([SMALL], rows, "warm") == [SMALL]
+
+
+def test_a_table_is_written_in_order_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    assert read_table(path, COLUMNS) == []
+    write_table(path, [row_of(SPLIT, 10, 2), row_of(SPLIT, 10, 1), row_of(SMALL, 9)], COLUMNS)
+    back = read_table(path, COLUMNS)
+    assert [(r["call"], r["launch"]) for r in back] == [("9", "1"), ("10", "1"), ("10", "2")]
+    assert missing([SMALL, SPLIT], back) == []
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "call,launch\n1,1\n", "\0\0", ",".join(TIME_COLUMNS) + "\n"])
+def test_another_table_is_not_touched(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"is another table|cannot be read"):
+        read_table(path, COLUMNS)
+    assert path.read_text() == text
+
+
+# The profiler
+
+
+def launches(*cases: Case) -> list[dict[str, str]]:
+    names = {"flash_fwd": ["flash_fwd", "flash_combine"], "minimal": ["minimal_fwd"]}
+    return [
+        row_of(case, call, n) | {"kernel": names[case.implementation][n - 1], "grid": f"({call}, 1, {n})"}
+        for call, case in enumerate(cases, start=1)
+        for n in range(1, case.launches + 1)
+    ]
+
+
+def profiled(rows: Iterable[dict[str, str]], metrics: dict[str, float] | None = None) -> list[Profiled]:
+    found = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5} if metrics is None else metrics
+    triple = [tuple(int(n) for n in row["grid"].strip("()").split(",")) for row in rows]
+    return [
+        Profiled(row["kernel"], grid, (128, 1, 1), found)  # type: ignore[arg-type]
+        for row, grid in zip(rows, triple, strict=True)
+    ]
+
+
+def test_launches_meet_their_counters_in_order() -> None:
+    made = launches(SMALL, SPLIT)
+    rows, lost = collect.join(made, profiled(made))
+    assert lost == []
+    assert [(r["call"], r["launch"], r["block"]) for r in rows] == [
+        ("1", "1", "(128, 1, 1)"), ("2", "1", "(128, 1, 1)"), ("2", "2", "(128, 1, 1)"),
+    ]  # fmt: skip
+    assert {r["hbm_read"] for r in rows} == {"4096"}
+    assert {r["seconds"] for r in rows} == {"1.5e-05"}
+    assert {r["l2_fabric"] for r in rows} == {""}  # a counter that the report lacks stays empty
+
+
+def test_a_report_that_breaks_off_loses_whole_calls() -> None:
+    made = launches(SMALL, SPLIT, SMALL)
+    rows, lost = collect.join(made, profiled(made)[:2])  # ends between the two launches of call 2
+    assert [r["call"] for r in rows] == ["1"]
+    assert lost == ["the report has 2 of 4 launches; calls 2, 3 are left out"]
+
+
+def test_another_launch_than_was_made_stops_the_run() -> None:
+    made = launches(SMALL, SPLIT)
+    found = profiled(made)
+    with pytest.raises(InputError, match=r"launch flash_fwd \(1, 1, 1\) meets other"):
+        collect.join(made, [replace(found[0], kernel="other"), *found[1:]])
+    with pytest.raises(InputError, match=r"meets flash_fwd \(7, 1, 1\)"):
+        collect.join(made, [replace(found[0], grid=(7, 1, 1)), *found[1:]])
+
+
+class FakeProfiler:
+    """Stands in for ncu: makes the launches that it is asked for, wrong calls left out, and a report of them."""
+
+    def __init__(self, wrong: str = "", stop_after: int = 99) -> None:
+        self.wrong, self.stop_after, self.runs, self.text = wrong, stop_after, 0, ""
+
+    def run(self, options: list[str], own: list[str]) -> str:
+        if self.runs == self.stop_after:
+            raise KeyboardInterrupt
+        self.runs += 1
+        plan_file, launched = Path(own[-2]), Path(own[-1])
+        lines, page = [], ['"ID","Kernel Name","Grid Size","Block Size","dram__bytes_read.sum"', '"","","","","Mbyte"']
+        for call in json.loads(plan_file.read_text())["calls"]:
+            case = Case.from_dict(call["case"])
+            row = describe(case) | {"call": str(call["call"])}
+            if case.note == self.wrong != "":
+                lines.append(row | {"left_out": "wrong against float64: {'o': 1.0}"})
+                continue
+            for n in range(1, case.launches + 1):
+                lines.append(row | {"launch": str(n), "kernel": f"k{n}", "grid": "(8, 1, 1)"})
+                page.append(f'"{len(page)}","k{n}","(8, 1, 1)","(128, 1, 1)","{call["call"]}.5"')
+        launched.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        Path(options[-1]).with_suffix(".ncu-rep").write_text("a report")
+        self.text = "\n".join(page) + "\n"
+        return ""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
+    made = FakeProfiler()
+    monkeypatch.setattr(collect, "run_profiler", lambda options, own: made.run(options, own))
+    monkeypatch.setattr(collect, "import_report", lambda path: made.text)
+    monkeypatch.setattr(collect, "profiler_options", lambda warm: [])
+    monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
+    monkeypatch.setattr(collect, "facts", lambda: {"gpu": "a GPU"})
+    monkeypatch.setattr(collect, "profiler_version", lambda: "1")
+    monkeypatch.setattr(collect, "PORTION", 2)
+    return made
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on(fake: FakeProfiler, tmp_path: Path) -> None:
+    out, cases = tmp_path / "rows.csv", [SMALL, SPLIT, replace(SMALL, note="a"), replace(SMALL, note="b"), SPLIT]
+    fake.stop_after = 1
+    with pytest.raises(KeyboardInterrupt):
+        collect.collect(out, cases, "9.0")
+    assert [r["call"] for r in read_table(out, COLUMNS)] == ["1", "2", "2"]
+    fake.stop_after = 99
+    done = collect.collect(out, cases, "9.0")
+    assert (done.measured, done.left_out) == (3, [])
+    rows = read_table(out, COLUMNS)
+    assert [r["call"] for r in rows] == ["1", "2", "2", "3", "4", "5", "5"]
+    assert [r["hbm_read"] for r in rows] == [f"{n}500000" for n in (1, 2, 2, 3, 4, 5, 5)]
+    runs = fake.runs
+    assert collect.collect(out, cases, "9.0").measured == 0
+    assert fake.runs == runs  # nothing was left to do
+
+
+def test_a_wrong_call_is_named_and_tried_again(fake: FakeProfiler, tmp_path: Path) -> None:
+    out, cases = tmp_path / "rows.csv", [SMALL, replace(SMALL, note="bad")]
+    fake.wrong = "bad"
+    done = collect.collect(out, cases, "9.0")
+    assert done.measured == 1
+    assert done.left_out == ["flash_fwd call 2: wrong against float64: {'o': 1.0}"]
+    fake.wrong = ""
+    assert collect.collect(out, cases, "9.0").measured == 1
+    assert len(read_table(out, COLUMNS)) == 2
+
+
+def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
+    out = tmp_path / "rows.csv"
+    collect.collect(out, [SMALL], "9.0", warm=True)
+    collect.collect(out, [SMALL], "9.0")
+    assert [r["note"] for r in read_table(out, COLUMNS)] == ["warm L2", ""]
+    assert (tmp_path / "rows.provenance.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "NVreg_RestrictProfilingToAdminUsers"),
+     ("==PROF== Profiling \"flash_fwd\": 0%....100% - 3 passes", None), ("", None)],
+)  # fmt: skip
+def test_what_the_profiler_refuses_is_told_in_one_line(said: str, told: str | None) -> None:
+    found = refusal(said)
+    assert (found is None) == (told is None)
+    assert told is None or (found is not None and told in found and "\n" not in found)
+
+
+def test_counters_that_a_gpu_lacks_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = "Device NVIDIA T4 (TU104)\n-----\nMetric Name                Metric Type  Metric Unit\n" + "".join(
+        f"{name}      Counter      byte     # of bytes\n"
+        for name in ("dram__bytes_read", "gpu__time_duration", "l1tex__m_xbar2l1tex_read_bytes")
+    )
+    have = parse_query(query)
+    assert have is not None
+    assert "dram__bytes_read" in have
+    monkeypatch.setattr(collect, "available_metrics", lambda: have)
+    options = collect.profiler_options(warm=False)
+    metrics = options[options.index("--metrics") + 1].split(",")
+    assert "dram__bytes_read.sum" in metrics
+    assert "launch__registers_per_thread" in metrics  # of the launch: never listed, always there
+    assert not any("ltcfabric" in name for name in metrics)
+    assert options[options.index("--cache-control") + 1] == "all"
+    assert parse_query("==ERROR== no device\n") is None
+
+
+def test_cells_that_are_no_count_are_refused() -> None:
+    page = '"ID","Kernel Name","Grid Size","Block Size","dram__bytes_read.sum"\n"","","","","byte"\n"0","k","(1, 1, 1)"'
+    for cell in ("soon", "-1", "nan", "inf"):
+        with pytest.raises(InputError, match=r"dram__bytes_read\.sum"):
+            parse_raw(f'{page},"(1, 1, 1)","{cell}"\n')
+    with pytest.raises(InputError, match="not three numbers"):
+        parse_raw(f'{page},"128","1"\n')
+
+
+# The command
+
+
+def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["measure", *argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--kernel", "flash_fwd", "--seq", "4096", "--heads", "8", "--tile", "128x64", "--order", "head"]
+    assert main(["measure", *argv, "--cc", "9.0", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    row = "flash_fwd 1 8 8 4096 4096 128 0 bfloat16 128 64 4 2 head 0 0 ascending 0 1"
+    assert " ".join(out.splitlines()[1].split()) == row
+    assert out.splitlines()[-1] == "1 calls, 1 rows, 1 builds for cc 9.0"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--plan", "slow"], "--plan 'slow' is not known; accepted: quick, full"),
+        (["--plan", "quick", "--seq", "512"], "--plan contradicts --seq-len"),
+        (["--kernel", "cudnn"], "--kernel 'cudnn' is not measured here"),
+        (["--head-dim", "80"], "--head-dim 80"),
+        (["--tile", "100x64"], "tile 100x64"),
+        (["--tile", "256x256"], "shared memory"),
+        (["--order", "batch"], "order batch"),
+        (["--direction", "up"], "direction up"),
+        (["--kernel", "minimal", "--seq", "100"], "multiple of 32"),
+        (["--kernel", "minimal", "--causal"], "without a mask"),
+        (["--kernel", "naive", "--window", "8"], "--window 8"),
+        (["--causal", "--window", "8"], "--causal contradicts"),
+        (["--kv-heads", "3"], "kv_heads 3"),
+        (["--seq", "x"], "--seq"),
+        (["--dtype", "fp8"], "dtype fp8"),
+        (["--cc", "six"], "compute capability 'six'"),
+        (["--splits", "0"], "splits 0"),
+    ],
+)
+def test_bad_options(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in complains(capsys, "--dry-run", *argv)
+
+
+def test_what_is_missing_on_the_machine_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    argv = ["--seq", "512", "-o", str(tmp_path / "rows.csv")]
+
+    def absent(message: str) -> Any:
+        def call(*args: object) -> Any:
+            raise InputError(message)
+
+        return call
+
+    import iosim.measure.machine as machine
+
+    monkeypatch.setattr(machine, "find_nvcc", absent("no CUDA compiler: nvcc is nowhere"))
+    assert "no CUDA compiler" in complains(capsys, *argv)
+    monkeypatch.setattr(machine, "find_nvcc", lambda: Path("nvcc"))
+    monkeypatch.setattr(driver, "use_device", absent("no NVIDIA driver: libcuda.so.1 is not found"))
+    assert "no NVIDIA driver" in complains(capsys, *argv)
+    monkeypatch.setattr(driver, "use_device", lambda: None)
+    monkeypatch.setattr(machine, "find_ncu", absent("no profiler: ncu is nowhere"))
+    assert "no profiler" in complains(capsys, *argv)
+    monkeypatch.setattr(machine, "find_ncu", lambda: Path("ncu"))
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    assert "no PyTorch" in complains(capsys, *argv)
+    assert not (tmp_path / "rows.csv").exists()
+    assert "--cc 9.0 is for --dry-run" in complains(capsys, "--cc", "9.0", *argv)
+
+
+def test_the_real_errors_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("NVCC", "CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if not Path("/usr/local/cuda/bin/nvcc").exists():
+        with pytest.raises(InputError, match="no CUDA compiler"):
+            compiler.find_nvcc()
+    if not Path("/usr/local/cuda/bin/ncu").exists():
+        with pytest.raises(InputError, match="no profiler"):
+            ncu.find_ncu()
+
+
+# The float64 reference
+
+
+def test_the_reference_is_attention() -> None:
+    torch = pytest.importorskip("torch")
+    from iosim.measure import harness
+
+    g = torch.Generator().manual_seed(3)
+    shape = Shape(2, 4, 2, 33, 41, 64)
+    case = Case(BwdSpec(64, 64, 64, 4, "causal"), shape, causal=True)
+    sizes = {"q": (4, 33), "k": (2, 41), "v": (2, 41), "d_o": (4, 33)}
+    t = {n: torch.randn(2, heads, seq, 64, generator=g) for n, (heads, seq) in sizes.items()}
+    q = t["q"].double().requires_grad_()
+    k, v = (t[n].double().requires_grad_() for n in "kv")
+    mask = torch.ones(33, 41, dtype=torch.bool).tril(diagonal=41 - 33)
+    k4, v4 = (x.repeat_interleave(2, dim=1) for x in (k, v))
+    want = torch.nn.functional.scaled_dot_product_attention(q, k4, v4, attn_mask=mask)
+    o, lse = harness.reference(case, t, torch.arange(33))
+    assert harness.relative(o, want.detach()) < 1e-12
+    scores = (q @ k4.transpose(-1, -2) / 8).masked_fill(~mask, float("-inf"))
+    assert harness.relative(lse, torch.logsumexp(scores, -1).detach()) < 1e-12
+    want.backward(t["d_o"].double())
+    if torch.cuda.is_available():
+        pytest.skip("gradients() makes its rows on the GPU")
+    found = harness.gradients(case, t)
+    for name, leaf in (("dq", q), ("dk", k), ("dv", v)):
+        assert harness.relative(found[name], leaf.grad) < 1e-12
+
+
+def test_a_wrong_output_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from iosim.measure import harness
+
+    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": 1e-3, "lse": 1e-3})
+    assert harness.trusted(SMALL, 0)[0]
+    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": 2e-2, "lse": 1e-3})
+    assert not harness.trusted(SMALL, 0)[0]
+    monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": float("inf")})
+    assert not harness.trusted(Case(MinimalSpec(64), SMALL.shape), 0)[0]
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+def test_one_call_from_end_to_end(tmp_path: Path) -> None:
+    from iosim.measure.machine import require
+
+    try:
+        require(profiler=True)
+    except InputError as reason:
+        pytest.skip(str(reason))
+    out = tmp_path / "rows.csv"
+    argv = ["measure", "--seq", "512", "--heads", "8", "--head-dim", "64", "-o", str(out)]
+    assert main(argv) == 0
+    assert main(argv) == 0
+    (row,) = read_table(out, COLUMNS)
+    # 8 heads x 4 tiles of 128 rows: Q once, 512 rows of K and of V each; 128 bytes a row
+    assert int(row["l2_read"]) == pytest.approx(8 * 4 * (128 + 2 * 512) * 128, rel=1e-3)

@@ -1,0 +1,76 @@
+"""Section C of the published numbers, with the arithmetic written out."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosim.reproduce import Row, reproduce
+from iosim.reproduce.c_study import READINGS, closest, grid, summary
+
+ROWS = reproduce(["C"])
+
+
+def find(*words: str) -> Row:
+    found = [r for r in ROWS if all(w in r.claim for w in words)]
+    assert len(found) == 1, [r.claim for r in found]
+    return found[0]
+
+
+def test_the_published_rate_is_not_possible_on_a_t4() -> None:
+    row = find("rate that 16 x 12 heads of d 64")
+    assert row.computed == pytest.approx(4 * 512**2 * 64 * 192 / 0.17e-3 / 1e12)  # 75.8 TFLOP/s
+    assert row.ratio == pytest.approx(1, abs=0.001)
+    assert "8.1 TFLOP/s" in row.note
+    assert find("most heads x head_dim").computed == int(8.1e12 * 0.17e-3 / (4 * 512**2))  # 1313
+    assert find("largest head_dim").computed == int(8.1e12 / 40 / 4 * 0.17e-3 / (4 * 512**2))  # 8
+
+
+def test_no_shape_gives_both_published_times() -> None:
+    for row in ROWS:
+        if row.claim.startswith("minimal kernel on a T4, N = 512"):
+            assert row.computed is not None
+            assert row.computed > 5 * 0.17
+    assert find("d 64: most over").computed is not None
+    assert find("d 64: most over").computed < 1  # type: ignore[operator]
+
+
+def test_measured_ratios_stand_beside_predictions() -> None:
+    rows = [r for r in ROWS if r.claim.startswith("measured on an H200")]
+    assert [round(r.claimed or 0) for r in rows] == [124, 89, 30, 10, 5]
+    assert all(r.computed is not None and r.computed > 1 for r in rows)
+
+
+def test_the_grid() -> None:
+    cells = grid(READINGS[0])
+    assert len(cells) == 4 * 3 * 6
+    assert {c.tokens for c in cells} == {2048, 4096, 8192, 16384}
+    assert all(0 < c.time_saved < 1 and 0 < c.memory_saved < 1 for c in cells)
+
+
+def test_half_precision_is_the_closest_reading() -> None:
+    best = closest()
+    assert best.base.precision == "fp32"
+    assert best.base.attention == best.flash.attention == "flash"
+    found = summary(best)
+    assert found is not None
+    assert found.time_min > 0.65
+    assert 0.48 < found.memory_min < found.memory_max < 0.5
+    assert "closest" in find("an L4, time saved; read as", best.name).note
+
+
+@pytest.mark.parametrize("reading", [r for r in READINGS if r.base.attention == "naive"], ids=lambda r: r.name)
+def test_eager_attention_cannot_save_the_same_share_everywhere(reading) -> None:  # type: ignore[no-untyped-def]
+    found = summary(reading)
+    assert found is not None
+    assert found.memory_max - found.memory_min > 0.25
+
+
+def test_every_row_has_its_arithmetic_and_gaps_a_note() -> None:
+    for row in ROWS:
+        assert row.arithmetic
+        if row.ratio is not None and abs(row.ratio - 1) > 0.1:
+            assert row.note
+
+
+def test_fp32_doubles_memory() -> None:
+    assert find("fp32 doubles memory").ratio == pytest.approx(1, abs=0.01)

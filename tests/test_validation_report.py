@@ -1,0 +1,212 @@
+"""The validation report: targets by row, groups of misses with their reasons, and both files of `--report`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from iosim.cli import main
+from iosim.errors import InputError
+from iosim.hardware import load_profile
+from iosim.validation import Comparison, Residual, compare, read, report
+from iosim.validation.reasons import Group, groups, reason_of
+from iosim.validation.rows import QUANTITIES, own_file
+from iosim.validation.sections import Section
+from iosim.validation.summary import clean
+from iosim.validation.targets import TARGETS, misses
+
+CALLS = ("22", "104", "121", "236", "245")
+"""Forward at 4,096 and at 4,097 tokens, a split one, the naive chain, the minimal kernel."""
+
+
+@pytest.fixture(scope="module")
+def some_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few calls of the recorded table, most of them cheap to replay."""
+    path = tmp_path_factory.mktemp("report") / "some.csv"
+    with own_file().open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["call"] in CALLS]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def some(some_file: Path) -> Comparison:
+    return compare(read(some_file), load_profile("h200"))
+
+
+def altered(r: Residual, **changes: object) -> Residual:
+    return Residual(**{**vars(r), **changes})  # type: ignore[arg-type]
+
+
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("quantity", "measured", "predicted", "good"),
+    [
+        ("l2_read", 10_000_000, 10_009_999, True),  # 0.1 % is 10,000
+        ("l2_read", 10_000_000, 10_010_001, False),
+        ("l2_write", 5_000, 5_999, True),  # or 1 kB
+        ("l2_write", 5_000, 6_001, False),
+        ("hbm_read", 100_000_000, 109_999_999, True),
+        ("hbm_read", 100_000_000, 89_999_999, False),
+        ("hbm_read", 500_000, 600_000, True),  # or 100 kB
+        ("hbm_write", 10_000_000, 12_000_000, True),  # 5 % or 2 MB
+        ("hbm_write", 10_000_000, 12_000_001, False),
+        ("hbm_write", 100_000_000, 104_999_999, True),
+        ("time", 1e-3, 2e-3, True),  # only the mean counts
+    ],
+)
+def test_targets_of_a_row(some: Comparison, quantity: str, measured: int, predicted: int, good: bool) -> None:
+    row = altered(some.residuals[0], quantity=quantity, measured=measured, predicted=predicted, spills=False)
+    assert TARGETS[quantity].row(row) is good
+    assert misses([row]) == ([] if good else [row])
+    assert misses([altered(row, spills=True)]) == []
+
+
+def test_targets_of_the_whole(some: Comparison) -> None:
+    def of(quantity: str, *errors: float) -> tuple[bool, str]:
+        base = altered(some.residuals[0], quantity=quantity, spills=False)
+        rows = [altered(base, measured=10**9, predicted=round(10**9 * (1 + e))) for e in errors]
+        return TARGETS[quantity].reached(rows)
+
+    assert set(TARGETS) == set(QUANTITIES)
+    assert of("hbm_read", *[0.005] * 19, 0.09)[0]  # 95 % within 5 %
+    assert not of("hbm_read", *[0.005] * 19, 0.11)[0]
+    assert not of("hbm_read", *[0.011] * 20)[0]  # median above 1 %
+    assert of("hbm_write", *[0.0] * 19, 0.5)[0]
+    assert not of("hbm_write", *[0.0] * 18, 0.5, 0.5)[0]
+    assert of("l2_read", 0.0009, 0.0) == (True, "100.0 % of rows within it")
+    assert not of("l2_read", 0.0011, 0.0)[0]
+    assert of("time", 0.0, 0.2)[0]
+    assert of("time", 0.0, 0.21) == (False, "mean 10.5 %")
+
+
+# Reasons
+
+
+def test_groups_are_whole() -> None:
+    names = [group.name for group in groups()]
+    assert len(names) == len(set(names)) >= 10
+    for group in groups():
+        assert group.reason.endswith(".")
+        assert group.command.startswith(("iosim ", "python "))
+        assert "\n" not in group.reason + group.experiment + group.command
+
+
+@pytest.mark.parametrize("group", groups(), ids=lambda group: group.name)
+def test_commands_of_groups_run(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(group.command)
+    if words[:2] == ["iosim", "measure"]:
+        assert main([*words[1:], "--dry-run", "--cc", "9.0"]) == 0
+        assert re.search(r"^\d+ calls", capsys.readouterr().out, flags=re.MULTILINE)
+
+
+def test_every_miss_of_a_sample_has_its_group(some: Comparison) -> None:
+    for r in misses(some.residuals):
+        assert reason_of(r, groups()) is not None, (r.row.call, r.quantity)
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "name"),
+    [({"persistent": "1", "order": "head", "direction": "alternating"}, {}, "persistent-drift"),
+     ({"persistent": "0", "order": "head", "direction": "alternating"}, {}, "alternating"),
+     ({"persistent": "0", "order": "head", "direction": "ascending"}, {}, "head-order"),
+     ({"persistent": "0", "order": "query", "direction": "descending", "causal": "1"}, {}, "descending-causal"),
+     ({"persistent": "0", "order": "query", "direction": "ascending"}, {"regime": "wave-bound"}, "near-capacity"),
+     ({"persistent": "0", "order": "query", "direction": "ascending"}, {"regime": "compulsory"}, None),
+     ({}, {"quantity": "time"}, None)],
+)  # fmt: skip
+def test_the_first_condition_that_holds_wins(
+    some: Comparison, facts: dict[str, str], changes: dict[str, object], name: str | None
+) -> None:
+    base = next(r for r in some.residuals if r.row.implementation == "flash_fwd" and r.launch == "main")
+    row = vars(base.row) | {"facts": {**base.row.facts, **facts}}
+    found = reason_of(altered(base, **{"quantity": "hbm_read", "row": type(base.row)(**row), **changes}), groups())
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("schema = 2", "schema 2"), ('schema = 1\n[[group]]\nname = "a"', "lacks quantities"),
+     ("schema = 1\n[[group]]\n" + 'name = "a"\ntitle = ""\nreason = ""\nexperiment = ""\ncommand = ""\nfound = true\n'
+      'quantities = ["hbm_read"]\nwhen = { colour = "red" }', "asks for 'colour'"),
+     ("schema = 1\n[[group]]\n" + 'name = "a"\ntitle = ""\nreason = ""\nexperiment = ""\ncommand = ""\nfound = true\n'
+      'quantities = ["speed"]\nwhen = {}', "asks for 'speed'")],
+)  # fmt: skip
+def test_a_wrong_file_of_reasons_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "reasons.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        groups(path)
+
+
+# The files
+
+
+@pytest.fixture(scope="module")
+def folder(some_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("reports")
+    assert main(["validate", "--measurements", str(some_file), "--report", str(made)]) == 0
+    return made
+
+
+def test_every_miss_is_listed_under_a_reason(some: Comparison) -> None:
+    """Every byte half as much again: all rows of the sample miss."""
+    wrong = tuple(altered(r, predicted=r.predicted + r.measured // 2 + 3_000_000) for r in some.residuals
+                  if r.quantity != "time" and not r.spills)  # fmt: skip
+    comparison = Comparison(wrong, ())
+    assert len(misses(wrong)) == len(wrong) > 20
+    text = report.markdown(comparison)
+    assert f"why {len(wrong)} rows miss their target" in text
+    table = text.partition("every row that misses its target")[2]
+    assert len(re.findall(r"^\| (HBM|SM<->L2)", table, flags=re.MULTILINE)) == len(wrong)
+    counted = re.findall(r"^- \*\*.*?(\d+) rows, ", text, flags=re.MULTILINE)
+    assert sum(map(int, counted)) == len(wrong)
+    assert report.html(comparison).count("<li><b>") == len(counted)
+    assert report.OPEN in text  # some of them, such as bytes of plain forward kernels, have no reason to miss
+
+
+def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
+    html = (folder / "validation.html").read_text(encoding="utf-8")
+    assert "<script src" not in html
+    assert "default-src 'none'" in html
+    data = json.loads(re.search(r'id="report-data">(.*?)</script>', html, flags=re.DOTALL)[1])  # type: ignore[index]
+    panel = data["panels"]["figure-own-hbm_read"]
+    names = [series["name"] for series in panel["data"]]
+    assert names[:5] == ["equal", "+5%", "-5%", "+10%", "-10%"]
+    low, high = panel["data"][3]["x"], panel["data"][3]["y"]
+    assert high == pytest.approx([1.1 * x for x in low])
+    assert panel["layout"]["xaxis"]["type"] == panel["layout"]["yaxis"]["type"] == "log"
+    assert any("measured" in text and "error" in text for text in panel["data"][-1]["text"])
+
+
+def test_tables_are_by_level_and_regime(some: Comparison) -> None:
+    made = {s.title: s for s in report.sections(some)}
+    levels = made["The project's own kernels: errors by level and regime"]
+    assert isinstance(levels, Section)
+    counted = sum(int(row[2]) for row in levels.rows)
+    assert counted == sum(r.error is not None for r in some.residuals)
+    targets = made["The project's own kernels: targets (kernels without spills)"]
+    assert isinstance(targets, Section)
+    assert sum(int(row[-1]) for row in targets.rows) == len(misses(some.residuals))
+    assert int(targets.rows[0][1]) == sum(r.quantity == "hbm_read" for r in clean(some.residuals))
+
+
+def test_the_same_rows_give_the_same_bytes(some: Comparison, folder: Path) -> None:
+    assert report.markdown(some) == (folder / "validation.md").read_text(encoding="utf-8")
+    assert report.html(some) == (folder / "validation.html").read_text(encoding="utf-8")
+
+
+def test_a_place_that_is_no_directory(some_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["validate", "--measurements", str(some_file), "--report", str(tmp_path / "absent")]
+    assert main(argv) == 2
+    assert "is no directory" in capsys.readouterr().err

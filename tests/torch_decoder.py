@@ -1,0 +1,205 @@
+"""A small decoder in PyTorch, written as a person would, and meters of its memory: saved storages and live storages."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from iosim.training.model import Decoder
+from iosim.training.setup import Setup
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu, "relu": F.relu}
+
+
+def norm(model: Decoder) -> nn.Module:
+    if model.norm == "layer":
+        return nn.LayerNorm(model.width)
+    return nn.RMSNorm(model.width, eps=1e-5) if model.norm == "rms" else nn.Identity()
+
+
+class Layer(nn.Module):
+    def __init__(self, model: Decoder, setup: Setup, mask: Tensor) -> None:
+        super().__init__()
+        self.model, self.setup, self.mask = model, setup, mask
+        d, bias = model.width, model.bias
+        self.norm1 = norm(model)
+        self.qkv = nn.Linear(d, model.qkv_width, bias)
+        self.out = nn.Linear(d, d, bias)
+        if model.n_mlp_width:
+            self.norm2 = norm(model)
+            self.gate = nn.Linear(d, model.n_mlp_width, bias) if model.gated else None
+            self.up = nn.Linear(d, model.n_mlp_width, bias)
+            self.down = nn.Linear(model.n_mlp_width, d, bias)
+
+    def attention(self, qkv: Tensor) -> Tensor:
+        m = self.model
+        b, s, _ = qkv.shape
+        widths = [h * m.head_dim for h in (m.heads, m.n_kv_heads, m.n_kv_heads)]
+        q, k, v = (x.view(b, s, -1, m.head_dim).transpose(1, 2) for x in qkv.split(widths, dim=-1))
+        if self.setup.attention == "flash":
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.n_kv_heads)
+            return o.transpose(1, 2).reshape(b, s, m.width)
+        if m.heads != m.n_kv_heads:
+            k, v = (x.repeat_interleave(m.heads // m.n_kv_heads, dim=1) for x in (k, v))
+        o = self.weights(q, k) @ v
+        return o.transpose(1, 2).reshape(b, s, m.width)
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        scores = (q * self.model.head_dim**-0.5) @ k.transpose(-2, -1)
+        if self.setup.causal:
+            scores = scores.masked_fill(self.mask, float("-inf"))
+        return F.softmax(scores, dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.setup.recompute == "attention":
+            x = x + self.out(checkpoint(self.attention, self.qkv(self.norm1(x)), use_reentrant=False))
+        else:
+            x = x + self.out(self.attention(self.qkv(self.norm1(x))))
+        if not self.model.n_mlp_width:
+            return x
+        act = ACTIVATIONS[self.model.activation]
+        if self.gate is None:
+            return x + self.down(act(self.up(self.norm2(x))))
+        h = self.norm2(x)
+        return x + self.down(act(self.gate(h)) * self.up(h))
+
+
+class Network(nn.Module):
+    """The model; `loss` is the step's forward."""
+
+    def __init__(self, model: Decoder, setup: Setup, device: str = "cpu") -> None:
+        super().__init__()
+        self.model, self.setup = model, setup
+        s, d = setup.seq_len, model.width
+        mask = torch.ones(s, s, dtype=torch.bool, device=device).triu(1)
+        self.mask = mask if setup.causal and setup.attention == "naive" else None
+        with torch.device(device):
+            if model.vocabulary:
+                self.embedding = nn.Embedding(model.vocabulary, d)
+                self.positions = nn.Embedding(s, d) if model.positions == "learned" else None
+            self.layers = nn.ModuleList(Layer(model, setup, mask) for _ in range(model.layers))
+            if model.vocabulary:
+                self.norm = norm(model)
+                self.head = nn.Linear(d, model.vocabulary, bias=False)
+                if model.tied:
+                    self.head.weight = self.embedding.weight
+        number = setup.number
+        self.to(DTYPES[number.dtype] if not number.autocast else torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.model.vocabulary:
+            tokens, x = x, self.embedding(x)
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.setup.recompute == "full" else layer(x)
+        return self.head(self.norm(x)) if self.model.vocabulary else x
+
+
+class Step:
+    """A network with its inputs, ready to run."""
+
+    def __init__(self, model: Decoder, setup: Setup, device: str = "cpu") -> None:
+        torch.manual_seed(0)
+        self.setup, self.device = setup, device
+        self.network = Network(model, setup, device)
+        self.vocabulary = model.vocabulary
+        b, s, number = setup.batch, setup.seq_len, setup.number
+        self.dtype = DTYPES[number.dtype]
+        if model.vocabulary:
+            self.x = torch.randint(model.vocabulary, (b, s), device=device)
+            self.targets = torch.randint(model.vocabulary, (b, s), device=device)
+        else:
+            held = torch.float32 if number.autocast else self.dtype
+            self.x = torch.randn(b, s, model.width, device=device, dtype=held)
+            self.gradient = torch.randn(b, s, model.width, device=device, dtype=held)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if not self.setup.number.autocast:
+            return nullcontext()
+        return torch.autocast(self.device, self.dtype)
+
+    def forward(self) -> Tensor:
+        """The loss, or the output of a stack fed with hidden states."""
+        with self.autocast():
+            if not self.vocabulary:
+                return self.network(self.x)
+            return F.cross_entropy(self.network(self.x).flatten(0, 1), self.targets.flatten())
+
+    def backward(self, result: Tensor) -> None:
+        result.backward() if self.vocabulary else result.backward(self.gradient)
+
+    def fixed(self) -> dict[int, int]:
+        """Bytes of the storages of parameters, by address."""
+        return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self.network.parameters()}
+
+
+def saved_storages(step: Step) -> list[int]:
+    """Bytes of every storage that autograd packs in a forward, once each, parameters left out; sorted."""
+    seen: dict[int, int] = {}
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() and tensor.device.type == step.device:
+            seen[storage.data_ptr()] = storage.nbytes()
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = step.forward()
+    del result
+    return sorted(size for address, size in seen.items() if address not in step.fixed())
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages that operations have made and that still live, after every operation."""
+
+    def __init__(self, known: dict[int, int]) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self.seen: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.known = known
+        self.log: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._count(tensor)
+        self.peak = max(self.peak, self.live)
+        self.log.append((str(func), self.live))
+        return made
+
+    def _count(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage in self.seen or storage.data_ptr() in self.known:
+            return
+        size = storage.nbytes()
+        self.seen[storage] = size
+        self.live += size
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size: int) -> None:
+        self.live -= size
+
+
+@contextmanager
+def counted(step: Step, extra: tuple[Tensor, ...] = ()) -> Iterator[LiveBytes]:
+    """Live bytes beyond parameters, inputs and `extra`."""
+    held = [step.x, *([step.targets] if step.vocabulary else [step.gradient]), *extra]
+    if step.network.mask is not None:
+        held.append(step.network.mask)
+    known = step.fixed() | {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+    with LiveBytes(known) as meter:
+        yield meter
