@@ -1,20 +1,23 @@
-"""Fits the L2's two constants to the measured capacity curves: `python benchmarks/fit_l2.py`.
+"""Fits the L2's three constants to the measured capacity curves: `python benchmarks/fit_l2.py`.
 
-Tries l2_effective_capacity_fraction and l2_displaced_fraction over a small grid, prints the error of each pair on the
-cliff, and the residuals of the pair that hardware_profiles/h200-sxm.toml holds.
+Tries l2_ways, l2_effective_capacity_fraction and l2_displaced_fraction over a small grid, prints the error of each on
+the cliff, and the residuals of those that hardware_profiles/h200-sxm.toml holds.
 """
 
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
+from itertools import product
 
 from iosim._data import data_dir
 from iosim.hardware import load_profile
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.scan import scan, with_constants
 
+WAYS = (16, 20, 24)
 CAPACITY = (1.0, 1.01, 1.02, 1.03)
-DISPLACED = (0.005, 0.01, 0.015, 0.02, 0.03)
+DISPLACED = (0.008, 0.015, 0.03)
 CLIFF_MIB = {"shared_scan": (26, 36), "private_scan": (34, 60)}
 MIB = 1 << 20
 
@@ -38,12 +41,13 @@ def main() -> None:
     every = rows()
     cliff = [r for r in every if CLIFF_MIB[r[0]][0] <= r[1] <= CLIFF_MIB[r[0]][1]]
     print("Mean |replayed - measured| HBM reads on the cliffs, % of the re-reads.\n")
-    print("| capacity fraction | " + " | ".join(f"displaced {d}" for d in DISPLACED) + " |")
-    print("| ---: |" + " ---: |" * len(DISPLACED))
-    for capacity in CAPACITY:
-        tried = [with_constants(held, int(profile.need("l2_bytes")), capacity, d) for d in DISPLACED]
+    print("| ways | capacity fraction | " + " | ".join(f"displaced {d}" for d in DISPLACED) + " |")
+    print("| ---: | ---: |" + " ---: |" * len(DISPLACED))
+    for ways, capacity in product(WAYS, CAPACITY):
+        other = replace(held, ways=ways)
+        tried = [with_constants(other, int(profile.need("l2_bytes")), capacity, d) for d in DISPLACED]
         means = [sum(abs(error(one, r)) for r in cliff) / len(cliff) for one in tried]
-        print(f"| {capacity} | " + " | ".join(f"{100 * m:.2f}" for m in means) + " |")
+        print(f"| {ways} | {capacity} | " + " | ".join(f"{100 * m:.2f}" for m in means) + " |")
     print("\nResiduals with the constants of the profile.\n")
     print("| scan | MiB | measured MB | replayed MB | difference, % of measured |")
     print("| --- | ---: | ---: | ---: | ---: |")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iosim.algorithms import plan
@@ -11,7 +12,7 @@ from iosim.count import count, visited_pairs
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.kernel import Kernel
-from iosim.launch import Chain, Per
+from iosim.launch import Chain, Launch, Per
 from iosim.prediction import Prediction
 from iosim.problem import AttentionProblem
 from iosim.residency import residency
@@ -21,10 +22,12 @@ from iosim.traffic import Traffic
 if TYPE_CHECKING:
     from iosim.simulator.replay import Replay
 
-METHODS = ("bounds", "capacity", "replay")
+METHODS = ("bounds", "capacity", "sampled", "replay")
+SAMPLED_STEPS = 16
+"""Steps that a work tile has on average where a launch is worth playing in part."""
 L2_STARTS = ("cold", "warm")
-QUICK_ACCESSES = 60_000_000
-"""Tile accesses up to which a prediction is replayed unless another method is asked for: a few seconds."""
+QUICK_ACCESSES = 30_000_000
+"""Tile accesses up to which a prediction plays all of them unless another method is asked for: about a second."""
 
 
 def predict(
@@ -43,9 +46,10 @@ def predict(
         kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
-        method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate) or
-            "replay" (the launches played through the L2). By default a replay, or the capacity rule where a replay
-            would take longer than a few seconds; the notes say so.
+        method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
+            "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
+            part). By default a replay, sampled where all of it would take seconds, or the capacity rule where that would
+            not help; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
@@ -89,13 +93,26 @@ def tile_accesses(chain: Chain) -> int:
     return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
 
 
+def repeats(launch: Launch) -> bool:
+    """Whether a launch's work tiles loop long enough to be played in part."""
+    return launch.outer in ("q", "k", "q,split") and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
+
+
 def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
-    """Replay, unless it would play more than `QUICK_ACCESSES` tile accesses; else the capacity rule, and why."""
+    """A replay of up to `QUICK_ACCESSES` tile accesses, sampled where there are more; else the capacity rule, and why.
+
+    A warm start is always replayed: the capacity rule knows none.
+    """
     accesses = tile_accesses(chain)
-    if accesses <= QUICK_ACCESSES or l2_start != "cold":
+    if accesses <= QUICK_ACCESSES:
+        return "replay", ()
+    whole = sum(tile_accesses(replace(chain, launches=(launch,))) for launch in chain.launches if not repeats(launch))
+    if whole <= QUICK_ACCESSES:
+        return "sampled", ()
+    if l2_start != "cold":
         return "replay", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; --method replay does it, at "
-                        "some 10 million a second",)  # fmt: skip
+                        "some 20 million a second",)  # fmt: skip
 
 
 def check_fits(chain: Chain, profile: HardwareProfile) -> None:
@@ -124,5 +141,5 @@ def hbm_traffic(
         return capacity.estimate(chain, profile), (note,), None
     from iosim.simulator.replay import replay
 
-    played = replay(problem, kernel, chain, profile, l2_start=l2_start)
+    played = replay(problem, kernel, chain, profile, l2_start=l2_start, part=method == "sampled")
     return played.traffic, played.notes(), played

@@ -58,8 +58,9 @@ def _checked(name: str, value: Any) -> IntArray:
 
 def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]) -> dict[str, IntArray]:
     if not isinstance(problem.pair_mask, IntervalMask):
-        raise InputError(f"mask '{problem.mask}'{'' if problem.seq_lens is None else ' with seq_lens'} cannot be swept; "
-                         "accepted: mask none, causal or window of one length a batch")  # fmt: skip
+        packed = "" if problem.seq_lens is None else " with seq_lens"
+        raise InputError(f"mask '{problem.mask}'{packed} cannot be swept; accepted: mask none, causal or window of one "
+                         "length a batch")  # fmt: skip
     known = SIZES + BLOCKS
     for name in values:
         if name not in known:

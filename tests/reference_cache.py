@@ -15,11 +15,31 @@ class Way:
     dirty: bool = False
 
 
+def hash32(x: int) -> int:
+    """The engine's integer hash."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@dataclass
+class Marking:
+    """Which hits of loads mark their line as used: a share of them, by a hash of their number."""
+
+    share: float
+    hits: int = 0
+
+    def marks(self) -> bool:
+        self.hits += 1
+        return (hash32(self.hits) & 0xFFFF) < round(self.share * 65536)
+
+
 @dataclass
 class NotRecentlyUsedSet:
     """A set whose victim is the first way not used lately, searched from behind the last victim."""
 
     ways: list[Way]
+    marking: Marking
     start: int = 0
 
     def touch(self, line: int, dirty: bool) -> tuple[bool, int | None]:
@@ -33,6 +53,8 @@ class NotRecentlyUsedSet:
             written = found.line if found.dirty else None
             found.line, found.dirty = line, False
             self.start = (victim + 1) % len(self.ways)
+        elif not dirty and not self.marking.marks():
+            return there, None
         found.dirty = found.dirty or dirty
         found.used = True
         if all(way.used for way in self.ways):
@@ -51,6 +73,7 @@ class SlowL2:
     set_of: list[int]
     home_of: list[int]
     keeps_written: bool
+    marking: float = 1.0
     hits: int = 0
     misses: int = 0
     read: int = 0
@@ -59,8 +82,9 @@ class SlowL2:
     caches: list[list[NotRecentlyUsedSet]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        marking = Marking(self.marking)
         self.caches = [
-            [NotRecentlyUsedSet([Way() for _ in range(self.ways)]) for _ in range(self.sets)]
+            [NotRecentlyUsedSet([Way() for _ in range(self.ways)], marking) for _ in range(self.sets)]
             for _ in range(self.partitions)
         ]
 

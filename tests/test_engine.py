@@ -23,18 +23,21 @@ Access = tuple[int, int, int]
 """(mode, object, partition of the SM)."""
 
 
-def small(partitions: int = 1, sets: int = 1, ways: int = 4, keeps_written: bool = False) -> L2Model:
+def small(
+    partitions: int = 1, sets: int = 1, ways: int = 4, keeps_written: bool = False, marking: float = 1.0
+) -> L2Model:
     """An L2 without latencies or limits of bandwidth, so that accesses happen in the order of the work tiles."""
     return replace(
         model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE, displaced=0.0,
         keeps_written=keeps_written, foreign_dirty_bytes=0, launch_fetch_bytes=0, sm_spread=0.0, dram_bytes_per_s=1e30,
+        marking=marking, side_ends=(1, 2),
         l2_bytes_per_s=1e30, l2_latency_s=0.0, far_latency_s=0.0, dram_latency_s=0.0,
     )  # fmt: skip
 
 
 def fixed(trace: list[Access]) -> LoweredLaunch:
     """One work tile an access. Two CTAs on two SMs, one a partition, take turns; a turn without an access is idle."""
-    sides = [int(x) for x in sm_partitions(2, 2)]
+    sides = [int(x) for x in sm_partitions(2, 2, (1, 2))]
     turns: list[tuple[int, int]] = []
     for mode, item, partition in trace:
         while sides[len(turns) % 2] != partition:
@@ -58,7 +61,7 @@ def slow(made: L2Model, l2: L2, trace: list[Access]) -> SlowL2:
     """The same trace through the slow cache; the hash that places lines is taken from the engine's L2."""
     placed = l2.samples
     cache = SlowL2(made.partitions, placed.sets, made.ways, placed.set.tolist(), placed.home.tolist(),
-                   made.keeps_written)  # fmt: skip
+                   made.keeps_written, made.marking)  # fmt: skip
     for mode, item, partition in trace:
         for line in range(placed.first[item], placed.first[item + 1]):
             cache.access(mode, line, partition if made.partitions == 2 else 0)
@@ -112,18 +115,19 @@ def test_engine_is_the_slow_cache_on_random_traces(
     partitions: int, sets: int, ways: int, lines: int, seed: int
 ) -> None:
     objects = max(3, 2 * sets * ways // lines)
-    assert_same(small(partitions, sets, ways, seed % 2 == 1), random_trace(seed, objects, 1500), objects, lines)
+    assert_same(small(partitions, sets, ways, seed % 2 == 1, (0.0, 0.5, 1.0, 0.25)[seed]), random_trace(seed, objects, 1500), objects, lines)
 
 
 @settings(max_examples=150, deadline=None)
 @given(
     trace=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=80),
-    ways=st.integers(1, 24), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)), keeps=st.booleans(),
+    ways=st.integers(1, 32), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)), keeps=st.booleans(),
+    marking=st.sampled_from((0.0, 0.3, 1.0)),
 )  # fmt: skip
 def test_engine_is_the_slow_cache(
-    trace: list[Access], ways: int, partitions: int, sets: int, keeps: bool
+    trace: list[Access], ways: int, partitions: int, sets: int, keeps: bool, marking: float
 ) -> None:
-    assert_same(small(partitions, sets, ways, keeps), trace, 12)
+    assert_same(small(partitions, sets, ways, keeps, marking), trace, 12)
 
 
 @pytest.mark.parametrize("ways", [1, 2])
@@ -188,7 +192,7 @@ def test_misses_fall_as_capacity_grows(seed: int) -> None:
     assert reads[-1] == objects * 16 * LINE  # 256 sets x 16 ways x 128 bytes hold twice the 256 KiB touched
 
 
-@pytest.mark.parametrize(("ways", "slots"), [(0, 1), (25, 1), (-1, 1), (16, 0)])
+@pytest.mark.parametrize(("ways", "slots"), [(0, 1), (33, 1), (-1, 1), (16, 0)])
 def test_nonsense_is_refused(ways: int, slots: int) -> None:
     with pytest.raises(InputError, match=r"l2_ways|at least one CTA"):
         L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(

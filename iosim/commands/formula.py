@@ -96,8 +96,8 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
     tile = None if args.tile is None else Tile.parse(args.tile)
     if args.name in algorithms() and args.gpu is None:
         if args.splits is not None and (args.splits < 1 or args.name not in ("flash", "mla")):
-            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash and mla take 1 or "
-                             "more")  # fmt: skip
+            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash and mla take 1 "
+                             "or more")  # fmt: skip
         stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
         return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
     from iosim.catalog import Overrides, resolve

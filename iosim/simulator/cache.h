@@ -117,7 +117,7 @@ static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, in
         if (!dirty && !hit_marks(s, c)) return 1;
     } else {
         uint32_t free = ~used & all, later = free & (~0u << s->next[at]);
-        i = __builtin_ctz(later ? later : free);
+        i = free ? __builtin_ctz(later ? later : free) : s->next[at]; /* a single way is never free */
         s->next[at] = (uint8_t)(i + 1 == ways ? 0 : i + 1);
         if (set[i] >= 0 && (set[i] & 1)) write_back(s, c, set[i] >> 1);
         set[i] = (int32_t)((uint32_t)sample << 1) | dirty;

@@ -71,7 +71,8 @@ class _Sampling(ct.Structure):
     _fields_ = [
         ("settle", ct.c_int64), ("window", ct.c_int64), ("jump", ct.c_int64), ("max_windows", ct.c_int32),
         ("windows", ct.c_int32), ("played", ct.c_void_p), ("carried", ct.c_void_p), ("read", ct.c_void_p),
-        ("write", ct.c_void_p), ("skipped_ps", ct.c_int64), ("looped", ct.c_uint8 * MAX_TENSORS),
+        ("write", ct.c_void_p), ("skipped_ps", ct.c_int64), ("took_ps", ct.c_int64),
+        ("alone_ps", ct.c_int64), ("looped", ct.c_uint8 * MAX_TENSORS),
     ]  # fmt: skip
 
 
@@ -263,7 +264,8 @@ class _Part:
     def windows(self) -> Windows:
         n = int(self.state.windows)
         only = self.looped.astype(np.int64)
-        return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only)
+        waited = self.state.took_ps / self.state.alone_ps - 1 if self.state.alone_ps else 0.0
+        return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only, waited)
 
 
 def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_int32, stop: ct.c_int32) -> int:

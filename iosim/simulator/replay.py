@@ -26,9 +26,9 @@ from iosim.units import bytes_text
 FOREIGN_OBJECT_BYTES = 65536
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
-AGE_SHARE = 0.04
-"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: measured by the
-start and end of every CTA of flash_fwd on an H200, 0.04 not causal and 0.14 causal; kernels not measured get this one."""
+AGE_SHARE = 0.056
+"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: flash_fwd has 0.056
+not causal and 0.117 causal (kernels/measurements/h200_iosim_timeline.csv); kernels not measured get the first."""
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
@@ -69,6 +69,11 @@ class Replay:
         made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.foreign_write_bytes:
             made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
+        for launch in self.launches:
+            if launch.windows is not None:
+                share = launch.windows.played.sum() / launch.windows.stands_for.sum()
+                made.append(f"HBM: {launch.name} was played in part, {share:.1%} of its steps in {launch.windows.played.size} "
+                            f"windows; standard error {launch.windows.standard_error():.1%} (--method replay plays all)")  # fmt: skip
         return tuple(made)
 
     @property

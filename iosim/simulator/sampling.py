@@ -63,6 +63,8 @@ class Windows:
     stands_for: Int64
     read: Int64
     write: Int64
+    waited: float
+    """How much longer steps took than had no load been waited for."""
 
     def totals(self) -> tuple[Int64, Int64]:
         """HBM bytes (read, written) by tensor over the whole launch."""
@@ -80,6 +82,6 @@ class Windows:
         return float(np.sqrt((apart**2 * skipped.astype(np.float64) ** 2).sum() / SECOND_DIFFERENCE)) / total
 
 
-def windows_of(played: Int64, carried: Int64, read: Int64, write: Int64) -> Windows:
+def windows_of(played: Int64, carried: Int64, read: Int64, write: Int64, waited: float) -> Windows:
     """`carried` counts twice the loads of a step outside the windows that each stands for."""
-    return Windows(played, played + carried // 2, read, write)
+    return Windows(played, played + carried // 2, read, write, waited)

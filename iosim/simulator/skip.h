@@ -20,6 +20,7 @@ typedef struct {
     int64_t *played, *carried;    /* by window: loads of a step in it; loads before and after it that it stands for, twice */
     int64_t *read, *write;        /* by window x 64 tensors: HBM bytes in it */
     int64_t skipped_ps;
+    int64_t took_ps, alone_ps;    /* steps in all windows: what they took, and would have taken had no load been waited for */
     uint8_t looped[MAX_TENSORS];  /* tensors that the loop accesses */
 } Sampling;
 
@@ -163,9 +164,15 @@ static void refill_l2(Skipper *k, L2State *s, const L2Config *c, const LaunchPla
 }
 
 /* Picoseconds a step of every live CTA took in the window; returns the mean, 0 where none stepped. */
-static int64_t take_paces(const Cta *ctas, const Event *heap, int live, int64_t *pace) {
+static int64_t take_paces(Sampling *to, const Sms *sms, const Cta *ctas, const Event *heap, int live, int64_t *pace) {
     int64_t sum = 0, steps = 0;
-    for (int i = 0; i < live; i++) sum += ctas[heap[i].cta].spent_ps, steps += ctas[heap[i].cta].steps;
+    for (int i = 0; i < live; i++) {
+        const Cta *a = &ctas[heap[i].cta];
+        sum += a->spent_ps;
+        steps += a->steps;
+        to->alone_ps += a->steps * step_time(sms, a);
+    }
+    to->took_ps += sum;
     if (steps == 0) return 0;
     int64_t mean = sum / steps > 0 ? sum / steps : 1;
     for (int i = 0; i < live; i++) {
@@ -238,7 +245,7 @@ static int skip_ahead(Skipper *k, L2State *s, const L2Config *c, const LaunchPla
                       int live, int *next, Sms *sms, Event *queue, int64_t *pace, int64_t jump) {
     int64_t now = heap[0].t, skipped = 0;
     int64_t first_load = c->l2_latency_ps + c->dram_latency_ps, begin = l->start_ps + first_load;
-    int64_t mean = take_paces(ctas, heap, live, pace), span = mean * jump;
+    int64_t mean = take_paces(k->to, sms, ctas, heap, live, pace), span = mean * jump;
     if (mean == 0) return live;
     join_convoys(l, ctas, heap, live, sms, pace, k->places);
     int n = live, left = 0;

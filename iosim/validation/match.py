@@ -38,7 +38,10 @@ COMBINE_ROWS = 4
 """Query rows of a CTA of `flash_combine`, a warp each."""
 ROWS_OF_SUMS = 4
 """Query rows of a CTA of `flash_bwd_rows`, a warp each."""
-NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern})?")
+MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
+BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
+"""A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
+NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
@@ -76,7 +79,7 @@ def problem_of(row: Row) -> AttentionProblem:
         NoModel: the row leaves one empty.
     """
     name = row.implementation
-    noted = WINDOW.fullmatch(row.facts.get("note", ""))
+    noted = _noted_mask(row.facts.get("note", ""))
     missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
                if not row.facts[n] and not (noted and n == "causal")]  # fmt: skip
     if missing:
@@ -86,10 +89,22 @@ def problem_of(row: Row) -> AttentionProblem:
         sizes = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
         return _problem(row, **sizes, seq_q=row.number("seq"), passes=passes)
     sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
-    window = int(noted[1]) if noted else row.number("window")
+    window = row.number("window")
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
     backward = name == "flash_bwd" or name.endswith("_backward")
-    return _problem(row, **sizes, mask=mask, window=window, passes="bwd" if backward else "fwd")
+    words: dict[str, object] = {**noted} if noted else {"mask": mask, "window": window}
+    return _problem(row, **sizes, **words, passes="bwd" if backward else "fwd")
+
+
+def _noted_mask(note: str) -> dict[str, str | int]:
+    """The words of a mask that a note names; none where it names none."""
+    window, blocks = WINDOW.fullmatch(note), BLOCKS.fullmatch(note)
+    if window:
+        return {"mask": "window", "window": int(window[1])}
+    if not blocks:
+        return {}
+    words = (part.split() for part in blocks[2].split(", ") if part)
+    return {"mask": blocks[1], **{name: int(value) for name, value in words if name in MASK_WORDS}}
 
 
 def _problem(row: Row, **values: object) -> AttentionProblem:
