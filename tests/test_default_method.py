@@ -17,13 +17,19 @@ def test_what_takes_seconds_is_replayed() -> None:
     assert iosim.predict(problem(8192), "fa2", "h200").method == "replay"
 
 
-def test_what_takes_minutes_is_not_and_says_so() -> None:
+def test_what_would_take_a_minute_is_sampled_and_says_so() -> None:
     # 8 heads x 8,192 query blocks x 16,384 key blocks x 2 tensors
-    accesses = 8 * 8192 * 16384 * 2
-    assert accesses > QUICK_ACCESSES
+    assert 8 * 8192 * 16384 * 2 > QUICK_ACCESSES
     p = iosim.predict(problem(1 << 20), "fa2", "h200")
+    assert p.method == "sampled"
+    assert any("played in part" in note and "--method replay" in note for note in p.notes)
+
+
+def test_what_sampling_does_not_shorten_takes_the_capacity_rule_and_says_so() -> None:
+    # scores and values: 8 heads x 2,048 x 2,048 tiles of two tensors in three launches
+    p = iosim.predict(problem(1 << 18), "naive", "h200")
     assert p.method == "capacity"
-    assert any(f"{accesses:,} tile accesses" in note and "--method replay" in note for note in p.notes)
+    assert any("tile accesses was not begun; --method replay does it" in note for note in p.notes)
 
 
 def test_a_method_asked_for_is_kept() -> None:

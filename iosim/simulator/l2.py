@@ -161,7 +161,7 @@ def sample_lines(model: L2Model, size: npt.NDArray[np.int32], per_object: float 
     begin = blocks * BLOCK_LINES
     first = begin + (-(begin + shift)) % stride
     count = -(-BLOCK_LINES // stride)
-    line = (first[:, None] + np.arange(count, dtype=np.int64)[None, :] * stride)
+    line = first[:, None] + np.arange(count, dtype=np.int64)[None, :] * stride
     inside = (line < begin[:, None] + BLOCK_LINES) & (line < total)
     in_set = ((line + shift[:, None]) // stride % sets)[inside]
     line = line[inside]

@@ -32,6 +32,8 @@ not causal and 0.117 causal (kernels/measurements/h200_iosim_timeline.csv); kern
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
+WAITING = 0.01
+"""Lengthening of steps by loads above which a sampled launch is said to wait for memory."""
 CODE = "code"
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
@@ -71,14 +73,22 @@ class Replay:
             made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
         for launch in self.launches:
             if launch.windows is not None:
-                share = launch.windows.played.sum() / launch.windows.stands_for.sum()
-                made.append(f"HBM: {launch.name} was played in part, {share:.1%} of its steps in {launch.windows.played.size} "
-                            f"windows; standard error {launch.windows.standard_error():.1%} (--method replay plays all)")  # fmt: skip
+                made += _sampled(launch.name, launch.windows)
         return tuple(made)
 
     @property
     def seconds(self) -> float:
         return self.launches[-1].end_s if self.launches else 0.0
+
+
+def _sampled(launch: str, windows: Windows) -> list[str]:
+    share = windows.played.sum() / windows.stands_for.sum()
+    made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard error "
+            f"{windows.standard_error():.1%}; --method replay plays all"]  # fmt: skip
+    if windows.waited > WAITING:
+        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind the "
+                    "one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
+    return made
 
 
 def replay(
@@ -198,4 +208,3 @@ def _rows(
     if code:
         rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
     return rows
-

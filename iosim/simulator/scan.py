@@ -59,8 +59,7 @@ def scan(
         indices=np.concatenate(order).astype(np.int32),
     )
     l2 = L2(made, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
-    l2.replay(launch, slots=ctas, sms=ctas, static_stride=0, start_s=0.0, begin_ps=0,
-              step_s=0.0, sm_spread_ppm=0)
+    l2.replay(launch, slots=ctas, sms=ctas, static_stride=0, start_s=0.0, begin_ps=0, step_s=0.0, sm_spread_ppm=0)
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
 
