@@ -12,8 +12,8 @@ from typing import NoReturn
 from iosim.errors import InputError
 
 COMMANDS = (
-    "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate", "reproduce",
-    "profiles", "kernels", "ring", "decode", "train-memory",
+    "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",
+    "reproduce", "profiles", "kernels", "ring", "decode", "train-memory",
 )  # fmt: skip
 
 MAX_MESSAGE = 1000

@@ -218,8 +218,10 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     start = f"{names}: {t['loaded_bytes']} into the SMs, {t['hbm_read_bytes']} from HBM ({times:.3g} x their bytes); "
     if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
         return f"{start}all of them, {t['all_bytes']}, fit in one partition of the L2 ({t['capacity_bytes']})"
-    in_use = (f"the range in use at once is {t['median_in_use_bytes']} at the median and {t['peak_in_use_bytes']} at "
-              f"the peak, against {t['capacity_bytes']} that one partition of the L2 keeps of data shared by all SMs")
+    in_use = (
+        f"the range in use at once is {t['median_in_use_bytes']} at the median and {t['peak_in_use_bytes']} at "
+        f"the peak, against {t['capacity_bytes']} that one partition of the L2 keeps of data shared by all SMs"
+    )
     head = f"a whole head has {t['one_head_bytes']}"
     if regime == "fits":
         return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"

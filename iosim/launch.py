@@ -73,8 +73,8 @@ class Tensor:
     page_rows: int = 0
     """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
     keys_per_row: int = 0
-    """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key blocks
-    are, each sector once by every work tile. 0 for other tensors."""
+    """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
+    blocks are, each sector once by every work tile. 0 for other tensors."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -125,8 +125,8 @@ class Access:
 
     Args:
         tensor: name of a tensor of the chain.
-        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor. "own": all rows of
-            the vector that belong to the (batch, head), whatever the tile: a slope, a random state.
+        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor. "own": all rows
+            of the vector that belong to the (batch, head), whatever the tile: a slope, a random state.
         per: how often; must cover the axes of `rows`.
         visited_only: happens only where at least one key block is visited (a CTA with nothing to do exits early).
     """
@@ -341,9 +341,7 @@ class Chain:
 
     def users(self, tensor: str) -> tuple[int, ...]:
         """Indices of the launches that touch `tensor`."""
-        return tuple(
-            n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses)
-        )
+        return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses))
 
     def then(self, other: Chain) -> Chain:
         """This chain followed by `other`; tensors of one name must be the same tensor but for their role."""

@@ -57,9 +57,7 @@ class Prediction:
         out: dict[str, Any] = {}
         for level in ("hbm", "l2"):
             known = level == "l2" or self.hbm_known
-            out[level] = (
-                {d: int(self.traffic.total(level, d, launch=launch)) for d in DIRECTIONS} if known else None
-            )
+            out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in DIRECTIONS} if known else None
         return out
 
     def to_dict(self) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def predict(
         l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
             "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
-            part). By default a replay, sampled where all of it would take seconds, or the capacity rule where that would
-            not help; the notes say so.
+            part). By default a replay, sampled where all of it would take seconds, or the capacity rule where that
+            would not help; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:

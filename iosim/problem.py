@@ -235,7 +235,9 @@ class AttentionProblem:
         """
         if not isinstance(self.pair_mask, IntervalMask):
             what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
-            raise InputError(f"{what} is not possible here; accepted: mask none, causal or window, of one length a batch")
+            raise InputError(
+                f"{what} is not possible here; accepted: mask none, causal or window, of one length a batch"
+            )
         return self.pair_mask
 
     @property

@@ -189,8 +189,10 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
         ys = _some(one.in_use_bytes / MB)
         hover = [f"{v:g} MB" if v is not None else "" for v in ys]
         size = t.partition_bytes / MB
-        data = (axes.line("in use", _ms(t), ys, hover, 0, mode="lines"),
-                axes.guide("one partition", [0, _ms(t)[-1]], [size] * 2, f"one partition: {size:.4g} MB", "dash"))
+        data = (
+            axes.line("in use", _ms(t), ys, hover, 0, mode="lines"),
+            axes.guide("one partition", [0, _ms(t)[-1]], [size] * 2, f"one partition: {size:.4g} MB", "dash"),
+        )
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
                f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip

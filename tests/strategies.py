@@ -216,9 +216,7 @@ def output_errors(problem: AttentionProblem, outputs: dict[str, Any], right: dic
     return found
 
 
-def disagreements(
-    problem: AttentionProblem, kernel: Kernel, seed: int = 0, chain: Chain | None = None
-) -> list[str]:
+def disagreements(problem: AttentionProblem, kernel: Kernel, seed: int = 0, chain: Chain | None = None) -> list[str]:
     """What the three readers of `chain` and dense attention do not agree on; empty when all is well."""
     chain = plan(problem, kernel) if chain is None else chain
     try:
@@ -236,6 +234,4 @@ def disagreements(
 
 def altered(chain: Chain, launch: str, **changes: Any) -> Chain:
     """The chain with some fields of one launch changed."""
-    return replace(
-        chain, launches=tuple(replace(x, **changes) if x.name == launch else x for x in chain.launches)
-    )
+    return replace(chain, launches=tuple(replace(x, **changes) if x.name == launch else x for x in chain.launches))

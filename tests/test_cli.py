@@ -36,9 +36,7 @@ def predictions(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str
 
 
 def process(*argv: str, **kw: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, timeout=60, check=False, **kw
-    )
+    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=60, check=False, **kw)
 
 
 # --- predict ----------------------------------------------------------------------------------------------------------

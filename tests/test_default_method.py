@@ -19,7 +19,7 @@ def test_what_takes_seconds_is_replayed() -> None:
 
 def test_what_would_take_a_minute_is_sampled_and_says_so() -> None:
     # 8 heads x 8,192 query blocks x 16,384 key blocks x 2 tensors
-    assert 8 * 8192 * 16384 * 2 > QUICK_ACCESSES
+    assert QUICK_ACCESSES < 8 * 8192 * 16384 * 2
     p = iosim.predict(problem(1 << 20), "fa2", "h200")
     assert p.method == "sampled"
     assert any("played in part" in note and "--method replay" in note for note in p.notes)

@@ -115,7 +115,12 @@ def test_engine_is_the_slow_cache_on_random_traces(
     partitions: int, sets: int, ways: int, lines: int, seed: int
 ) -> None:
     objects = max(3, 2 * sets * ways // lines)
-    assert_same(small(partitions, sets, ways, seed % 2 == 1, (0.0, 0.5, 1.0, 0.25)[seed]), random_trace(seed, objects, 1500), objects, lines)
+    assert_same(
+        small(partitions, sets, ways, seed % 2 == 1, (0.0, 0.5, 1.0, 0.25)[seed]),
+        random_trace(seed, objects, 1500),
+        objects,
+        lines,
+    )
 
 
 @settings(max_examples=150, deadline=None)

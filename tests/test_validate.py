@@ -135,7 +135,7 @@ def test_other_formats(form: str, small_file: str, tmp_path: Path) -> None:
     if form == "html":
         assert 'id="figure-hbm_read"' in text
         assert 'id="figure-residuals"' in text
-        assert "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'" in text
+        assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'' in text
         assert "<script src" not in text
 
 

@@ -18,4 +18,17 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return made(problem, kernel)
 
 
-__all__ = ["algorithm", "algorithms", "flash", "flash1", "fp8", "math_path", "minimal", "mla", "naive", "plan", "planner", "uniform"]
+__all__ = [
+    "algorithm",
+    "algorithms",
+    "flash",
+    "flash1",
+    "fp8",
+    "math_path",
+    "minimal",
+    "mla",
+    "naive",
+    "plan",
+    "planner",
+    "uniform",
+]

@@ -121,9 +121,7 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dK and dV of every query head, where heads are grouped: what `sum_groups` sums. Empty where they are not."""
     if problem.group == 1:
         return ()
-    return tuple(
-        replace(matrix(problem, n, "temp"), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV")
-    )
+    return tuple(replace(matrix(problem, n, "temp"), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
 
 
 def sum_groups(problem: AttentionProblem) -> Launch:

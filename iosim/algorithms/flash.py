@@ -37,11 +37,14 @@ from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Resources, Scheduler, Tensor, tensors
 from iosim.problem import AttentionProblem
 
+MAX_COMBINE_BLOCKS = 1 << 26
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
 
-@algorithm("flash", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"))
+@algorithm(
+    "flash", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens")
+)
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":
@@ -128,6 +131,9 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     writes = (store("O_partial", "q", Per.SPLIT), *(store(v.name, "q", Per.SPLIT) for v in vectors))
     threads = int(kernel.option("combine_threads", 128))
     combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.d_v, threads))
+    if rows > MAX_COMBINE_BLOCKS * combine_rows:
+        raise InputError(f"splits {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
+                         f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
     combine = Launch(
         name="combine",

@@ -86,9 +86,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.hold(replace(matrix(problem, "O", "temp", element_bytes=4), name="O_fp32"))
         b.product_over_keys("values", weights, current["V"], "O_fp32", problem.d_v)
         b.copy("cast_O", "O_fp32", matrix(problem, "O", "output"))
-        b.pass_over_scores(
-            "cast_P", (weights,), (score_matrix(problem, "P_out", "temp", problem.input_type.bytes),)
-        )
+        b.pass_over_scores("cast_P", (weights,), (score_matrix(problem, "P_out", "temp", problem.input_type.bytes),))
     else:
         b.product_over_keys("values", weights, current["V"], "O", problem.d_v)
     return b.chain()

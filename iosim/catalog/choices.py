@@ -50,9 +50,7 @@ def _split_rows(data: Entry, problem: AttentionProblem) -> tuple[int, int]:
     return problem.seq_q, problem.heads
 
 
-def splits(
-    data: Entry, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
-) -> tuple[int, bool]:
+def splits(data: Entry, problem: AttentionProblem, profile: HardwareProfile, asked: int | None) -> tuple[int, bool]:
     """(number of splits, whether the split kernel's tiles are used)."""
     if asked is not None:
         _check_splits(data, problem, asked)
@@ -100,8 +98,8 @@ def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
     """cuDNN's splits for one query token: the largest power of two, up to 64, whose CTAs fit the machine at two an SM;
     1 where the tiles alone nearly fill the SMs.
 
-    Inferred from eleven recorded calls, not published: 2 and 4 tiles have 64 splits, 8 have 32, 32 have 8, 64 have 4, and
-    128 have 1. That "nearly" is 80 %, as in FlashAttention's rules, is a guess between 64 and 128 tiles of 132 SMs.
+    Inferred from eleven recorded calls, not published: 2 and 4 tiles have 64 splits, 8 have 32, 32 have 8, 64 have 4,
+    and 128 have 1. That "nearly" is 80 %, as in FlashAttention's rules, is a guess between 64 and 128 tiles of 132 SMs.
     """
     if tiles >= FEW_TILES * slots / 2:
         return 1

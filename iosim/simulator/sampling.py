@@ -69,7 +69,10 @@ class Windows:
     def totals(self) -> tuple[Int64, Int64]:
         """HBM bytes (read, written) by tensor over the whole launch."""
         share = self.stands_for / self.played
-        return tuple(np.rint((each * share[:, None]).sum(axis=0)).astype(np.int64) for each in (self.read, self.write))  # type: ignore[return-value]
+        read, write = (
+            np.rint((each * share[:, None]).sum(axis=0)).astype(np.int64) for each in (self.read, self.write)
+        )
+        return read, write
 
     def standard_error(self) -> float:
         """Standard error of the bytes read and written together, as a fraction of them."""
