@@ -78,7 +78,7 @@ class AttentionProblem:
         global_tokens: first tokens that see all and are seen by all, for "window+global"; one block by default.
         mask_file, mask_blocks: the blocks of "blocks": a file (`iosim.sparse.files`) or a `BlockMask`.
         seq_lens, seq_lens_k: tokens of each of several sequences, packed one after the other (FlashAttention's
-            cu_seqlens); seq_q and seq_k are their sums and batch is 1. A causal diagonal ends in each sequence's corner.
+            cu_seqlens); seq_q and seq_k are their sums and batch is 1. A causal diagonal ends in each one's corner.
         offset: key index that faces query 0 on the diagonal; by default the last query faces the last key,
             seq_k - seq_q (FlashAttention's convention since 2.1).
         dropout: probability in [0, 1).
@@ -179,8 +179,8 @@ class AttentionProblem:
         if self.mask in ("window", "window+global"):
             put(self, "window", _whole("window", self.window, 0, MAX_SIZE))
         elif self.window is not None:
-            raise InputError(f"window {self.window} contradicts mask '{self.mask}'; a window goes with mask 'window' or "
-                             "'window+global'")  # fmt: skip
+            raise InputError(f"window {self.window} contradicts mask '{self.mask}'; a window goes with mask 'window' "
+                             "or 'window+global'")  # fmt: skip
         if self.offset is not None:
             put(self, "offset", _whole("offset", self.offset, -MAX_SIZE, MAX_SIZE))
             if self.mask not in ("causal", "window"):
@@ -236,7 +236,7 @@ class AttentionProblem:
         if not isinstance(self.pair_mask, IntervalMask):
             what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
             raise InputError(
-                f"{what} is not possible here; accepted: mask none, causal or window, of one length a batch"
+                f"{what} is not possible here; accepted: mask none, causal or window, one length a batch"
             )
         return self.pair_mask
 

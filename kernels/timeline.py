@@ -182,7 +182,7 @@ def measure(
         steps = (block + 1) * TILE["block_q"] / TILE["block_k"]
     pairs = np.array([first[sm[first] == n] for n in range(sms)])
     older, younger = pairs.min(axis=1), pairs.max(axis=1)
-    # while the older runs, the younger does steps[y] * (1 - b/2) / (1 + b/2) of its own; alone, it gets the larger share
+    # while the older runs, the younger does (1 - b/2) / (1 + b/2) of its steps; then it is the oldest itself
     ratio = ((took[younger] - took[older]) / (took[older] / steps[older]) - (steps[younger] - steps[older])) / steps[
         older
     ]

@@ -290,7 +290,7 @@ def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> No
     (["--gpu", "a1000"], "'a1000' is not known"),
     (["--baseline", "fa9"], "--kernel 'fa9' is not known"),
     (["--baseline", "naive@b200"], "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb"),
-    (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, replay"),
+    (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, sampled, replay"),
     (["--l2", "hot"], "--l2 'hot' is not known"),
     (["--l2", "warm", "--method", "capacity"], "--l2 warm: the capacity rule"),
     (["--kernels", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),

@@ -206,7 +206,8 @@ def test_a_formula_with_pages() -> None:
 
 @pytest.mark.parametrize(("name", "gpu", "page"), [("fa2", "a100", 256), ("fa3", "h200", 16), ("flash", "l4", 16)])
 def test_a_replay_reads_each_page_and_the_table_once(name: str, gpu: str, page: int) -> None:
-    problem = AttentionProblem(batch=4, heads=32, kv_heads=8, seq_q=1, seq_k=8200, head_dim=128, page_size=page)
+    heads = 8 if name == "flash" else 32  # flash does not pack a group's heads: they would read the table again
+    problem = AttentionProblem(batch=4, heads=heads, kv_heads=8, seq_q=1, seq_k=8200, head_dim=128, page_size=page)
     made = predict(problem, name, gpu, method="replay")
     table = 4 * -(-8200 // page) * 4
     assert made.traffic.total("hbm", "read", tensor=TABLE) == table

@@ -126,7 +126,7 @@ def test_totals_and_error_of_windows() -> None:
 
 
 def test_a_plan_keeps_to_its_budget() -> None:
-    """1 million steps of 2 accesses on 100 CTAs, 100,000 accesses to play: 10,000 steps a CTA, of which 500 are played."""
+    """1 million steps of 2 accesses on 100 CTAs, 100,000 accesses to play: 10,000 steps a CTA, 500 of them played."""
     steps = np.full(1000, 1000, dtype=np.int32)
     load = Template("K", 0, np.zeros(1000, dtype=np.int32), coef=1)
     zero = np.zeros(1000, dtype=np.int32)

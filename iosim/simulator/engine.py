@@ -43,9 +43,9 @@ OBJECT = np.dtype(
 class _L2State(ct.Structure):
     _fields_ = [
         ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
-        ("tags", ct.c_void_p), ("used", ct.c_void_p), ("next", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64),
-        ("now", ct.c_int64), ("hits", ct.c_uint32), ("pad", ct.c_uint32), ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS),
-        ("fabric", ct.c_int64),
+        ("tags", ct.c_void_p), ("used", ct.c_void_p), ("next", ct.c_void_p), ("dram_free", ct.c_int64),
+        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hits", ct.c_uint32), ("pad", ct.c_uint32),
+        ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
     ]  # fmt: skip
 
 

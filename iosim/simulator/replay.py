@@ -27,8 +27,8 @@ FOREIGN_OBJECT_BYTES = 65536
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
 AGE_SHARE = 0.056
-"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: flash_fwd has 0.056
-not causal and 0.117 causal (kernels/measurements/h200_iosim_timeline.csv); kernels not measured get the first."""
+"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: flash_fwd has
+0.056 not causal and 0.117 causal (kernels/measurements/h200_iosim_timeline.csv); kernels not measured get the first."""
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
@@ -83,11 +83,11 @@ class Replay:
 
 def _sampled(launch: str, windows: Windows) -> list[str]:
     share = windows.played.sum() / windows.stands_for.sum()
-    made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard error "
-            f"{windows.standard_error():.1%}; --method replay plays all"]  # fmt: skip
+    made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard "
+            f"error {windows.standard_error():.1%}; --method replay plays all"]  # fmt: skip
     if windows.waited > WAITING:
-        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind the "
-                    "one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
+        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind "
+                    "the one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
     return made
 
 
