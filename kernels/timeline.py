@@ -49,10 +49,18 @@ MARK_END = """  if (threadIdx.x == 0) {
     unsigned long long now; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); timeline_end[blockIdx.x] = now;
   }
 """
+EVERY = 64
+MARKS = 32
+MARK_STEP = f"""    if (t % {EVERY} == 0 && threadIdx.x == 0) {{
+      unsigned long long now; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+      timeline_steps[(size_t)blockIdx.x * {MARKS} + t / {EVERY}] = now;
+    }}
+"""
 STORE = f"""}}
 extern "C" {{
 __device__ unsigned long long timeline_begin[{TILES}], timeline_end[{TILES}];
 __device__ unsigned timeline_sm[{TILES}];
+__device__ unsigned long long timeline_steps[{TILES} * {MARKS}];
 }}
 namespace flash {{
 """
@@ -77,13 +85,24 @@ extern "C" __global__ void sides(unsigned* lines, unsigned stride, unsigned n, u
 """
 
 
-def marked_source(folder: Path) -> Path:
-    """flash_fwd's sources with the marks put in."""
+STEP_CASES = {
+    "heads fastest": ("none", 4, 65536, Order("head")),
+    "heads fastest, alternating": ("none", 4, 65536, Order("head", direction="alternating")),
+    "queries fastest": ("none", 4, 65536, Order("query")),
+    "causal, heads fastest, heavy first": ("causal", 8, 65536, Order("head", heavy_first=True)),
+    "causal, queries fastest, descending": ("causal", 8, 65536, Order("query", direction="descending")),
+}
+LOOP = '  _Pragma("unroll 1") for (int t = 0; t < walk.count; ++t) {\n'
+
+
+def marked_source(folder: Path, steps: bool = False) -> Path:
+    """flash_fwd's sources with marks at starts and ends of CTAs, and in the loop where `steps` are asked for."""
     text = (HERE / "flash_fwd.cuh").read_text(encoding="utf-8")
     for old, new in (
         ("struct FwdParams {", STORE + "struct FwdParams {"),
         ("  plan<T>(p, w, walk);\n", "  plan<T>(p, w, walk);\n" + MARK_START),
         ("  finish<T>(rows, p, walk, shared);\n", "  finish<T>(rows, p, walk, shared);\n" + MARK_END),
+        (LOOP, LOOP + MARK_STEP * steps),
     ):
         if text.count(old) != 1:
             raise InputError(f"flash_fwd.cuh has {text.count(old)} lines '{old.strip()}'; the marks need one")
@@ -151,23 +170,55 @@ def runs(sides: np.ndarray[Any, Any]) -> str:
     return "+".join(str(n) for n in np.diff([0, *edges, sides.size]))
 
 
-def measure(
-    mask: str, heads: int, tokens: int, order: Order, forward: Forward, side: np.ndarray[Any, Any]
-) -> dict[str, Any]:
-    """One case, the L2 flushed before it."""
+def run(mask: str, heads: int, tokens: int, order: Order, forward: Forward) -> None:
+    """One launch, the L2 flushed before it."""
     import torch
 
     d = TILE["head_dim"]
     q, k, v, o = (torch.randn(1, heads, tokens, d, device="cuda", dtype=torch.bfloat16) for _ in "qkvo")
     lse = torch.empty(heads, tokens, device="cuda")
     addresses = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
-    launch = forward.launches(
-        Shape(1, heads, heads, tokens, tokens, d), {n: t.data_ptr() for n, t in addresses.items()}, order
-    )[0]
+    shape = Shape(1, heads, heads, tokens, tokens, d)
+    launch = forward.launches(shape, {n: t.data_ptr() for n, t in addresses.items()}, order)[0]
     torch.empty(1 << 28, device="cuda", dtype=torch.uint8).zero_()
     torch.cuda.synchronize()
     launch.run()
     torch.cuda.synchronize()
+
+
+def built(mask: str, source: Path) -> Forward:
+    spec = FwdSpec(mask=mask, dtype="bf16", min_ctas=2, **TILE)
+    cubin = compiled(source, source.parent / f"{mask}.cubin", spec.defines())
+    return Forward(spec, Built(cubin, driver.compute_capability(), "", {}))
+
+
+def record_steps(path: Path, folder: Path, side: np.ndarray[Any, Any]) -> None:
+    """Times of every CTA of STEP_CASES, in microseconds from the first: every 64th step, and the end."""
+    source, found = marked_source(folder, steps=True), {}
+    kernels = {mask: built(mask, source) for mask in ("none", "causal")}
+    for name, (mask, heads, tokens, order) in STEP_CASES.items():
+        forward = kernels[mask]
+        run(mask, heads, tokens, order, forward)
+        tiles = tokens // TILE["block_q"] * heads
+        at = (
+            from_device(forward.main._module, "timeline_steps", np.uint64)
+            .reshape(TILES, MARKS)[:tiles]
+            .astype(np.int64)
+        )
+        end = from_device(forward.main._module, "timeline_end", np.uint64)[:tiles].astype(np.int64)
+        zero = at[:, 0].min()
+        found[f"{name}: at"] = np.clip((at - zero) // 100, 0, 2**31 - 1).astype(np.int32)  # tenths of a microsecond
+        found[f"{name}: end"] = ((end - zero) // 100).astype(np.int32)
+        sm = from_device(forward.main._module, "timeline_sm", np.uint32)[:tiles].astype(int)
+        found[f"{name}: side"] = side[sm].astype(np.uint8)
+    np.savez_compressed(path, **found)
+
+
+def measure(
+    mask: str, heads: int, tokens: int, order: Order, forward: Forward, side: np.ndarray[Any, Any]
+) -> dict[str, Any]:
+    """One case."""
+    run(mask, heads, tokens, order, forward)
     tiles = tokens // TILE["block_q"] * heads
     begin, end = (
         from_device(forward.main._module, f"timeline_{n}", np.uint64)[:tiles].astype(np.float64)
@@ -200,25 +251,29 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="CSV to write; its provenance goes beside it")
-    out = parser.parse_args().out
+    parser.add_argument("--steps", action="store_true", help="times of every 64th step instead, as NPZ")
+    given = parser.parse_args()
+    out: Path = given.out
     driver.use_device()
     sms = driver.multiprocessors()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         side = sides_of_sms(folder, sms)
-        source, rows = marked_source(folder), []
-        for mask in ("none", "causal"):
-            spec = FwdSpec(mask=mask, dtype="bf16", min_ctas=2, **TILE)
-            cubin = compiled(source, folder / f"{mask}.cubin", spec.defines())
-            forward = Forward(spec, Built(cubin, driver.compute_capability(), "", {}))
-            rows += [measure(m, h, n, order, forward, side) for m, h, n, order in CASES if m == mask for _ in range(2)]
-    write_whole(out, pd.DataFrame(rows).to_csv(index=False))
+        if given.steps:
+            record_steps(out, folder, side)
+        else:
+            source, rows = marked_source(folder), []
+            for mask in ("none", "causal"):
+                forward = built(mask, source)
+                rows += [measure(*case, forward, side) for case in CASES if case[0] == mask for _ in range(2)]
+            write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     told = {
         "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
-        "date": datetime.date.today().isoformat(), "command": f"python kernels/timeline.py --out {out.name}",
-        "l2_start": "256 MB written before every case", "profiler": "none: the kernel marks its own times",
+        "date": datetime.date.today().isoformat(),
+        "command": f"python kernels/timeline.py{' --steps' * given.steps} --out {out.name}",
+        "l2_start": "256 MB written before every case", "profiler": "the kernel marks its own times",
         "side_of_each_sm": "".join(map(str, side)),
     }  # fmt: skip
     write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))

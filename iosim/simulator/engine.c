@@ -128,6 +128,45 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     return end;
 }
 
+/* When a CTA was at step `n` of its work tile: linear between the times recorded every `every` steps, `marks` a tile. */
+static int64_t recorded_ps(const LaunchPlan *l, const int64_t *at, const int64_t *end, int marks, int every, int tile, int n) {
+    int count = l->count[tile], k = n / every, last = (count - 1) / every;
+    int64_t from = at[(int64_t)tile * marks + k], to = k < last ? at[(int64_t)tile * marks + k + 1] : end[tile];
+    return from + (to - from) * (n - k * every) / (k < last ? every : count - k * every);
+}
+
+/* Plays a launch at recorded times in place of its own: `at` by work tile x mark, `end` and `side` by work tile. Returns
+ * 0, or -1 when memory runs out. */
+int32_t iosim_replay_recorded(L2State *s, const L2Config *c, const LaunchPlan *l, const int64_t *at, const int64_t *end,
+                              int32_t marks, int32_t every, const uint8_t *side) {
+    Event *heap = malloc(sizeof(Event) * (size_t)l->tiles);
+    int32_t *step = malloc(sizeof(int32_t) * (size_t)l->tiles);
+    int live = 0;
+    if (!heap || !step) { free(heap); free(step); return -1; }
+    for (int i = 0; i < l->tiles; i++) {
+        step[i] = -1;
+        heap[live] = (Event){at[(int64_t)i * marks], i, 0};
+        sift_up(heap, live++);
+    }
+    while (live > 0) {
+        Event ev = heap[0];
+        int tile = ev.cta, n = l->count[tile], p = side[tile], next = step[tile] + 1;
+        if (step[tile] >= n) {
+            run_templates(s, c, l->epi, l->n_epi, tile, 0, p, ev.t, NULL);
+            live = drop_first(heap, live);
+            continue;
+        }
+        if (step[tile] < 0) run_templates(s, c, l->pro, l->n_pro, tile, 0, p, ev.t, NULL);
+        if (next < n) run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, next), p, ev.t, NULL);
+        step[tile] = next;
+        int64_t t = next < n ? recorded_ps(l, at, end, marks, every, tile, next) : end[tile];
+        heap[0].t = t > ev.t ? t : ev.t;
+        sift_down(heap, live);
+    }
+    free(heap); free(step);
+    return 0;
+}
+
 /* Touches an object before the launch; `dirty` leaves its lines written. */
 void iosim_place(L2State *s, const L2Config *c, int64_t number, int32_t dirty) {
     Object *o = s->object + number;

@@ -117,6 +117,7 @@ def _declare(lib: ct.CDLL) -> None:
     pointer = ct.c_void_p
     lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, *[pointer] * 4]
     lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
+    lib.iosim_replay_recorded.argtypes = [*[pointer] * 5, ct.c_int32, ct.c_int32, pointer]
     lib.iosim_sizes.argtypes = [ct.c_void_p]
 
 
@@ -237,6 +238,36 @@ class L2:
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
         return end, found
+
+    def replay_recorded(
+        self, launch: LoweredLaunch, at_ps: np.ndarray[Any, Any], end_ps: np.ndarray[Any, Any], every: int,
+        side: np.ndarray[Any, Any],
+    ) -> None:  # fmt: skip
+        """Play one launch at the times that were recorded of its CTAs, one a work tile.
+
+        Args:
+            at_ps: [work tiles, marks]: when each CTA began its steps 0, every, 2 every, ...
+            end_ps: [work tiles]: when it ended.
+            side: [work tiles]: the partition of its SM.
+
+        Raises:
+            InputError: arrays that are not of the launch's work tiles.
+        """
+        if at_ps.shape[0] != launch.tiles or end_ps.shape != (launch.tiles,) or side.shape != (launch.tiles,):
+            raise InputError(f"recorded times of {at_ps.shape[0]} CTAs; the launch has {launch.tiles} work tiles")
+        plan = _LaunchPlan(tiles=launch.tiles, slots=1, sms=1, group=1)
+        plan.n_pro, plan.n_loop, plan.n_epi = (
+            _fill(plan.pro, launch.prologue), _fill(plan.loop, launch.loop), _fill(plan.epi, launch.epilogue)
+        )  # fmt: skip
+        plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
+        plan.list = None if launch.indices is None else _pointer(launch.indices)
+        at, end = np.ascontiguousarray(at_ps, dtype=np.int64), np.ascontiguousarray(end_ps, dtype=np.int64)
+        sides = np.ascontiguousarray(side, dtype=np.uint8)
+        if library().iosim_replay_recorded(
+            ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), _pointer(at), _pointer(end),
+            at.shape[1], every, _pointer(sides),
+        ):  # fmt: skip
+            raise MemoryError("the replay ran out of memory")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
         """By tensor number, whether the launch's loop accesses it."""

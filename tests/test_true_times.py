@@ -1,0 +1,52 @@
+"""Recorded times of CTAs through the replay's L2, against what the profiler counted of the same launches."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from iosim.errors import InputError
+from iosim.simulator.engine import L2
+from iosim.simulator.l2 import model
+from iosim.simulator.lowering import lower
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "true_times.py"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("true_times", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TIMES = load()
+# what is left over, and grows with it: see docs/replay.md
+ERROR = {
+    "heads fastest": 0.02, "heads fastest, alternating": 0.10, "queries fastest": 0.02,
+    "causal, heads fastest, heavy first": 0.02, "causal, queries fastest, descending": 0.25,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(ERROR))
+def test_the_l2_alone(case: str) -> None:
+    assert TIMES.at_recorded_times(case) == pytest.approx(TIMES.counted()[case], rel=ERROR[case])
+
+
+@pytest.mark.parametrize("case", ["heads fastest", "queries fastest"])
+def test_the_share_by_age_is_what_was_missing(case: str) -> None:
+    real = TIMES.counted()[case]
+    assert TIMES.at_own_times(case, TIMES.SHARES["none"]) == pytest.approx(real, rel=0.03)
+    assert TIMES.at_own_times(case, 0.0) < 0.8 * real
+
+
+def test_times_of_other_ctas_are_refused() -> None:
+    low = lower(TIMES.launch("queries fastest")[2], spill_slots=1)
+    l2 = L2(model(TIMES.GPU), low.size, low.owner)
+    with pytest.raises(InputError, match="recorded times of 3 CTAs; the launch has 2048 work tiles"):
+        l2.replay_recorded(low.launches[0], np.zeros((3, 2)), np.zeros(3), 64, np.zeros(3))
