@@ -1,8 +1,9 @@
 """CTAs' true times through the replay's L2: `python benchmarks/true_times.py`. Prints a Markdown table.
 
 kernels/timeline.py --steps recorded when every CTA of five launches was where, on which side of the L2, and the
-profiler counted what the same launches read from HBM. Replayed at these times the L2 alone is on trial. The last columns
-have the replay's own times: with even shares of an SM for its CTAs, and with the share that these launches show.
+profiler counted what the same launches read from HBM. Replayed at these times the L2 alone is on trial. The last
+columns have the replay's own times: with even shares of an SM for its CTAs, and with the share that these launches
+show.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def counted() -> dict[str, int]:
 
 
 def main() -> None:
-    print("| flash_fwd 128x64, 65,536 tokens | counted, GB | true times | every hit renews | none renews | own times, even "
+    print("| flash_fwd 128x64, 65,536 tokens | counted, GB | true times | every hit renews | none renews | own times, "
+          "even "
           "shares | own times, true share |")  # fmt: skip
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, real in counted().items():

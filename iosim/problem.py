@@ -142,7 +142,8 @@ class AttentionProblem:
             put(self, name, _size(name, getattr(self, name)))
         for name, value in words.check_lengths(self, MAX_TOKENS).items():
             put(self, name, value)
-        put(self, "kv_heads", self.heads if self.kv_heads is None else _size("kv_heads", self.kv_heads))
+        own = 1 if self.latent_kv else self.heads  # a latent is one for all heads
+        put(self, "kv_heads", own if self.kv_heads is None else _size("kv_heads", self.kv_heads))
         put(self, "seq_k", self.seq_q if self.seq_k is None else _size("seq_k", self.seq_k))
         put(self, "head_dim_v", self.head_dim if self.head_dim_v is None else _size("head_dim_v", self.head_dim_v))
         if self.heads % self.n_kv_heads:
@@ -235,9 +236,7 @@ class AttentionProblem:
         """
         if not isinstance(self.pair_mask, IntervalMask):
             what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
-            raise InputError(
-                f"{what} is not possible here; accepted: mask none, causal or window, one length a batch"
-            )
+            raise InputError(f"{what} is not possible here; accepted: mask none, causal or window, one length a batch")
         return self.pair_mask
 
     @property

@@ -19,7 +19,8 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "true_times.py"
 
 def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("true_times", SCRIPT)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

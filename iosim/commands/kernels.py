@@ -10,6 +10,16 @@ from iosim.errors import InputError
 
 HIDDEN = ("source", "takes")
 """Columns for which a table has no room."""
+SYSTEMS = (
+    ("block-sparse", "--mask butterfly, strided, window+global, or blocks from --mask-file"),
+    ("variable lengths", "--seq-lens, --seq-lens-k: sequences packed into one batch"),
+    ("decode", "iosim decode; split keys, packed groups, --page-size, --latent-kv, --prefix, --append-kv"),
+    ("bias, masks, dropout", "--bias, --key-padding, --mask-storage, --dropout"),
+    ("distributed", "iosim ring: ring, vanilla, balanced, zigzag, striped; beside Megatron-LM and ring self-attention"),
+    ("training", "iosim train-memory: naive or flash attention in a transformer"),
+    ("Triton", "iosim tiles --triton; iosim.triton_model for triton.autotune"),
+)
+"""What is made of these kernels, and where."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,9 +53,12 @@ def run(args: argparse.Namespace) -> int:
             "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "kernels": rows}), args.out)
+        systems = [{"name": name, "where": where} for name, where in SYSTEMS]
+        common.emit(common.json_text({"schema": 1, "kernels": rows, "systems": systems}), args.out)
     elif args.format == "csv":
         common.emit(common.csv_text(rows), args.out)
     else:
-        common.emit(common.table_text([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]), args.out)
+        table = common.table_text([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows])
+        made = common.table_text([{"system": name, "where": where} for name, where in SYSTEMS])
+        common.emit(f"{table.rstrip()}\n\n{made}", args.out)
     return 0
