@@ -196,7 +196,7 @@ SCHEDULES: dict[str, Kind] = {
     "ring": Kind("ring attention", contiguous, _rotating, "arXiv 2310.01889, section 3 and Algorithm 1"),
     "vanilla": Kind("DistFlashAttn, unbalanced", contiguous, _vanilla, "arXiv 2310.03294, Algorithm 1"),
     "balanced": Kind("DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True),
-    "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention, zigzag_ring_flash_attn.py", True, 2),
+    "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention", True, 2),
     "striped": Kind("striped ring", striped, _rotating, "arXiv 2311.09431", True),
 }  # fmt: skip
 
