@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from html import escape
 from typing import Any
 
 import numpy as np
 
 from iosim.report import axes
 from iosim.report.model import Cell, Column, Panel, Table
-from iosim.report.page import page
+from iosim.report.sections import Section, document
 from iosim.simulator.engine import PS
 from iosim.simulator.tracing import LaunchTrace, TraceResult
 from iosim.trace_views import reuse_rows, tensor_rows
@@ -29,61 +28,21 @@ def render(traces: Sequence[TraceResult], command: str) -> str:
     subject = (f"batch {q.batch}, {q.heads} heads, {q.seq_q:,} x {q.n_seq_k:,} tokens, head_dim {q.head_dim}, "
                f"{q.dtype}, mask {q.mask_text}, {q.passes}. Time is the replay's own.")  # fmt: skip
     tables = {"tensors": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
-    sections: list[str] = []
-    panels: dict[str, Any] = {}
-    for name, heading, caption, draw, table in (
-        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there.", _hits, True),
-        ("read", "HBM reads over time", "Bytes that missed in the L2, as a rate, by tensor.", _reads, False),
+    sections: list[Section] = []
+    for name, heading, caption, draw in (
+        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there.", _hits),
+        ("read", "HBM reads over time", "Bytes that missed in the L2, as a rate, by tensor.", _reads),
         ("drift", "What is in use at once", "Range between the first and the last CTA of every head in progress, added "
          "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
-         "has read.", _in_use, True),
+         "has read.", _in_use),
         ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
-         "end. Lines that run close together share what they read.", _walk, False),
+         "end. Lines that run close together share what they read.", _walk),
         ("reuse", "Reuse distances", "Bytes loaded, by the distinct bytes that the partition had loaded since it "
-         "loaded the same line before. Past the line they miss. First loads are in the table.", _reuse, True),
+         "loaded the same line before. Past the line they miss. First loads are in the table.", _reuse),
     ):  # fmt: skip
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
-        panels |= {p.id: {"data": p.data, "layout": p.layout} for p in drawn}
-        figure = "".join(_panel(p) for p in drawn)
-        shown = f"{_table(tables[name])}{_button(name)}" if table else ""
-        sections.append(f'<section id="{name}" class="figure"><h2>{escape(heading)}</h2><p>{escape(caption)}</p>'
-                        f'<div class="panels">{figure}</div>{shown}</section>')  # fmt: skip
-    data = {"panels": panels, "tables": {n: _table_data(t) for n, t in tables.items()}, "commands": {}}
-    body = (
-        "<main>",
-        "<noscript><p>The plots need JavaScript; the tables hold their main numbers.</p></noscript>",
-        *sections,
-        f'<section><h2>Command line</h2><pre class="scroll" tabindex="0">{escape(command)}</pre></section>',
-        "</main>",
-    )
-    return page(title, escape(subject), body, data)
-
-
-def _table_data(table: Table) -> dict[str, Any]:
-    return {"columns": [c.key for c in table.columns], "rows": [list(row) for row in table.rows]}
-
-
-def _button(table: str) -> str:
-    return f'<button type="button" class="download" data-table="{table}">Download CSV</button>'
-
-
-def _panel(panel: Panel) -> str:
-    return (
-        f'<figure><figcaption>{escape(panel.title)}</figcaption><div class="plot" id="{panel.id}" role="img" '
-        f'aria-label="{escape(panel.alt, quote=True)}"><p class="fallback">{escape(panel.alt)}</p></div></figure>'
-    )
-
-
-def _table(table: Table) -> str:
-    align = {c.key: ' class="n"' if c.numeric else "" for c in table.columns}
-    head = "".join(f"<th{align[c.key]}>{escape(c.title)}</th>" for c in table.columns)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{align[c.key]}>{escape(c.text(v))}</td>"
-                         for c, v in zip(table.columns, row, strict=True)) + "</tr>"
-        for row in table.rows
-    )  # fmt: skip
-    return (f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n'
-            "</tbody></table></div>")  # fmt: skip
+        sections.append(Section(name, heading, caption, tuple(drawn), tables.get(name)))
+    return document(title, subject, sections, command)
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:

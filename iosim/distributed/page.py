@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from iosim.distributed.closed_forms import idle_of_unbalanced
@@ -13,7 +12,7 @@ from iosim.distributed.timing import Timeline
 from iosim.problem import AttentionProblem
 from iosim.report import axes
 from iosim.report.model import Cell, Column, Panel, Table
-from iosim.report.page import page
+from iosim.report.sections import Section, document
 from iosim.units import bytes_text, seconds_text
 
 MAX_BARS = 5000
@@ -44,56 +43,23 @@ def table(results: Sequence[Result]) -> Table:
 def render(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> str:
     """The whole file. `command` is the command line that makes it again."""
     drawn = [r for r in results if r.timelines]
+    bars = tuple(_gantt(r, n) for n, r in enumerate(drawn) if _drawable(r))
     sections = [
-        ("time", "What each GPU does", "Computations of a GPU as bars, forward; a lighter bar is a message that it "
-         "sends. Gaps are idle time.", [_gantt(r, n) for n, r in enumerate(drawn) if _drawable(r)]),
-        ("idle", "Idle fraction by the number of GPUs", "Idle (GPU, step) slots over the P x P slots of the unbalanced "
-         "schedule, with no time for communication (arXiv 2310.03294, equation 2).", [_idle(problem)]),
-        ("links", "Bytes that a GPU receives", "In units of N x d, d the width of all query heads.", [_links(results)]),
+        Section("summary", "Summary", table=table(results)),
+        Section("time", "What each GPU does", "Computations of a GPU as bars, forward; a lighter bar is a message that "
+                "it sends. Gaps are idle time.", bars),
+        Section("idle", "Idle fraction by the number of GPUs", "Idle (GPU, step) slots over the P x P slots of the "
+                "unbalanced schedule, with no time for communication (arXiv 2310.03294, equation 2).",
+                (_idle(problem),)),
+        Section("links", "Bytes that a GPU receives", "In units of N x d, d the width of all query heads.",
+                (_links(results),)),
     ]  # fmt: skip
-    panels = [p for *_, found in sections for p in found]
-    shown = table(results)
-    data = {
-        "panels": {p.id: {"data": p.data, "layout": p.layout} for p in panels},
-        "tables": {"summary": {"columns": [c.key for c in shown.columns], "rows": [list(r) for r in shown.rows]}},
-        "commands": {},
-    }
-    body = (
-        "<main>",
-        "<noscript><p>The plots need JavaScript; the table holds their main numbers.</p></noscript>",
-        f'<section id="summary"><h2>Summary</h2>{_html_table(shown)}'
-        '<button type="button" class="download" data-table="summary">Download CSV</button></section>',
-        *(_section(*s) for s in sections if s[3]),
-        f'<section><h2>Command line</h2><pre class="scroll" tabindex="0">{escape(command)}</pre></section>',
-        "</main>",
-    )
-    return page(f"Attention over {gpus} GPUs", escape(subject), body, data)
+    shown = [s for s in sections if s.panels or s.table]
+    return document(f"Attention over {gpus} GPUs", subject, shown, command)
 
 
 def _drawable(result: Result) -> bool:
     return len(result.timelines[0].events) <= MAX_BARS
-
-
-def _section(name: str, heading: str, caption: str, panels: Sequence[Panel]) -> str:
-    figures = "".join(
-        f'<figure><figcaption>{escape(p.title)}</figcaption><div class="plot" id="{p.id}" role="img" '
-        f'aria-label="{escape(p.alt, quote=True)}"><p class="fallback">{escape(p.alt)}</p></div></figure>'
-        for p in panels
-    )
-    return (f'<section id="{name}" class="figure"><h2>{escape(heading)}</h2><p>{escape(caption)}</p>'
-            f'<div class="panels">{figures}</div></section>')  # fmt: skip
-
-
-def _html_table(shown: Table) -> str:
-    align = {c.key: ' class="n"' if c.numeric else "" for c in shown.columns}
-    head = "".join(f"<th{align[c.key]}>{escape(c.title)}</th>" for c in shown.columns)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{align[c.key]}>{escape(c.text(v))}</td>"
-                         for c, v in zip(shown.columns, row, strict=True)) + "</tr>"
-        for row in shown.rows
-    )  # fmt: skip
-    return (f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n'
-            "</tbody></table></div>")  # fmt: skip
 
 
 def _axis(title: str, **more: Any) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,7 +109,7 @@ def replay(
             engine is missing.
     """
     made = l2_model or model(profile)
-    made = dataclasses.replace(made, marking=float(kernel.option("marking", made.marking)))
+    made = replace(made, marking=float(kernel.option("marking", made.marking)))
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     _refuse_small_l2(made, lowered, profile)

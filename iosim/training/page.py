@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from iosim.report import axes
 from iosim.report.model import Column, Panel, Table
-from iosim.report.page import page
+from iosim.report.sections import Section, document
 from iosim.training.frontier import Frontier
 from iosim.training.graph import Kind
 from iosim.training.prediction import TrainingPrediction
@@ -27,30 +26,17 @@ def render(made: TrainingPrediction, found: Frontier | None, command: str) -> st
     subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {made.graph.parameter_elements / 1e6:,.1f} M "
                f"parameters; batch {s.batch}, {s.seq_len:,} tokens, {s.attention} attention, {s.precision}, "
                f"{s.optimizer}, recompute {s.recompute}.")  # fmt: skip
-    tables = {"memory": memory_table(made)}
-    panels = [memory_panel(made)]
-    sections = [_section("memory", "Memory over time", "Bytes of tensors that live at once, by what they hold, through "
-                         "forward, backward and the optimizer's step. A dashed line is the GPU's memory.", panels[0],
-                         tables["memory"])]  # fmt: skip
+    sections = [
+        Section("memory", "Memory over time", "Bytes of tensors that live at once, by what they hold, through forward, "
+                "backward and the optimizer's step. A dashed line is the GPU's memory.", (memory_panel(made),),
+                memory_table(made), wide=True),
+    ]  # fmt: skip
     if found is not None:
-        tables["frontier"] = frontier_table(found)
-        panels.append(frontier_panel(found))
-        sections.append(_section("frontier", "What fits", "Peak memory by sequence length. Cells beyond the GPU's "
-                                 "memory are marked.", panels[1], tables["frontier"]))  # fmt: skip
-    data = {
-        "panels": {p.id: {"data": p.data, "layout": p.layout} for p in panels},
-        "tables": {n: {"columns": [c.key for c in t.columns], "rows": [list(r) for r in t.rows]}
-                   for n, t in tables.items()},
-        "commands": {},
-    }  # fmt: skip
-    body = (
-        "<main>",
-        "<noscript><p>The plots need JavaScript; the tables hold their main numbers.</p></noscript>",
-        *sections,
-        f'<section><h2>Command line</h2><pre class="scroll" tabindex="0">{escape(command)}</pre></section>',
-        "</main>",
-    )
-    return page(title, escape(subject), body, data)
+        caption = "Peak memory by sequence length. Cells beyond the GPU's memory are marked."
+        sections.append(
+            Section("frontier", "What fits", caption, (frontier_panel(found),), frontier_table(found), wide=True)
+        )
+    return document(title, subject, sections, command)
 
 
 def memory_table(made: TrainingPrediction) -> Table:
@@ -129,21 +115,3 @@ def frontier_panel(found: Frontier) -> Panel:
     fitting = len(xs) * len(ys) - len(outside)
     alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(found.capacity_bytes)}."
     return Panel("frontier-0", f"{found.axis} x tokens", alt, (heat, marks), layout)
-
-
-def _section(name: str, heading: str, caption: str, panel: Panel, table: Table) -> str:
-    align = {c.key: ' class="n"' if c.numeric else "" for c in table.columns}
-    head = "".join(f"<th{align[c.key]}>{escape(c.title)}</th>" for c in table.columns)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td{align[c.key]}>{escape(c.text(v))}</td>"
-                         for c, v in zip(table.columns, row, strict=True)) + "</tr>"
-        for row in table.rows
-    )  # fmt: skip
-    plot = (f'<figure style="grid-column: 1 / -1"><figcaption>{escape(panel.title)}</figcaption>'
-            f'<div class="plot" style="height: 26rem" id="{panel.id}" role="img" '
-            f'aria-label="{escape(panel.alt, quote=True)}"><p class="fallback">{escape(panel.alt)}</p></div>'
-            "</figure>")  # fmt: skip
-    return (f'<section id="{name}" class="figure"><h2>{escape(heading)}</h2><p>{escape(caption)}</p>'
-            f'<div class="panels">{plot}</div><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>\n{rows}\n</tbody></table></div>"
-            f'<button type="button" class="download" data-table="{name}">Download CSV</button></section>')  # fmt: skip

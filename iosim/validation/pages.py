@@ -56,7 +56,7 @@ def html(comparison: Comparison, *, split: bool = False) -> str:
     """The whole file; complete without JavaScript but for the plots."""
     residuals = comparison.residuals
     shown = [q for q in QUANTITIES if any(drawable(r, q) for r in residuals)]
-    panels = {f"figure-{q}": _scatter(residuals, q) for q in shown}
+    panels = {f"figure-{q}": scatter(residuals, q) for q in shown}
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels["figure-residuals"] = _by_regime(residuals)
     said = {f"figure-{q}": f"{NAMES[q]}: predicted against measured" for q in shown}
@@ -124,13 +124,19 @@ def hover(r: Residual) -> str:
     )
 
 
-def _scatter(residuals: Sequence[Residual], quantity: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Predicted against measured on logarithmic axes, a series a regime, and the line where they are equal."""
+def scatter(
+    residuals: Sequence[Residual], quantity: str, bands: Sequence[float] = ()
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Predicted against measured on logarithmic axes: a series a regime, equality, and lines at `bands` around it."""
     found = [r for r in residuals if drawable(r, quantity)]
     values = [float(v) for r in found for v in (r.measured, r.predicted)]
     text = seconds_text if quantity == "time" else bytes_text
     ends = [min(values), max(values)]
-    data = [axes.guide("equal", ends, ends, "predicted = measured", "dot")]
+    data = [axes.guide("equal", ends, ends, "predicted = measured", "solid" if bands else "dot")]
+    for band in bands:
+        for sign in (1, -1):
+            line = [end * (1 + sign * band) for end in ends]
+            data.append(axes.guide(f"{sign * band:+.0%}", ends, line, f"{sign * band:+.0%} of measured", "dot"))
     for n, regime in enumerate(REGIMES):
         points = [r for r in found if r.regime == regime]
         if points:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from iosim.report import axes
 from iosim.report.page import page
-from iosim.units import bytes_text, seconds_text
 from iosim.validation.match import OWN
-from iosim.validation.pages import drawable, figure, hover, legend, markdown_table, section_html
+from iosim.validation.pages import drawable, figure, legend, markdown_table, scatter, section_html
 from iosim.validation.reasons import Group, groups, reason_of
 from iosim.validation.residuals import REGIMES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
@@ -180,7 +178,7 @@ def html(comparison: Comparison) -> str:
         for quantity in QUANTITIES:
             if any(drawable(r, quantity) for r in part.residuals):
                 name = f"figure-{part.word}-{quantity}"
-                data, layout = scatter(part.residuals, quantity)
+                data, layout = scatter(part.residuals, quantity, BANDS)
                 panels[name] = {"data": data, "layout": layout}
                 names.append((name, f"{NAMES[quantity]}: predicted against measured, with lines at 5 and 10 %"))
         figures = "".join(figure(name, said) for name, said in names)
@@ -197,23 +195,3 @@ def html(comparison: Comparison) -> str:
     )
     return page(TITLE, f"{escape(SUBJECT)} Made by <code>{COMMAND}</code>.", body,
                 {"panels": panels, "tables": {}, "commands": {}})  # fmt: skip
-
-
-def scatter(residuals: Sequence[Residual], quantity: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Predicted against measured on logarithmic axes: a series a regime, equality, and the lines of BANDS."""
-    found = [r for r in residuals if drawable(r, quantity)]
-    values = [float(v) for r in found for v in (r.measured, r.predicted)]
-    text = seconds_text if quantity == "time" else bytes_text
-    ends = [min(values), max(values)]
-    data = [axes.guide("equal", ends, ends, "predicted = measured", "solid")]
-    for band in BANDS:
-        for sign in (1, -1):
-            line = [end * (1 + sign * band) for end in ends]
-            data.append(axes.guide(f"{sign * band:+.0%}", ends, line, f"{sign * band:+.0%} of measured", "dot"))
-    for n, regime in enumerate(REGIMES):
-        points = [r for r in found if r.regime == regime]
-        if points:
-            data.append(axes.line(regime, [r.measured for r in points], [r.predicted for r in points],
-                                  [hover(r) for r in points], n, mode="markers"))  # fmt: skip
-    x, y = axes.log_axis(values, "measured", text), axes.log_axis(values, "predicted", text)
-    return data, axes.layout(x, y)
