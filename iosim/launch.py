@@ -72,6 +72,8 @@ class Tensor:
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
     page_rows: int = 0
     """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
+    kept_to: str = ""
+    """The launch after which a temporary's memory is given back, where that is later than its last use."""
     keys_per_row: int = 0
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
     blocks are, each sector once by every work tile. 0 for other tensors."""
@@ -301,6 +303,12 @@ class Launch:
     flops_per_pair: int = 0
     exps_per_pair: int = 0
     tensor_cores: bool = True
+    shared_bytes_per_pair: int = 0
+    """Bytes between shared memory and registers in whole wavefronts, where products without an attention loop state
+    them."""
+    add_packets_per_row: int = 0
+    """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole
+    lines."""
     stages: int = 1
     note: str = ""
 
@@ -323,7 +331,8 @@ class Launch:
 class Chain:
     """The launches of one call in order, and the tensors they move.
 
-    A tensor with role "temp" lives from the launch that first writes it to the launch that last reads it.
+    A tensor with role "temp" lives from the launch that first writes it to the launch that last reads it, or to the one
+    that it is kept to (`Chain.life`).
     """
 
     tensors: Mapping[str, Tensor]
@@ -342,6 +351,14 @@ class Chain:
     def users(self, tensor: str) -> tuple[int, ...]:
         """Indices of the launches that touch `tensor`."""
         return tuple(n for n, launch in enumerate(self.launches) if any(a.tensor == tensor for a in launch.accesses))
+
+    def life(self, tensor: str) -> tuple[int, int] | None:
+        """First and last launch between which a temporary holds memory; None where no launch touches it."""
+        used, kept = self.users(tensor), self.tensors[tensor].kept_to
+        if not used:
+            return None
+        to = [n for n, launch in enumerate(self.launches) if launch.name == kept] if kept else []
+        return used[0], max(used[-1], *to) if to else used[-1]
 
     def then(self, other: Chain) -> Chain:
         """This chain followed by `other`; tensors of one name must be the same tensor but for their role."""

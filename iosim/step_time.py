@@ -61,6 +61,9 @@ PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
 SYNC_CYCLES = 350.0
 """Barriers and pipeline turns of a step whose loads run ahead, in SM cycles. Fitted."""
+ADD_PACKET_CYCLES = 2.7
+"""What a packet of an atomic add to several rows takes of its SM, in which the CTA's warps do nothing else: they add
+between two barriers. Fitted on odd-numbered calls of iosim's own backward; its deterministic twin has no such adds."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 BACKWARD_LOADED_SHARE = 0.4
@@ -187,7 +190,7 @@ def step_cost(
         softmax=softmax,
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
-        exposed=_exposed(launch, unit, rereads, cc),
+        exposed=_exposed(launch, unit, rereads, cc) + d.block_q * launch.add_packets_per_row * ADD_PACKET_CYCLES,
         streams=computing_groups(warps, unit),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,

@@ -301,6 +301,10 @@ def _flat_seconds(
             whole_waves = -(-launch.work_tiles // held.slots) * held.slots / launch.work_tiles
             seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
     profile = rates.profile
+    shared = profile.shared_memory_bytes_per_clock_per_sm
+    if launch.shared_bytes_per_pair and shared and rates.clock:
+        busiest = pairs * -(-launch.work_tiles // profile.sm_count) / launch.work_tiles
+        seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * rates.clock)
     if launch.exps_per_pair and profile.exp_per_clock_per_sm and rates.clock:
         seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * rates.clock * profile.sm_count)
     return seconds

@@ -4,6 +4,7 @@
 //   gives zeros), naive_values O = P V. Q, O are [batch, heads, seq_q, head_dim], K, V [batch, kv_heads, seq_k, head_dim], S and P
 //   [batch, heads, seq_q, seq_k], all contiguous, stored as ELEMENT (0 fp16, 1 bf16, 2 fp32) and accumulated in fp32.
 // Build: nvcc -std=c++17 -O3 -arch=sm_80 -cubin -DHEAD_DIM=64 -DELEMENT=1 naive.cu (any cc from 7.5 on).
+//   With -DBYPASS_L1=1 all tensors are read with ld.global.cg, past L1, so that no CTA finds there what another on its SM has read.
 // CPU reference: softmax in float64, kernels/bench.py `reference`.
 // Speed: 64x64 tiles of fp32 multiply-adds without tensor cores; made for exact traffic (each operand tile once per CTA, each row of
 //   S once), not for time; on an H200 1.3 to 2 times PyTorch's eager chain in fp32 at 512 tokens.
@@ -12,6 +13,9 @@
 #include <cuda_fp16.h>
 
 #define UNROLL _Pragma("unroll")
+#ifndef BYPASS_L1
+#define BYPASS_L1 0
+#endif
 
 #if ELEMENT == 0
 using Element = __half;
@@ -26,6 +30,9 @@ using Element = float;
 __device__ __forceinline__ float load(Element x) { return x; }
 __device__ __forceinline__ Element store(float x) { return x; }
 #endif
+
+// One element of a tensor in memory, through L1 or past it.
+__device__ __forceinline__ float fetch(const Element* x) { return load(BYPASS_L1 ? __ldcg(x) : *x); }
 
 struct NaiveParams {
   const Element* q;
@@ -69,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(T::Threads) naive_scores(const __gr
   for (int d0 = 0; d0 < T::HeadDim; d0 += T::Depth) {
     for (int n = threadIdx.x; n < T::Tile * T::Depth; n += T::Threads) {
       const int d = n % T::Depth, r = n / T::Depth;
-      a[d][r] = i0 + r < p.seq_q ? load(q[static_cast<long long>(i0 + r) * T::HeadDim + d0 + d]) : 0.f;
-      b[d][r] = j0 + r < p.seq_k ? load(k[static_cast<long long>(j0 + r) * T::HeadDim + d0 + d]) : 0.f;
+      a[d][r] = i0 + r < p.seq_q ? fetch(q + static_cast<long long>(i0 + r) * T::HeadDim + d0 + d) : 0.f;
+      b[d][r] = j0 + r < p.seq_k ? fetch(k + static_cast<long long>(j0 + r) * T::HeadDim + d0 + d) : 0.f;
     }
     __syncthreads();
     multiply(c, a, b);
@@ -102,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(T::Threads) naive_softmax(const __g
   const long long at = (static_cast<long long>(blockIdx.y) * p.seq_q + blockIdx.x) * p.seq_k;
   float top = -INFINITY, sum = 0.f;
   for (int j = threadIdx.x; j < p.seq_k; j += T::Threads) {
-    row[j] = load(p.s[at + j]);
+    row[j] = fetch(p.s + at + j);
     top = fmaxf(top, row[j]);
   }
   top = reduce(top, [](float x, float y) { return fmaxf(x, y); });
@@ -125,8 +132,8 @@ extern "C" __global__ void __launch_bounds__(T::Threads) naive_values(const __gr
   for (int j0 = 0; j0 < p.seq_k; j0 += T::Depth) {
     for (int n = threadIdx.x; n < T::Tile * T::Depth; n += T::Threads) {
       const int d = n % T::Depth, r = n / T::Depth, j = n / T::Tile, x = n % T::Tile;
-      a[d][r] = i0 + r < p.seq_q && j0 + d < p.seq_k ? load(w[static_cast<long long>(i0 + r) * p.seq_k + j0 + d]) : 0.f;
-      b[j][x] = j0 + j < p.seq_k && x0 + x < T::HeadDim ? load(v[static_cast<long long>(j0 + j) * T::HeadDim + x0 + x]) : 0.f;
+      a[d][r] = i0 + r < p.seq_q && j0 + d < p.seq_k ? fetch(w + static_cast<long long>(i0 + r) * p.seq_k + j0 + d) : 0.f;
+      b[j][x] = j0 + j < p.seq_k && x0 + x < T::HeadDim ? fetch(v + static_cast<long long>(j0 + j) * T::HeadDim + x0 + x) : 0.f;
     }
     __syncthreads();
     multiply(c, a, b);

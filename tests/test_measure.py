@@ -118,6 +118,18 @@ def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
         assert choose.tuned(spec, "9.0").min_ctas == int(row["min_ctas"])
 
 
+def test_naive_may_read_past_l1() -> None:
+    """The build differs in its macro, the row in its note, and a table that holds the one lacks the other."""
+    plain, past = (cases_of(Choice(kernels=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
+    assert plain.spec.defines() | {"BYPASS_L1": 1} == past.spec.defines() != plain.spec.defines()
+    assert (describe(plain)["note"], describe(past)["note"]) == ("", "bypass L1")
+    assert missing([plain, past], [row_of(plain, 1)]) == [past]
+    warm = replace(past, note="warm L2")
+    assert describe(warm)["note"] == "bypass L1, warm L2"
+    with pytest.raises(InputError, match="--bypass-l1 is not built for flash_fwd, naive"):
+        cases_of(Choice(kernels=("flash_fwd", "naive"), bypass_l1=True), "9.0")
+
+
 @given(seq=st.integers(1, 60), keys=st.integers(1, 60), window=st.none() | st.integers(0, 70), causal=st.booleans())
 def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, causal: bool) -> None:
     case = Case(NaiveSpec(64), Shape(2, 3, 3, seq, keys, 64, window), causal=causal)

@@ -13,11 +13,18 @@ from iosim.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.measure.case import Case
+    from iosim.measure.chain_case import ChainCase
     from iosim.measure.choose import Choice
     from iosim.measure.collect import Collected
 
 DRY_RUN_CC = "9.0"
-ALONE = ("kernel", "seq_len", "tile", "order", "direction")
+ALONE = ("kernel", "seq_len", "tile", "order", "direction", "deterministic", "bypass_l1")
+
+CHAIN_PLAN = "chains"
+NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_len_k", "causal", "window", "tile", "warps", "stages", "order",
+                 "direction", "heavy_first", "section_heads", "persistent", "splits", "deterministic", "bypass_l1",
+                 "time", "l2")  # fmt: skip
+ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_len", "head_dim", "dtype", "passes")
 
 T = TypeVar("T")
 
@@ -27,11 +34,12 @@ def add_parser(subparsers: Any) -> None:
         "measure", help="run the project's kernels on this machine's GPU, check them, and count their bytes",
         description="Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
         "under Nsight Compute, a row a launch (or times them, --time). A table that is there already is added to, and "
-        "calls that it holds are not run again. Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time.",
+        "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
+        "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time.",
     )  # fmt: skip
     parser.add_argument("--plan", action="append", metavar="NAME", help="instead of the options below: quick, full "
-                        "or a part of it: lengths, shapes, decode, orders, others, tiles, backward, cliff "
-                        "(repeats)")  # fmt: skip
+                        "or a part of it: lengths, shapes, decode, orders, others, tiles, backward, cliff (repeats); "
+                        "or chains, a plan of --chain")  # fmt: skip
     parser.add_argument("--time", action="store_true", help="median of device events instead of counters")
     parser.add_argument("--l2", choices=("cold", "warm"), default="cold", help="L2 at each start: flushed, or as the "
                         "same launch left it (default cold)")  # fmt: skip
@@ -41,6 +49,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance goes beside it")
     _add_problem(parser)
     _add_knobs(parser)
+    _add_chains(parser)
     parser.set_defaults(run=run, default_of=parser.get_default)
 
 
@@ -61,7 +70,7 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_knobs(parser: argparse.ArgumentParser) -> None:
-    g = parser.add_argument_group("knobs of flash_fwd and flash_bwd")
+    g = parser.add_argument_group("knobs of flash_fwd and flash_bwd, and of naive")
     g.add_argument("--tile", metavar="QxK", help="query rows x key rows, such as 128x64 or 128x64,64x64")
     g.add_argument("--warps", type=common.whole, metavar="N", help="2, 4 or 8")
     g.add_argument("--stages", type=common.whole, metavar="N", help="key/value buffers, 1 to 4")
@@ -74,9 +83,24 @@ def _add_knobs(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--persistent", action="store_true", help="as many CTAs as fit, each with a list of tiles")
     g.add_argument("--splits", type=common.whole, default=1, metavar="N", help="parts that the keys are split into")
     g.add_argument("--deterministic", action="store_true", help="flash_bwd without atomics")
+    g.add_argument("--bypass-l1", action="store_true", help="naive with loads that skip L1")
+
+
+def _add_chains(parser: argparse.ArgumentParser) -> None:
+    g = parser.add_argument_group("whole chains, with batch, heads, seq-len, head-dim and dtype (default fp16)")
+    g.add_argument("--chain", action="append", metavar="NAME", help="naive, math, flash or cudnn of PyTorch, or "
+                   "iosim_naive, the three launches of --kernel naive (repeats)")  # fmt: skip
+    g.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd or fwd+bwd (default fwd)")
+    g.add_argument("--launches", metavar="FILE", help="a second CSV, a row for each launch of the chains by itself: "
+                   "its kernel, grid, block, registers and bytes")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.chain or CHAIN_PLAN in (args.plan or ()):
+        return _run_chains(args)
+    if args.launches is not None or args.passes != "fwd":
+        option = "--launches" if args.launches is not None else "--pass"
+        raise InputError(f"{option} is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
     if not args.dry_run and args.out is None:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
     common.check_place(args.out)
@@ -92,6 +116,55 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         print(f"iosim: left out: {line}", file=sys.stderr)
     return 1 if made.left_out else 0
+
+
+def _run_chains(args: argparse.Namespace) -> int:
+    """Whole calls as ranges of the profiler."""
+    cases = _chain_cases(args)
+    if args.dry_run:
+        common.emit(chain_listing(cases), None)
+        return 0
+    if args.out is None:
+        raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
+    for place in (args.out, args.launches):
+        common.check_place(place)
+    from iosim.measure.chain_collect import collect_chains
+
+    cc = _capability(args)
+    launches = None if args.launches is None else Path(args.launches)
+    command = " ".join(["iosim measure", *_words(args)])
+    made = collect_chains(Path(args.out), cases, cc, launches_out=launches, command=command, progress=bar)
+    print(f"{made.measured} of {len(cases)} chains measured now; {args.out} holds {len(made.rows)} rows")
+    for line in made.left_out:
+        print(f"iosim: left out: {line}", file=sys.stderr)
+    return 1 if made.left_out else 0
+
+
+def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
+    from iosim.measure import chain_case
+    from iosim.units import sizes
+
+    refused = [name for name in NOT_OF_CHAINS if getattr(args, name) != args.default_of(name)]
+    if args.plan is not None:
+        refused += [name for name in ALONE_OF_CHAINS if getattr(args, name) != args.default_of(name)]
+    if refused:
+        option = "--" + refused[0].replace("passes", "pass").replace("_", "-")
+        raise InputError(f"{option} is not for {'--plan chains' if args.plan else '--chain'}; accepted: without it")
+    if args.plan is not None:
+        if set(args.plan) != {CHAIN_PLAN}:
+            raise InputError(f"--plan {CHAIN_PLAN} is a table of its own; accepted: without another --plan")
+        return list(chain_case.planned())
+    return chain_case.cases_of(
+        args.chain, sizes(args.seq_len or "4096", "--seq-len"), sizes(args.heads, "--heads"),
+        sizes(args.head_dim, "--head-dim"), args.batch, args.dtype or "fp16", args.passes,
+    )  # fmt: skip
+
+
+def chain_listing(cases: Sequence[ChainCase]) -> str:
+    """The chains of a plan as a table."""
+    from iosim.measure.chain_case import describe
+
+    return common.table_text([describe(case) for case in cases]) + f"{len(cases)} chains, a row each\n"
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Collected:
@@ -126,7 +199,7 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
-    given = [name for name in ALONE if getattr(args, name) is not None]
+    given = [name for name in ALONE if getattr(args, name)]
     if given:
         raise InputError(f"--plan contradicts --{given[0].replace('_', '-')}; give one of them")
     return choose.fitted(plan.named(args.plan), cc)
@@ -146,6 +219,7 @@ def _choice(args: argparse.Namespace) -> Choice:
         orders=args.order.split(",") if args.order else None,
         directions=args.direction.split(",") if args.direction else ("ascending",), heavy_first=args.heavy_first,
         section=args.section_heads, persistent=args.persistent, splits=args.splits, deterministic=args.deterministic,
+        bypass_l1=args.bypass_l1,
     )  # fmt: skip
 
 
@@ -171,7 +245,7 @@ def _words(args: argparse.Namespace) -> list[str]:
     for name, value in vars(args).items():
         if name in ("run", "command", "version", "default_of") or value == args.default_of(name):
             continue
-        option = "--" + name.replace("_", "-")
+        option = "--" + name.replace("passes", "pass").replace("_", "-")
         for one in value if isinstance(value, list) else [value]:
             words += [option] if one is True else ["--no-" + option[2:]] if one is False else [option, quote(str(one))]
     return words

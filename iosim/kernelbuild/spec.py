@@ -183,13 +183,16 @@ class NaiveSpec:
 
     head_dim: int
     dtype: str = "bf16"
+    bypass_l1: bool = False
+    """Read every tensor past L1, where CTAs that share an SM would find each other's tiles."""
 
     source = "naive.cu"
     functions = ("naive_scores", "naive_softmax", "naive_values")
     dynamic_shared_bytes = 0
 
     def defines(self) -> dict[str, int]:
-        return {"HEAD_DIM": self.head_dim, "ELEMENT": {"fp16": 0, "bf16": 1, "fp32": 2}[self.dtype]}
+        element = {"fp16": 0, "bf16": 1, "fp32": 2}[self.dtype]
+        return {"HEAD_DIM": self.head_dim, "ELEMENT": element, "BYPASS_L1": int(self.bypass_l1)}
 
     def check(self, cc: str) -> None:
         _check_cc(cc)

@@ -19,6 +19,8 @@ KINDS: Mapping[str, type] = {
 }  # fmt: skip
 """Implementation, as tables name it, and the class of its instantiations."""
 
+BUILDS = {"deterministic": "deterministic", "bypass_l1": "bypass L1"}
+"""Parameters of a spec that a row's note names."""
 PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
 TILE = ("block_q", "block_k", "warps", "stages", "note")
 KNOBS = ("order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas")
@@ -65,11 +67,12 @@ class Case:
 def describe(case: Case) -> dict[str, str]:
     """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
     s, spec = case.shape, case.spec
+    words = [said for name, said in BUILDS.items() if getattr(spec, name, False)] + ([case.note] if case.note else [])
     row = {
         "implementation": case.implementation, "batch": s.batch, "heads": s.heads, "kv_heads": s.kv_heads,
         "seq_q": s.seq_q, "seq_k": s.seq_k, "head_dim": s.head_dim, "causal": int(case.causal),
         "dtype": DTYPE_NAMES[case.dtype], "window": "" if s.window is None else s.window,
-        "note": ("deterministic" if getattr(spec, "deterministic", False) else "") or case.note,
+        "note": ", ".join(words),
     }  # fmt: skip
     for name in ("block_q", "block_k", "warps", "stages", "min_ctas"):
         row[name] = getattr(spec, name, "")

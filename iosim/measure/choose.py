@@ -45,6 +45,7 @@ class Choice:
     persistent: bool = False
     splits: int = 1
     deterministic: bool = False
+    bypass_l1: bool = False
 
 
 def cases_of(choice: Choice, cc: str) -> list[Case]:
@@ -56,6 +57,8 @@ def cases_of(choice: Choice, cc: str) -> list[Case]:
     for name in choice.kernels:
         if name not in KINDS:
             raise InputError(f"--kernel '{name}' is not measured here; accepted: {', '.join(KINDS)}")
+    if choice.bypass_l1 and set(choice.kernels) != {"naive"}:
+        raise InputError(f"--bypass-l1 is not built for {', '.join(choice.kernels)}; accepted: --kernel naive alone")
     if choice.causal and choice.window is not None:
         raise InputError(f"--causal contradicts --window {choice.window}: a window is causal already; give one of them")
     made: list[Case] = []
@@ -81,7 +84,7 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
     if kernel == "flash_bwd":
         return [Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)]
     if kernel == "naive":
-        return [Case(NaiveSpec(head_dim, choice.dtype or "bf16"), shape, causal=choice.causal)]
+        return [Case(NaiveSpec(head_dim, choice.dtype or "bf16", choice.bypass_l1), shape, causal=choice.causal)]
     if choice.causal or choice.dtype not in (None, "fp32"):
         raise InputError("minimal is fp32 without a mask; accepted: no --causal, --dtype fp32")
     if seq % 32 or seq != seq_k or heads != kv_heads:

@@ -111,17 +111,18 @@ def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
     Raises:
         InputError: the profiler refuses, most often because counters are for administrators only.
     """
-    here = str(Path(iosim.__file__).resolve().parent.parent)
-    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
-    command = [str(find_ncu()), *options, *own]
-    said = _run_group(command, {**os.environ, "PYTHONPATH": path})
+    said = run_group([str(find_ncu()), *options, *own])
     if refused := refusal(said):
         raise InputError(refused)
     return said
 
 
-def _run_group(command: Sequence[str], env: dict[str, str]) -> str:
-    """Runs a command in a session of its own, which ends with this process: the profiler leaves none of its own."""
+def run_group(command: Sequence[str]) -> str:
+    """Runs a command in a session of its own, which ends with this process: the profiler leaves none of its own. It
+    finds this package, and what it prints is given."""
+    here = str(Path(iosim.__file__).resolve().parent.parent)
+    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    env = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True
     ) as process:
@@ -145,7 +146,7 @@ def join(planned: Sequence[Row], profiled: Sequence[Profiled]) -> tuple[list[Row
     for row, launch in zip(planned, profiled, strict=False):
         if row["kernel"] != launch.kernel or row["grid"] != str(launch.grid):
             raise InputError(f"launch {row['kernel']} {row['grid']} meets {launch.kernel} {launch.grid} in the report")
-        counted = {name: _text(name, launch.column(name)) for name in METRICS}
+        counted = {name: counted_text(name, launch.column(name)) for name in METRICS}
         rows.append({**row, "block": str(launch.block), **counted})
     if len(profiled) >= len(planned):
         return rows, []
@@ -154,7 +155,8 @@ def join(planned: Sequence[Row], profiled: Sequence[Profiled]) -> tuple[list[Row
     return [row for row in rows if row["call"] not in broken], [f"{told} are left out"]
 
 
-def _text(name: str, value: float | None) -> str:
+def counted_text(name: str, value: float | None) -> str:
+    """A counter as a cell: seconds to nine digits, anything else a whole number, nothing where it was not counted."""
     if value is None:
         return ""
     return f"{value:.9g}" if name == "seconds" else str(round(value))

@@ -153,7 +153,7 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
     return error if math.isfinite(error) else math.inf
 
 
-def _reference_rows(case: Case) -> torch.Tensor:
+def reference_rows(case: Case) -> torch.Tensor:
     """Query rows that are held against the reference: all, or a sample where there are too many pairs."""
     s = case.shape
     if s.batch * s.heads * s.seq_q * s.seq_k <= SAMPLED_PAIRS:
@@ -174,7 +174,7 @@ def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = N
     if isinstance(case.spec, BwdSpec):
         want = gradients(case, t)
         return {name: relative(w[name], want[name]) for name in ("dq", "dk", "dv")}
-    rows = _reference_rows(case)
+    rows = reference_rows(case)
     o, lse = reference(case, t, rows, scale)
     errors = {"o": relative(w["o"][:, :, rows], o)}
     if "lse" in w:

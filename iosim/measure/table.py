@@ -54,11 +54,11 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, str]], columns: Sequence[str]) -> None:
-    """Writes the table whole, in the order of calls and launches."""
+    """Writes the table whole, in the order of calls and launches; as it stands where rows have no call."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: (int(row["call"]), int(row.get("launch", 0)))))
+    writer.writerows(sorted(rows, key=lambda row: (int(row.get("call", 0)), int(row.get("launch", 0)))))
     write_whole(path, out.getvalue())
 
 

@@ -3,11 +3,14 @@
 Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`, ...), or the kernels in `kernels/`:
 
     flash_fwd   catalog `flash` with the row's tile, warps, stages, order, direction, schedule and splits
-    flash_bwd   its backward, whose row sums zero no dQ; not the deterministic one, nor grouped heads
+    flash_bwd   its backward
     naive       catalog `naive` with 64x64 tiles, its mask inside the product
-    minimal     catalog `minimal`, whose fill is no launch of its own there, and whose stores of O are packets
+    minimal     catalog `minimal`, whose fill is no launch of its own there
 
-In a table of chains `naive` is the catalog's `eager` and `flash` its `fa2`; `_fwdbwd` after a name is both passes.
+each with what its source does otherwise (`own_launches`).
+
+In a table of chains `naive` is the catalog's `eager`, `flash` its `fa2`, and `iosim_naive` is `kernels/naive.cu`;
+`_fwdbwd` after a name is both passes. What a note says of a build (`bypass L1`) changes no count: reads are arithmetic.
 """
 
 from __future__ import annotations
@@ -24,24 +27,22 @@ from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Spill
 from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
 from iosim.problem import AttentionProblem
+from iosim.validation import own_launches
 from iosim.validation.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 
-CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
+CHAIN_NAMES = {"naive": "eager", "flash": "fa2", "iosim_naive": "naive"}
 OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal"}
 BOTH = "_fwdbwd"
-NAIVE_TILE = (64, 64)
 WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
 """A note that names the window of a flex row, whose `causal` is empty."""
-PACKET_BYTES = 32
-"""What the smallest store moves from an SM to L2."""
 COMBINE_ROWS = 4
 """Query rows of a CTA of `flash_combine`, a warp each."""
-ROWS_OF_SUMS = 4
-"""Query rows of a CTA of `flash_bwd_rows`, a warp each."""
 MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
 NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
+OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
+"""Notes of the project's own kernels that say how they were built."""
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
@@ -150,14 +151,19 @@ def _check_call(rows: Sequence[Row]) -> None:
     for name in CALL_FACTS:
         if len({r.facts.get(name) for r in rows}) > 1:
             raise NoModel(f"the call's rows differ in {name}")
-    if not NOTES.fullmatch(first.facts.get("note", "")):
+    note = first.facts.get("note", "")
+    if not NOTES.fullmatch(note) and OWN_NOTES.get(first.implementation) != note:
         raise NoModel(f"no model for '{first.implementation}' with the note '{first.facts['note']}'")
 
 
 def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
     name = row.implementation.removesuffix(BOTH)
-    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile)
-    chain = plan(problem, kernel)
+    own = name == "iosim_naive"
+    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile, own_launches.NAIVE_BUILD if own else None)
+    chain = plan(problem, own_launches.naive_as_launched(kernel) if own else kernel)
+    if own:
+        made = (own_launches.naive_resources(n, problem) for n in own_launches.naive(chain).launches)
+        chain = replace(chain, launches=tuple(made))
     _check_size(chain)
     return Case(problem, kernel, (chain,), "")
 
@@ -168,21 +174,15 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, _overrides(row))
     if own:
         kernel = _as_launched(row, kernel)
-    chain = plan(problem, kernel)
+    chain = _own_chain(rows, problem, kernel) if own else plan(problem, kernel)
     _check_size(chain)
     launches: list[Launch | str] = list(chain.launches)
-    if row.implementation == "minimal":
-        launches = [_stores_elements(chain.launches[1], problem, kernel)]
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip
-    if row.implementation == "flash_fwd":
-        launches[0] = _reads_every_query(chain.launches[0])
-    if row.implementation == "flash_bwd":
-        launches[0] = _row_sums(chain.launches[0])
     chains = tuple(
         n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if _described(r) else n,))
         for n, r in zip(launches, rows, strict=True)
@@ -190,27 +190,23 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     return Case(problem, kernel, chains, _variant(row))
 
 
-def _reads_every_query(launch: Launch) -> Launch:
-    """The launch with query tiles read where no key is kept, too: flash_fwd starts that load before it looks."""
-    accesses = tuple(replace(a, visited_only=False) if a.tensor == "Q" else a for a in launch.accesses)
-    return replace(launch, accesses=accesses)
-
-
-def _row_sums(launch: Launch) -> Launch:
-    """The model's first backward launch as flash_bwd_rows is: it zeroes no dQ, and writes the row's sum beside its
-    log-sum-exp, which it reads a CTA of ROWS_OF_SUMS rows at a time."""
-    kept = [a for a in launch.accesses if a.tensor != "dQ_acc"]
-    read = next(a for a in kept if a.tensor == "O")
-    written = next(a for a in kept if a.tensor == "D")
-    lse = (replace(read, tensor="LSE", packet_rows=ROWS_OF_SUMS), replace(written, tensor="LSE"))
-    return replace(launch, accesses=(*kept, *lse))
-
-
-def _stores_elements(launch: Launch, problem: AttentionProblem, kernel: Kernel) -> Launch:
-    """minimal's launch with what its stores add: a thread stores its row of O 4 bytes at a time, a packet each."""
-    more = kernel.tile.block_q * problem.d_v * (PACKET_BYTES - 4)
-    packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
-    return replace(launch, overheads=(*launch.overheads, packets))
+def _own_chain(rows: Sequence[Row], problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The chain of one of the project's kernels, as its source launches it."""
+    name = rows[0].implementation
+    if name == "flash_fwd":
+        alone = len(rows) == 2 and kernel.splits == 1
+        planned = plan(problem, kernel.with_(splits=2) if alone else kernel)
+        return own_launches.forward(own_launches.one_split(planned) if alone else planned)
+    chain = plan(problem, kernel)
+    if name == "minimal":
+        return replace(chain, launches=(own_launches.stores_elements(chain.launches[1], problem, kernel),))
+    if name == "flash_bwd":
+        try:
+            deterministic = rows[0].facts.get("note") == "deterministic"
+            return own_launches.backward(problem, kernel, chain, deterministic=deterministic)
+        except ValueError as reason:
+            raise NoModel(str(reason)) from None
+    return own_launches.naive(chain)
 
 
 def _check_size(chain: Chain) -> None:
@@ -231,7 +227,7 @@ def _overrides(row: Row) -> Overrides | None:
     if sides[0] is None or sides[1] is None:
         if row.implementation in ("flash_fwd", "flash_bwd"):
             raise NoModel(f"'{row.implementation}' needs block_q and block_k, which the row does not state")
-        return Overrides(tile=NAIVE_TILE, warps=8) if row.implementation == "naive" else None
+        return own_launches.NAIVE_BUILD if row.implementation == "naive" else None
     return Overrides(
         tile=(sides[0], sides[1]),
         warps=row.number("warps"),
@@ -248,7 +244,7 @@ def _overrides(row: Row) -> Overrides | None:
 def _as_launched(row: Row, kernel: Kernel) -> Kernel:
     """The kernel with the tiles of its backward, of its products, and the persistent grid of the row."""
     if row.implementation == "naive":
-        return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE), ("passes", ())))
+        return own_launches.naive_as_launched(kernel)
     if row.implementation == "flash_bwd":
         return kernel.with_(backward_tile=kernel.tile)
     kernel = kernel.with_(options=(*kernel.options, ("combine_rows", COMBINE_ROWS)))

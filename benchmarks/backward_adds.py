@@ -1,0 +1,74 @@
+"""What the atomic adds of dQ cost the project's backward: `step_time.ADD_PACKET_CYCLES` fitted on odd-numbered calls.
+
+    python benchmarks/backward_adds.py
+
+For each value the mean |log(predicted / measured)| of flash_bwd's main launch, on odd calls and on even ones, which are
+held out; then each call beside its deterministic twin, which has no adds: cycles of a step that the twin does not need.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from iosim import step_time
+from iosim.count import count
+from iosim.hardware import HardwareProfile, load_profile
+from iosim.simulator.replay import replay
+from iosim.timing import chain_time
+from iosim.validation import Row, read
+from iosim.validation.match import match
+from iosim.validation.residuals import calls
+from iosim.validation.rows import own_file
+
+VALUES = [round(0.1 * n, 1) for n in (0, 10, *range(20, 36))]
+MAIN = 1
+"""Place of the main launch among a call's three."""
+
+
+def main_times(members: list[Row], profile: HardwareProfile, values: list[float]) -> list[float]:
+    """log(predicted / measured) of a call's main launch, for each value of the constant."""
+    case = match(members, profile)
+    chain = case.chains[MAIN]
+    assert not isinstance(chain, str)
+    traffic = count(chain) + replay(case.problem, case.kernel, chain, profile).traffic
+    kept, found = step_time.ADD_PACKET_CYCLES, []
+    for value in values:
+        step_time.ADD_PACKET_CYCLES = value
+        seconds = chain_time(case.problem, chain, traffic, profile, kernel=case.kernel).total_s
+        found.append(math.log(seconds / members[MAIN].measured["time"]))
+    step_time.ADD_PACKET_CYCLES = kept
+    return found
+
+
+def step_cycles(members: list[Row], profile: HardwareProfile) -> float:
+    """Measured SM cycles of a step of the main launch, at the profile's clock."""
+    case = match(members, profile)
+    chain = case.chains[MAIN]
+    assert not isinstance(chain, str)
+    domain = chain.launches[0].domain
+    steps = int(domain.visited.count.sum()) * domain.grid_heads
+    clock = profile.sustained_clock_hz or profile.boost_clock_hz or 0.0
+    return members[MAIN].measured["time"] * clock * profile.sm_count / steps
+
+
+def main() -> None:
+    profile = load_profile("h200")
+    backward = [c for c in calls(read(own_file())) if c[0].implementation == "flash_bwd"]
+    adding = [c for c in backward if not c[0].facts["note"]]
+    found = [(c[0].call % 2, main_times(c, profile, VALUES)) for c in adding]
+    print("cycles  odd calls  even calls")
+    for n, value in enumerate(VALUES):
+        halves = [statistics.mean(abs(logs[n]) for parity, logs in found if parity == p) for p in (1, 0)]
+        print(f"{value:6.1f}  {halves[0]:9.4f}  {halves[1]:10.4f}")
+    print("\ncall  twin  cycles of a step  without adds  difference")
+    by_call = {c[0].call: c for c in backward}
+    for c in adding:
+        twin = by_call.get(c[0].call + 1)
+        if twin is not None and twin[0].facts["note"] == "deterministic":
+            here, there = step_cycles(c, profile), step_cycles(twin, profile)
+            print(f"{c[0].call:4}  {twin[0].call:4}  {here:16.0f}  {there:12.0f}  {here - there:10.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The launches of the kernels in `kernels/` where they differ from the catalog's of the same algorithm.
+
+Each function takes launches of a plan and gives them as the CUDA source has them; the source is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from iosim.algorithms.common import attention_domain, load, store
+from iosim.catalog import Overrides
+from iosim.kernel import Kernel, Tile
+from iosim.launch import Chain, Domain, Launch, Mode, Overhead, Per, Resources
+from iosim.mask import Axis, BoolArray, IntArray, Mask, Visited
+from iosim.problem import AttentionProblem
+from iosim.sparse.blocks import BlockMask, ranges
+
+NAIVE_TILE = (64, 64)
+NAIVE_BUILD = Overrides(tile=NAIVE_TILE, warps=8)
+NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
+"""Registers a thread and static shared memory of the launches of kernels/naive.cu (nvcc 13.0, sm_90); softmax holds a
+row of scores beside."""
+NAIVE_SHARED_BYTES = 8 * 128 / (32 * 16) + 128 * 128 / (64 * 64 * 32)
+"""2.125 bytes between shared memory and registers for each multiply-add of kernels/naive.cu."""
+PACKET_BYTES = 32
+"""What the smallest store moves from an SM to L2."""
+ROWS_OF_SUMS = 4
+"""Query rows of a CTA of `flash_bwd_rows`, a warp each."""
+
+
+@dataclass(frozen=True)
+class HeadsInTurn:
+    """The mask of rows in which several heads of `seq_q` queries lie one after the other; `of_head` is each one's."""
+
+    of_head: Mask
+    seq_q: int
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        return self.of_head.keeps(queries % self.seq_q, keys)
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        return seq_q // self.seq_q * self.of_head.kept_pairs(self.seq_q, seq_k)
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        return self.of_head.kept_keys(self.seq_q, seq_k)
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
+
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis((rows,))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return self.of_head.key_axis(seq_k)
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
+        """Those of one head, for each of `pack` heads; its queries are whole blocks of `block_q`."""
+        steps = self.of_head.key_blocks(self.seq_q, seq_k, block_q, block_k, 1).by_query()
+        at, block = ranges(steps.first, steps.count)
+        key = at if steps.indices is None else steps.indices[at]
+        heads = np.arange(pack, dtype=np.int64)[:, None] * (self.seq_q // block_q)
+        pairs = ((heads + block).reshape(-1), np.tile(key, pack))
+        return BlockMask.of_pairs(rows, seq_k, block_q, block_k, *pairs).key_blocks(rows, seq_k, block_q, block_k, 1)
+
+
+def naive_as_launched(kernel: Kernel) -> Kernel:
+    """The naive kernel with the tiles of kernels/naive.cu, whose mask and scale are no passes of their own."""
+    return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE), ("passes", ())))
+
+
+def naive(chain: Chain) -> Chain:
+    """The launches of kernels/naive.cu. Products are fp32 multiply-adds, whatever the type of the tensors: a warp makes
+    8 loads from shared memory, a wavefront each, for the 16 products of every thread, and what a tile of 64 x 64 x 32
+    products takes is stored there in 128 wavefronts before. That is NAIVE_SHARED_BYTES a multiply-add."""
+    return replace(chain, launches=tuple(map(_fp32_products, chain.launches)))
+
+
+def _fp32_products(launch: Launch) -> Launch:
+    fetched = int(launch.flops_per_pair // 2 * NAIVE_SHARED_BYTES)
+    return replace(launch, tensor_cores=False, shared_bytes_per_pair=fetched)
+
+
+def naive_resources(launch: Launch, problem: AttentionProblem) -> Launch:
+    """A launch of kernels/naive.cu with the compiler's report for it, which the row of a chain does not hold."""
+    registers, shared = NAIVE_RESOURCES[launch.name]
+    row = 4 * problem.n_seq_k if launch.name == "softmax" else 0
+    return replace(launch, resources=Resources(256, registers, shared + row, "the compiler's report of naive.cu"))
+
+
+def stores_elements(launch: Launch, problem: AttentionProblem, kernel: Kernel) -> Launch:
+    """minimal's launch with what its stores add: a thread stores its row of O 4 bytes at a time, a packet each."""
+    more = kernel.tile.block_q * problem.d_v * (PACKET_BYTES - 4)
+    packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
+    return replace(launch, overheads=(*launch.overheads, packets))
+
+
+def forward(chain: Chain) -> Chain:
+    """flash_fwd.cuh starts to load its query tile before it looks whether a key is kept."""
+    main = chain.launches[0]
+    accesses = tuple(replace(a, visited_only=False) if a.tensor == "Q" else a for a in main.accesses)
+    return replace(chain, launches=(replace(main, accesses=accesses), *chain.launches[1:]))
+
+
+def one_split(chain: Chain) -> Chain:
+    """A chain planned for two splits as flash_fwd.cuh runs it with one: the partial result still goes through memory in
+    fp32, and the combination reads that one."""
+    main, combine = chain.launches
+    held = {n: replace(t, copies=1) if n.endswith("_partial") else t for n, t in chain.tensors.items()}
+    whole = replace(main.domain, splits=1)
+    accesses = tuple(replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a for a in main.accesses)
+    rows = combine.domain
+    single = Domain(rows.batch, rows.heads, rows.rows, 1, rows.block_q, 1)
+    return replace(
+        chain,
+        tensors=held,
+        launches=(replace(main, domain=whole, outer="q", accesses=accesses), replace(combine, domain=single)),
+    )
+
+
+def backward(problem: AttentionProblem, kernel: Kernel, chain: Chain, *, deterministic: bool) -> Chain:
+    """The launches of flash_bwd.cuh: row sums; dK and dV, with dQ by atomics unless `deterministic`; then dQ, converted
+    or, where deterministic, computed anew.
+
+    With grouped heads a CTA owns keys of a key/value head and walks the queries of its query heads, one head after the
+    other, so that nothing is summed afterwards.
+
+    Raises:
+        ValueError: grouped heads whose last query block is ragged.
+    """
+    dot, main, convert = chain.launches[:3]
+    held = {
+        n: t for n, t in chain.tensors.items() if not n.endswith("_heads") and not (deterministic and n == "dQ_acc")
+    }
+    keys = _keys(problem, kernel, main, deterministic=deterministic)
+    last = _queries(problem, kernel, main) if deterministic else convert
+    return replace(chain, tensors=held, launches=(_row_sums(dot), keys, last))
+
+
+def _row_sums(launch: Launch) -> Launch:
+    """The model's first backward launch as flash_bwd_rows is: it zeroes no dQ, and writes the row's sum beside its
+    log-sum-exp, which it reads a CTA of ROWS_OF_SUMS rows at a time."""
+    kept = [a for a in launch.accesses if a.tensor != "dQ_acc"]
+    read = next(a for a in kept if a.tensor == "O")
+    written = next(a for a in kept if a.tensor == "D")
+    lse = (replace(read, tensor="LSE", packet_rows=ROWS_OF_SUMS), replace(written, tensor="LSE"))
+    return replace(launch, accesses=(*kept, *lse))
+
+
+def _keys(problem: AttentionProblem, kernel: Kernel, main: Launch, *, deterministic: bool) -> Launch:
+    """flash_bwd: K and V of its block whatever is kept, the query blocks of all heads that share them, dK and dV. Four
+    lanes of a warp add 32 bytes to a row of dQ."""
+    accesses = tuple(
+        replace(a, tensor=a.tensor.removesuffix("_heads"), visited_only=False)
+        for a in main.accesses
+        if not (deterministic and a.tensor == "dQ_acc")
+    )
+    flops = 4 * (problem.head_dim + problem.d_v) if deterministic else main.flops_per_pair
+    packets = 0 if deterministic else problem.head_dim * 4 // PACKET_BYTES
+    domain = main.domain
+    if problem.group > 1:
+        tile = kernel.backward_tile or kernel.tile
+        if problem.seq_q % tile.block_q:
+            raise ValueError(f"grouped heads of {problem.seq_q} queries are no whole blocks of {tile.block_q}")
+        packed = attention_domain(problem, tile, pack=problem.group)
+        domain = replace(packed, mask=HeadsInTurn(main.domain.mask, problem.seq_q))
+    return replace(main, domain=domain, accesses=accesses, flops_per_pair=flops, add_packets_per_row=packets)
+
+
+def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
+    """flash_bwd_query, deterministic: a CTA owns as many queries as flash_bwd owns keys, and walks blocks of keys as
+    long as flash_bwd's of queries. Scores and dP again, then dQ: three products."""
+    tile = kernel.backward_tile or kernel.tile
+    turned = Tile(tile.block_k, tile.block_q, tile.warps, tile.stages)
+    return Launch(
+        "bwd.dq",
+        attention_domain(problem, turned),
+        "q",
+        (
+            *(load(name, "q", Per.QUERY) for name in ("Q", "dO", "LSE", "D")),
+            load("K", "k", Per.PAIR),
+            load("V", "k", Per.PAIR),
+            store("dQ", "q", Per.QUERY),
+        ),
+        resources=main.resources,
+        flops_per_pair=2 * (2 * problem.head_dim + problem.d_v),
+        exps_per_pair=1,
+        stages=tile.stages,
+    )
