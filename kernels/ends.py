@@ -1,0 +1,366 @@
+"""When the work tiles of a kernel end, seen from outside.
+
+    python kernels/ends.py --out h200_cta_ends.npz        # long launches, every tile
+    python kernels/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, for every recorded kernel
+
+A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
+the very binary that others run: this project's, PyTorch's, cuDNN's. From the ends of the first CTAs of a launch, which
+all begin together, follows how the CTAs of an SM share it; from all of them, how CTAs drift. Nothing is profiled. The
+watcher takes the place of one CTA on one SM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from iosim.errors import InputError
+from iosim.files import write_whole
+from iosim.kernelbuild import driver
+from iosim.kernelbuild.compiler import build, compiler_version, find_nvcc
+from iosim.kernelbuild.launch import Forward, Order, Shape
+from iosim.kernelbuild.spec import FwdSpec
+
+HERE = Path(__file__).resolve().parent
+MARK = 0x7FC1
+"""A NaN of bf16 and of fp16 that no kernel writes."""
+PATIENCE_NS = 2_000_000_000
+PAUSE_CYCLES = 2_000_000
+LIBRARY = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch. `kernel` is a name of LIBRARY, or `own` with `spec` and `order`; `rows` of a work tile."""
+
+    kernel: str
+    heads: int
+    tokens: int
+    head_dim: int
+    causal: bool
+    rows: int = 128
+    spec: dict[str, Any] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        made = [self.kernel, f"{self.heads}x{self.tokens}x{self.head_dim}", "causal" if self.causal else "none"]
+        if self.spec:
+            s = self.spec
+            made.append(f"{s['block_q']}x{s['block_k']} w{s['warps']} s{s['stages']} m{s['min_ctas']}")
+        made += ["persistent"] * bool(self.spec.get("persistent"))
+        return " ".join(made + [f"{key}={value}" for key, value in self.order.items()])
+
+
+def own(heads: int, tokens: int, d: int, causal: bool, tile: tuple[int, int, int, int, int], *, persistent: bool = False,
+        **order: Any) -> Case:  # fmt: skip
+    q, k, warps, stages, ctas = tile
+    spec = {"block_q": q, "block_k": k, "warps": warps, "stages": stages, "min_ctas": ctas} | (
+        {"persistent": True} if persistent else {}
+    )
+    return Case("own", heads, tokens, d, causal, q, spec, order)
+
+
+WIDE, NARROW = (128, 64, 4, 2, 2), (128, 128, 4, 2, 2)
+HEAVY = {"order": "head", "heavy_first": True}
+CASES = (
+    own(4, 65536, 128, False, WIDE, order="head"), own(1, 131072, 128, False, WIDE), own(8, 65536, 128, False, WIDE),
+    own(4, 65536, 128, False, WIDE, order="head", direction="alternating"),
+    own(8, 65536, 128, True, WIDE, **HEAVY), own(8, 65536, 128, True, WIDE, direction="descending"),
+    own(8, 32768, 128, True, WIDE, direction="descending"), own(16, 16384, 128, True, WIDE, **HEAVY),
+    own(8, 65536, 128, False, WIDE, persistent=True, order="head"), own(4, 65536, 128, False, WIDE, persistent=True),
+    own(8, 65536, 128, True, WIDE, persistent=True, **HEAVY), own(8, 65536, 128, True, WIDE, persistent=True, heavy_first=True),
+    own(16, 32768, 64, False, NARROW, order="head"), own(16, 32768, 64, True, NARROW, **HEAVY), own(8, 65536, 64, False, NARROW),
+    own(1, 131072, 64, True, NARROW, direction="descending"),
+    own(8, 16384, 64, True, (64, 16, 4, 2, 7), **HEAVY), own(8, 16384, 64, True, (64, 96, 4, 2, 3), **HEAVY),
+    own(8, 16384, 64, True, (64, 128, 4, 2, 3), **HEAVY), own(8, 16384, 128, False, (64, 32, 4, 2, 4)),
+    own(8, 16384, 128, False, (128, 32, 8, 2, 2)), own(8, 16384, 128, False, (128, 48, 4, 1, 2)),
+    own(8, 16384, 64, True, (128, 192, 8, 2, 1), **HEAVY),
+    Case("flash", 4, 65536, 128, False), Case("flash", 8, 65536, 128, True), Case("flash", 4, 49152, 128, True),
+    Case("flash", 32, 16384, 128, True), Case("flash", 8, 65536, 64, False), Case("flash", 8, 65536, 128, False),
+    Case("efficient", 8, 65536, 128, True, 64), Case("efficient", 4, 131072, 64, False, 64),
+    Case("efficient", 32, 32768, 64, True, 64), Case("efficient", 8, 65536, 128, False, 64),
+    Case("cudnn", 8, 65536, 128, True), Case("cudnn", 8, 65536, 128, False), Case("cudnn", 8, 65536, 64, True),
+)  # fmt: skip
+
+
+class EndsParams(ctypes.Structure):
+    """`EndsParams` of ends.cu."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p), ("seen", ctypes.c_void_p), ("n", ctypes.c_int32), ("mark", ctypes.c_int32),
+        ("patience", ctypes.c_int64),
+    )  # fmt: skip
+
+
+def launcher(case: Case) -> tuple[Any, Callable[[], Any]]:
+    """(the output [1, heads, tokens, head_dim] that the call will write, the call)."""
+    import torch
+
+    shape = (1, case.heads, case.tokens, case.head_dim)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    if case.kernel == "own":
+        spec = FwdSpec(head_dim=case.head_dim, mask="causal" if case.causal else "none", dtype="bf16", **case.spec)
+        forward = Forward(spec, build(spec, driver.compute_capability()))
+        o = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
+        lse = torch.empty(shape[:3], device="cuda")
+        addresses = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
+        sizes = Shape(1, case.heads, case.heads, case.tokens, case.tokens, case.head_dim)
+        launch = forward.launches(sizes, {n: t.data_ptr() for n, t in addresses.items()}, Order(**case.order))[0]
+        launch.run()
+        torch.cuda.synchronize()
+        return o, lambda _kept=(addresses,): launch.run()  # type: ignore[misc]
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backend = getattr(SDPBackend, LIBRARY[case.kernel])
+
+    def call() -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=case.causal)
+
+    call()
+    torch.cuda.synchronize()
+    return call(), call
+
+
+def watched(case: Case, watcher: driver.Function) -> tuple[Any, float]:
+    """(nanoseconds from the launch to each tile's end [heads, blocks], milliseconds of the launch unwatched)."""
+    import torch
+
+    o, call = launcher(case)
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in "be")  # type: ignore[no-untyped-call]
+    begin.record()  # type: ignore[no-untyped-call]
+    kept = call()
+    end.record()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    alone = float(begin.elapsed_time(end))  # type: ignore[no-untyped-call]
+    del kept
+    torch.cuda.empty_cache()
+    blocks = case.tokens // case.rows
+    stride = o.stride()
+    head, block = torch.meshgrid(torch.arange(case.heads), torch.arange(blocks), indexing="ij")
+    address = o.data_ptr() + 2 * (head * stride[1] + block * case.rows * stride[2])
+    where, size = o.data_ptr(), o.numel()
+    torch.as_strided(o, (size,), (1,)).view(torch.int16).fill_(MARK)
+    if case.kernel != "own":
+        del o
+    times, out = watch(address.flatten(), call, watcher)
+    if out is not None and out.data_ptr() != where:
+        raise InputError(f"{case.name}: the output went elsewhere")
+    if late := int((times < 0).sum()):
+        print(f"{case.name}: {late} tiles were not seen", file=sys.stderr)
+    return times.reshape(case.heads, blocks), alone
+
+
+def watch(address: Any, call: Callable[[], Any], watcher: driver.Function) -> tuple[Any, Any]:
+    """(nanoseconds from the launch until each address no longer holds the mark, -1 where it always did; the call's result).
+
+    A pause stands before the launch in its stream, so that the host has queued it before it starts.
+    """
+    import torch
+
+    flag = torch.full((16,), MARK, device="cuda", dtype=torch.int16)
+    flush = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
+    address = torch.cat([torch.tensor([flag.data_ptr()]), address]).cuda()
+    seen = torch.zeros(address.numel(), device="cuda", dtype=torch.int64)
+    flush.zero_()
+    torch.cuda.synchronize()
+    p = EndsParams(address.data_ptr(), seen.data_ptr(), address.numel(), MARK, PATIENCE_NS)
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    watcher.launch((1, 1, 1), 256, p, side.cuda_stream, 0)
+    time.sleep(0.002)
+    torch.cuda._sleep(PAUSE_CYCLES)
+    flag.zero_()
+    out = call()
+    torch.cuda.synchronize()
+    times = seen.cpu().numpy()
+    return np.where(times[1:] > 0, times[1:] - times[0], -1), out
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A kernel whose sharing of an SM is measured: `own` with `spec`, or a name of LIBRARY."""
+
+    kernel: str
+    head_dim: int
+    causal: bool
+    rows: int
+    ctas: int
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+def recorded() -> list[Shared]:
+    """Every instantiation of flash_fwd in the recorded table of which an SM holds several CTAs."""
+    import pandas as pd
+
+    table = pd.read_csv(HERE / "measurements" / "h200_iosim_kernels.csv")
+    table = table[(table.implementation == "flash_fwd") & (table.kernel == "flash_fwd") & (table.min_ctas >= 2)]
+    table = table[table.splits.fillna(1) == 1]
+    found = {}
+    for row in table.itertuples():
+        mask = "window" if row.window > 0 else ("causal" if row.causal else "none")
+        spec = {"block_q": int(row.block_q), "block_k": int(row.block_k), "warps": int(row.warps), "mask": mask,
+                "stages": int(row.stages), "dtype": {"bfloat16": "bf16", "float16": "fp16"}[row.dtype],
+                "min_ctas": int(row.min_ctas)} | ({"persistent": True} if row.persistent else {})  # fmt: skip
+        if mask != "window":
+            found[json.dumps([row.head_dim, spec])] = Shared(
+                "own", int(row.head_dim), mask == "causal", int(row.block_q), int(row.min_ctas), spec
+            )
+    return list(found.values())
+
+
+SHARED_LIBRARY = (
+    *(Shared("flash", d, causal, 64 if d == 256 else 128, 2) for d in (64, 128, 256) for causal in (False, True)),
+    *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 2}[d]) for d in (64, 128, 256)),
+)
+KEYS = 32768
+"""Keys that every CTA walks over, the same for all: they come from the L2."""
+
+
+def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
+    """Ends of the first CTAs, by the order in which an SM got them, in microseconds: the median over the SMs."""
+    import torch
+
+    sms = driver.multiprocessors()
+    first = sms * case.ctas
+    if case.kernel == "own":
+        spec = FwdSpec(head_dim=case.head_dim, **case.spec)
+        forward = Forward(spec, build(spec, driver.compute_capability()))
+        held = forward.main.ctas_per_sm(spec.threads)
+        first = sms * held
+        shape = (1, first, 3 * case.rows, case.head_dim)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.dtype]
+        q, o = torch.randn(shape, device="cuda", dtype=dtype), torch.empty(shape, device="cuda", dtype=dtype)
+        k, v = (torch.randn((1, 1, KEYS, case.head_dim), device="cuda", dtype=dtype) for _ in "kv")
+        lse = torch.empty(shape[:3], device="cuda")
+        addresses = {n: t.data_ptr() for n, t in zip(("q", "k", "v", "o", "lse"), (q, k, v, o, lse), strict=True)}
+        sizes = Shape(1, first, 1, shape[2], KEYS, case.head_dim)
+        launch = forward.launches(sizes, addresses, Order("head"))[0]
+
+        def call() -> Any:
+            launch.run()
+
+        address = o.data_ptr() + 2 * torch.arange(first) * shape[2] * case.head_dim
+        extra: dict[str, Any] = case.spec | {"registers": forward.main.registers}
+    else:
+        held, rows = case.ctas, first * case.rows * 2
+        q = torch.randn((1, rows, 1, case.head_dim), device="cuda", dtype=torch.bfloat16)
+        k, v = (torch.randn((1, 4 * KEYS, 1, case.head_dim), device="cuda", dtype=torch.bfloat16) for _ in "kv")
+
+        def call() -> Any:
+            if case.kernel == "flash":
+                return torch.ops.aten._flash_attention_forward(
+                    q, k, v, None, None, rows, 4 * KEYS, 0.0, case.causal, False
+                )[0]
+            return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
+
+        o, extra = call(), {}
+        address = o.data_ptr() + 2 * torch.arange(first) * case.rows * case.head_dim
+        where = o.data_ptr()
+    torch.as_strided(o, (o.numel(),), (1,)).view(torch.int16).fill_(MARK)
+    torch.cuda.synchronize()
+    if case.kernel != "own":
+        del o
+    times, out = watch(address, call, watcher)
+    if out is not None and out.data_ptr() != where:
+        raise InputError("the output went elsewhere")
+    groups = times.reshape(-1, sms)
+    return {"kernel": case.kernel, "head_dim": case.head_dim, "causal": int(case.causal), **extra, "ctas": held,
+            "ends_us": " ".join(f"{np.median(g) / 1e3:.1f}" for g in groups),
+            "spread_us": " ".join(f"{(np.percentile(g, 90) - np.percentile(g, 10)) / 1e3:.1f}" for g in groups)}  # fmt: skip
+
+
+def compiled(folder: Path) -> Path:
+    cubin = folder / "ends.cubin"
+    architecture = "sm_" + driver.compute_capability().replace(".", "")
+    command = [str(find_nvcc()), f"-arch={architecture}", "-std=c++17", "-O3", "-cubin", "-o", str(cubin),
+               str(HERE / "ends.cu")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"nvcc: {done.stderr.strip().splitlines()[-1]}")
+    return cubin
+
+
+def record_ends(out: Path, watcher: driver.Function) -> None:
+    """Ends of all tiles of CASES."""
+    import torch
+
+    found: dict[str, Any] = {}
+    for case in CASES:
+        try:
+            ends, alone = watched(case, watcher)
+        except (InputError, RuntimeError) as error:
+            print(f"{case.name}: {error}", file=sys.stderr)
+            continue
+        found[case.name] = np.clip(ends // 100, -1, 2**31 - 1).astype(np.int32)  # tenths of a microsecond
+        print(f"{case.name}: {ends.max() / 1e6:.3f} ms, unwatched {alone:.3f} ms", flush=True)
+        torch.cuda.empty_cache()
+    np.savez_compressed(out, **found)
+
+
+def measured_shares(watcher: driver.Function) -> str:
+    """CSV of `shares`, a row a kernel, those of two runs each."""
+    import pandas as pd
+    import torch
+
+    cases = recorded()
+    cc = driver.compute_capability()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda c: build(FwdSpec(head_dim=c.head_dim, **c.spec), cc), cases))
+    rows = []
+    for case in [*cases, *SHARED_LIBRARY]:
+        for run in (1, 2):
+            try:
+                rows.append(shares(case, watcher) | {"run": run})
+            except (InputError, RuntimeError) as error:
+                print(f"{case}: {error}", file=sys.stderr)
+        torch.cuda.empty_cache()
+    return pd.DataFrame(rows).to_csv(index=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
+    parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    import torch
+
+    driver.use_device()
+    with tempfile.TemporaryDirectory() as name:
+        watcher = driver.Function(compiled(Path(name)), "watch")
+        if arguments.shares:
+            write_whole(out, measured_shares(watcher))
+        else:
+            record_ends(out, watcher)
+    told = {
+        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
+        "pytorch": torch.__version__, "date": datetime.date.today().isoformat(),
+        "command": f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}", "l2_start": "256 MB written before every case",
+        "unit": "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen",
+    }  # fmt: skip
+    write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        print(f"ends: {error}", file=sys.stderr)
+        sys.exit(2)
