@@ -1,38 +1,77 @@
-"""Long launches played in part and whole: `python benchmarks/sampled.py`. Prints Markdown rows, in six minutes."""
+"""Long launches played in coarse steps and whole: `python benchmarks/sampled.py`. Markdown rows, in twenty minutes.
+
+`python benchmarks/sampled.py l4` plays the cases that name an L4.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from typing import Any
 
 from iosim.algorithms import plan
-from iosim.catalog import resolve
+from iosim.catalog import Overrides, resolve
 from iosim.hardware import load_profile
 from iosim.problem import AttentionProblem
 from iosim.simulator.replay import Replay, replay
 
-TOKENS, HEADS = 1 << 20, 8
-CASES = (
-    ("fa2", "h200", "causal"), ("fa2", "a100", "causal"), ("cudnn", "h200", "causal"), ("cudnn", "h200", "none"),
-    ("fa2", "l4", "causal"),
-)  # fmt: skip
+M = 1 << 20
+CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
+    # kernel, GPU, problem, order of the grid where it is not the kernel's own
+    ("fa2", "h200", {"seq_q": M, "heads": 8, "mask": "causal"}, None),
+    ("fa2", "h200", {"seq_q": M, "heads": 8}, None),
+    ("fa2", "a100", {"seq_q": M, "heads": 8, "mask": "causal"}, None),
+    ("fa2", "a100", {"seq_q": M, "heads": 8}, None),
+    ("cudnn", "h200", {"seq_q": M, "heads": 8, "mask": "causal"}, None),
+    ("cudnn", "h200", {"seq_q": M, "heads": 8}, None),
+    ("fa2", "l4", {"seq_q": M, "heads": 8, "mask": "causal"}, None),
+    ("fa2", "l4", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("fa2", "l4", {"seq_q": M // 2, "heads": 4}, None),
+    ("fa2", "l4", {"seq_q": M // 2, "heads": 8, "kv_heads": 2, "mask": "causal"}, None),
+    ("fa2", "l4", {"seq_q": M, "heads": 4, "mask": "window", "window": 131072}, None),
+    ("fa2", "l4", {"seq_q": M // 4, "heads": 2, "mask": "causal", "passes": "bwd"}, None),
+    ("fa2", "a10", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("triton", "t4", {"seq_q": M // 2, "heads": 4, "mask": "causal", "dtype": "fp16"}, None),
+    ("fa2", "rtx-4090", {"seq_q": M // 2, "heads": 4}, None),
+    ("fa2", "h200", {"seq_q": M // 2, "heads": 4}, "head"),
+    ("cudnn", "h200", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("cudnn", "h200", {"seq_q": M // 2, "heads": 4}, None),
+    # played for the first time when nothing was changed any more
+    ("fa3", "h200", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("fa2", "rtx-3090", {"seq_q": M // 2, "heads": 2, "mask": "causal"}, None),
+    ("fa2", "l40s", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("triton", "h100", {"seq_q": M // 2, "heads": 4, "mask": "causal"}, None),
+    ("fa2", "l4", {"seq_q": M // 2, "heads": 4, "mask": "causal", "head_dim": 64}, None),
+    ("triton", "b200", {"seq_q": M // 2, "heads": 2}, None),
+    ("fa2", "a100", {"seq_q": M // 4, "heads": 4, "mask": "causal", "passes": "bwd"}, None),
+)
 
 
-def played(kernel: str, gpu: str, mask: str, *, part: bool) -> tuple[Replay, float]:
-    problem = AttentionProblem(heads=HEADS, seq_q=TOKENS, head_dim=128, dtype="bf16", mask=mask)
+def played(kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part: bool) -> tuple[Replay, float]:
+    problem = AttentionProblem(**{"head_dim": 128, "dtype": "bf16", **of})
     profile = load_profile(gpu)
-    chosen = resolve(kernel, problem, profile)
+    chosen = resolve(kernel, problem, profile, Overrides(order=order))
     start = time.perf_counter()
     return replay(problem, chosen, plan(problem, chosen), profile, part=part), time.perf_counter() - start
 
 
+def name(kernel: str, gpu: str, of: dict[str, Any], order: str | None) -> str:
+    more = [f"{k} {v}" for k, v in of.items() if k in ("kv_heads", "head_dim", "passes")]
+    more += [f"order {order}"] if order else []
+    return ", ".join([kernel, gpu, str(of.get("mask", "none")), f"{of['seq_q'] // 1024}K x {of['heads']}", *more])
+
+
 def main() -> None:
-    print("| kernel, GPU, mask | in part, seconds | whole, seconds | reads, in part over whole |")
-    print("| --- | ---: | ---: | ---: |")
-    for kernel, gpu, mask in CASES:
-        some, quick = played(kernel, gpu, mask, part=True)
-        every, slow = played(kernel, gpu, mask, part=False)
-        ratio = some.traffic.total("hbm", "read") / every.traffic.total("hbm", "read")
-        print(f"| {kernel}, {gpu}, {mask} | {quick:.1f} | {slow:.0f} | {ratio:.3f} |", flush=True)
+    print("| kernel, GPU, mask, tokens x heads | in part, s | whole, s | reads, in part over whole | writes | time |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for case in CASES:
+        if not all(word in name(*case) for word in sys.argv[1:]):
+            continue
+        some, quick = played(*case, part=True)
+        every, slow = played(*case, part=False)
+        read, written = (some.traffic.total("hbm", d) / every.traffic.total("hbm", d) for d in ("read", "write"))
+        print(f"| {name(*case)} | {quick:.1f} | {slow:.0f} | {read:.3f} | {written:.3f} "
+              f"| {some.seconds / every.seconds:.3f} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

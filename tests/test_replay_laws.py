@@ -67,7 +67,7 @@ def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Cha
     watch = Watch()
     kernel = replace(kernel, packs_group=kernel.packs_group and not problem.backward)
     chain = plan(problem, kernel)
-    with patch.object(engine, "sample_lines", lambda made, size, _: sample_lines(made, size, 1e9)):
+    with patch.object(engine, "sample_lines", lambda made, size, *_: sample_lines(made, size, 1e9)):
         played = replay(problem, kernel, chain, H200, l2_model=l2, trace=watch)
     assert watch.l2 is not None
     assert int(watch.l2.config.sample_bytes) == LINE

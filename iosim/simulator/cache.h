@@ -43,10 +43,14 @@ typedef struct {
     uint32_t *used;           /* partition x set: a bit for each way, set by use */
     uint8_t *next;            /* partition x set: the way at which the search for a victim starts */
     int64_t dram_free, l2_free, now;
-    uint32_t hits, pad;
+    uint32_t hits;
+    int32_t stands, whole;        /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
+    int32_t pad;
     /* results */
     int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
     int64_t fabric;
+    int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
+    int64_t took_ps, alone_ps; /* coarse steps: what they took, and would have taken had no load been waited for */
 } L2State;
 
 typedef struct {
@@ -140,11 +144,21 @@ static inline void note_depth(Trace *tr, const L2Config *c, int p, int set_numbe
     order[0] = sample;
 }
 
+/* Bytes of an object that the small steps of an access move. */
+static inline int64_t moved_bytes(const L2State *s, int64_t bytes) {
+    return s->whole > 1 ? bytes * s->stands / s->whole : bytes;
+}
+
 static inline int64_t fetch(L2State *s, const L2Config *c, Object *o, int64_t bytes, int64_t t) {
-    s->hbm_read[o->tensor] += bytes;
+    int64_t moved = moved_bytes(s, bytes);
+    s->hbm_read[o->tensor] += moved;
     int64_t from = s->dram_free > t ? s->dram_free : t;
-    s->dram_free = from + bytes * c->dram_ps_per_kib / 1024;
-    int64_t at = s->dram_free + c->dram_latency_ps;
+    s->dram_free = from + moved * c->dram_ps_per_kib / 1024;
+    int64_t at = s->dram_free + c->dram_latency_ps * s->stands;
+    if (s->whole > 1 && bytes < o->size) { /* the small steps that hit wait for nothing */
+        int64_t wait = at - t - s->step_ps;
+        at = t + s->step_ps + (wait > 0 ? wait * bytes / o->size : 0);
+    }
     if (at > o->ready) o->ready = at;
     return at;
 }
@@ -156,8 +170,8 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
     int two = c->partitions == 2, missing = 0, far = 0;
     if (t > s->now) s->now = t;
     int64_t from = s->l2_free > t ? s->l2_free : t;
-    s->l2_free = from + bytes * c->l2_ps_per_kib / 1024;
-    int64_t at = s->l2_free + c->l2_latency_ps;
+    s->l2_free = from + moved_bytes(s, bytes) * c->l2_ps_per_kib / 1024;
+    int64_t at = s->l2_free + c->l2_latency_ps * s->stands;
     int fresh = !o->touched;
     o->touched = 1;
     for (int32_t x = o->first, end = o->first + o->samples; x < end; x++) {
@@ -185,9 +199,10 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
         tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes > lost ? bytes - lost : 0;
         tr->bin_miss[b * MAX_TENSORS + o->tensor] += lost;
     }
-    if (far) at += c->far_latency_ps;
+    if (far) at += s->whole > 1 ? c->far_latency_ps * s->stands * far / o->samples : c->far_latency_ps;
     if (lost > 0) {
         int64_t x = fetch(s, c, o, lost, t);
+        if (fresh) s->hbm_read[o->tensor] += bytes - moved_bytes(s, bytes); /* the first to come reads all of it */
         if (x > at) at = x;
     }
     else if (o->ready > at) at = o->ready;

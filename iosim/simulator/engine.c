@@ -2,10 +2,11 @@
  *
  * A CTA walks the steps of its work tile. At a step it asks for the next step's tiles and computes; its next step starts
  * when that is done and those tiles have arrived. CTAs of an SM share it, the older ones with a larger share. cache.h is the L2,
- * launch.h what is played, skip.h how a long launch is played in part.
+ * launch.h what is played, coarse.h and skip.h how a long launch is played in coarse steps or in part.
  *
  * All times are integers (picoseconds); the same input gives the same result on every machine.
  */
+#include "coarse.h"
 #include "skip.h"
 
 typedef struct {
@@ -81,12 +82,14 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         if (a->step < 0) {
             if (tr && tr->cta_start) { tr->cta_start[tile] = ev.t; tr->cta_sm[tile] = a->sm; }
             again = run_templates(s, c, l->pro, l->n_pro, tile, 0, p, ev.t, tr);
-            if (n > 0) {
+            if (n > 0 && !l->coarse) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, 0), p, ev.t, tr);
                 if (x > again) again = x;
                 k.loads++;
             }
             a->step = 0;
+        } else if (a->step < n && l->coarse) {
+            again = coarse_step(s, c, l, sms, a, p, ev.t, tr);
         } else if (a->step < n) {
             again = ev.t + step_time(sms, a);
             if (a->step + 1 < n) {

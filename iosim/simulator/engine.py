@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from iosim.errors import InputError
-from iosim.simulator.l2 import L2Model, Samples, sample_lines, sm_partitions
+from iosim.simulator.coarse import Coarse
+from iosim.simulator.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.simulator.lowering import LoweredLaunch, Template
 from iosim.simulator.sampling import SamplingPlan, Windows, windows_of
 
@@ -44,8 +45,10 @@ class _L2State(ct.Structure):
     _fields_ = [
         ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
         ("tags", ct.c_void_p), ("used", ct.c_void_p), ("next", ct.c_void_p), ("dram_free", ct.c_int64),
-        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hits", ct.c_uint32), ("pad", ct.c_uint32),
+        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hits", ct.c_uint32), ("stands", ct.c_int32),
+        ("whole", ct.c_int32), ("pad", ct.c_int32),
         ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
+        ("step_ps", ct.c_int64), ("took_ps", ct.c_int64), ("alone_ps", ct.c_int64),
     ]  # fmt: skip
 
 
@@ -64,6 +67,7 @@ class _LaunchPlan(ct.Structure):
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
         ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
         ("step_ps", ct.c_int64), ("start_ps", ct.c_int64), ("age_ppm", ct.c_int32), ("relaunched", ct.c_int32),
+        ("coarse", ct.c_int32), ("walks", ct.c_int32), ("lead", ct.c_void_p), ("trail", ct.c_void_p),
     ]  # fmt: skip
 
 
@@ -128,17 +132,20 @@ def _pointer(array: np.ndarray[Any, Any]) -> int:
 class L2:
     """An L2 with its objects; keeps its contents from one launch to the next.
 
-    `samples_per_object` is how many lines of an object of middling size are followed.
+    `samples_per_object` is how many lines of an object of middling size are followed; more where that would leave fewer
+    than `least_sets` of a partition's sets.
     """
 
     def __init__(
-        self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0
-    ) -> None:
+        self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
+        least_sets: float = LEAST_SETS,
+    ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
         n = int(size.size)
         self.model = model
-        sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object)
+        sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
+                               least_sets)  # fmt: skip
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
@@ -156,7 +163,7 @@ class L2:
         )  # fmt: skip
         self._used = np.zeros(model.partitions * sampled.sets, dtype=np.uint32)
         self._next = np.zeros(model.partitions * sampled.sets, dtype=np.uint8)
-        s = self.state = _L2State(objects=n)
+        s = self.state = _L2State(objects=n, stands=1, whole=1)
         s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
         s.tags, s.used, s.next = _pointer(self._tags), _pointer(self._used), _pointer(self._next)
 
@@ -186,7 +193,7 @@ class L2:
     def replay(
         self, launch: LoweredLaunch, *, slots: int, sms: int, static_stride: int, step_s: float,
         start_s: float, begin_ps: int, sm_spread_ppm: int, age_ppm: int = 0, relaunched: bool = True, trace: Any = None,
-        sampling: SamplingPlan | None = None,
+        sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
     ) -> tuple[int, Windows | None]:  # fmt: skip
         """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
         a long one shows a bar on a terminal.
@@ -195,7 +202,9 @@ class L2:
             static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
             age_ppm: how far the rates of an SM's oldest and youngest CTA lie apart, in millionths of their mean.
             relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
+            step_s: a step of a CTA that has its SM for itself; a small one where the launch is `coarse`.
             sampling: play windows alone; None for all steps.
+            coarse: the launch's steps are coarse ones.
 
         Raises:
             KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
@@ -210,8 +219,12 @@ class L2:
             relaunched=int(relaunched and launch.group == 1),
         )  # fmt: skip
         plan.n_pro = _fill(plan.pro, launch.prologue)
-        plan.n_loop = _fill(plan.loop, launch.loop)
+        loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
+        plan.n_loop = _fill(plan.loop, loop)
         plan.n_epi = _fill(plan.epi, launch.epilogue)
+        if coarse is not None:
+            plan.coarse, plan.walks = coarse.steps, coarse.walks(launch.loop)
+            plan.lead, plan.trail = _pointer(coarse.lead), _pointer(coarse.trail)
         side = sm_partitions(sms, self.model.partitions, self.model.side_ends)
         plan.side = _pointer(side)
         plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
@@ -238,6 +251,12 @@ class L2:
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
         return end, found
+
+    def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
+        """Bytes of each tensor number that are dirty in the L2 now."""
+        dirty = self._tags[(self._tags >= 0) & (self._tags & 1 == 1)] >> 1
+        tensor = self._objects["tensor"][self._samples.object[dirty]]
+        return np.bincount(tensor, minlength=MAX_TENSORS) * int(self.config.sample_bytes)
 
     def replay_recorded(
         self, launch: LoweredLaunch, at_ps: np.ndarray[Any, Any], end_ps: np.ndarray[Any, Any], every: int,

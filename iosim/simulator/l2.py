@@ -24,6 +24,8 @@ DEFAULT_MARKING = 0.5
 DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
 DEFAULT_NEAR_CYCLES = 287.0
 DEFAULT_DRAM_CYCLES = 682.0
+LEAST_SETS = 16
+"""Sets of a partition that are followed at least."""
 BLOCK_LINES = 128
 """Lines of neighbouring addresses that the hash keeps together."""
 
@@ -137,10 +139,13 @@ def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
         return x ^ (x >> np.uint64(31))
 
 
-def sample_lines(model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0) -> Samples:
+def sample_lines(
+    model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0, least_sets: float = LEAST_SETS
+) -> Samples:
     """Sampled lines of objects that lie one after the other, each from a line's start.
 
-    The stride between sampled sets is chosen so that an object of middling size holds about `per_object` samples.
+    The stride between sampled sets is chosen so that an object of middling size holds about `per_object` samples, and
+    more where fewer than `least_sets` sets of a partition would be followed.
     """
     lines = -(-size.astype(np.int64) // model.line_bytes)
     start = np.zeros(size.size + 1, dtype=np.int64)
@@ -148,7 +153,7 @@ def sample_lines(model: L2Model, size: npt.NDArray[np.int32], per_object: float 
     total = int(start[-1])
     weight = np.sort(lines)
     middling = int(weight[np.searchsorted(np.cumsum(weight), total // 2)]) if total else 1
-    stride = max(1, min(middling / per_object, model.sets / 16))
+    stride = max(1, min(middling / per_object, model.sets / least_sets))
     sets = max(1, int(model.sets / stride))
     stride = model.sets // sets
     whole = sets * stride

@@ -23,6 +23,9 @@ typedef struct {
     int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
     int32_t age_ppm;              /* how far the rates of an SM's oldest and youngest CTA lie apart */
     int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
+    int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
+    int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */
+    const int32_t *lead, *trail;  /* coarse: small steps of each work tile's first step, and of its last */
 } LaunchPlan;
 
 /* A CTA stands at `step` of work tile `tile`: that step's tiles have been asked for; -1: not begun. */
@@ -33,6 +36,8 @@ typedef struct {
     int64_t last_ps;       /* while rates are taken: when its last step was, or -1 */
     int64_t spent_ps;      /* and the time its steps took together */
     int64_t steps;
+    int32_t left, pad;     /* coarse: small steps of this step to come */
+    int64_t each_ps;       /* and what each takes */
 } Cta;
 
 /* ---- an SM's CTAs share it: CTA i runs on SM i modulo their number ---- */

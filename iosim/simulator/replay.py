@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from iosim.count import count
 from iosim.errors import InputError
@@ -14,6 +15,7 @@ from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Scheduler
 from iosim.problem import AttentionProblem
 from iosim.residency import residency
+from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
@@ -24,6 +26,8 @@ from iosim.traffic import Traffic, TrafficRow
 from iosim.units import bytes_text
 
 FOREIGN_OBJECT_BYTES = 65536
+COARSE_SAMPLES = 1e-9
+"""Followed lines of an object in coarse steps: as few as the sets to follow allow."""
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
 AGE_SHARE = 0.056
@@ -33,7 +37,7 @@ SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
 WAITING = 0.01
-"""Lengthening of steps by loads above which a sampled launch is said to wait for memory."""
+"""Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 CODE = "code"
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
@@ -48,7 +52,11 @@ class ReplayedLaunch:
     slots: int
     accesses: int
     windows: Windows | None = None
-    """Where the launch was played in part: the windows that were."""
+    """Where windows of the launch were played: they."""
+    coarse: Coarse | None = None
+    """Where the launch was played in coarse steps: which."""
+    waited: float = 0.0
+    """How much longer coarse steps took than had no load been waited for."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class Replay:
         for launch in self.launches:
             if launch.windows is not None:
                 made += _sampled(launch.name, launch.windows)
+            if launch.coarse is not None:
+                made += _coarse(launch.name, launch.coarse, launch.waited)
         return tuple(made)
 
     @property
@@ -91,6 +101,18 @@ def _sampled(launch: str, windows: Windows) -> list[str]:
     return made
 
 
+def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
+    heads = f" and {coarse.heads} of {coarse.of} heads" if coarse.heads < coarse.of else ""
+    parted = waited > WAITING and coarse.held < HELD_STEPS
+    error = "reads may be far off" if parted else f"error about {ERROR:.0%}"
+    made = [f"HBM: {launch} was played in part, in coarse steps of {coarse.steps}{heads}; {error}; "
+            "--method replay plays all"]  # fmt: skip
+    if parted:
+        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {waited:.0%} longer) and the L2 holds only "
+                    f"{coarse.held:.1f} coarse steps of one, so that they may part too early")  # fmt: skip
+    return made
+
+
 def replay(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
     l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
@@ -100,7 +122,7 @@ def replay(
     Args:
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
-        part: play windows of long launches alone, and say how far off that may be.
+        part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
         trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
             engine to fill, or None.
 
@@ -112,12 +134,15 @@ def replay(
     made = replace(made, marking=float(kernel.option("marking", made.marking)))
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
+    accesses = [low.accesses for low in lowered.launches]
+    coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(made, lowered, profile)
     foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
-    l2 = L2(made, size, owner)
+    l2 = L2(made, size, owner) if coarse is None else L2(made, size, owner, COARSE_SAMPLES, coarse.least_sets)
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
         l2.place(_inputs(chain, lowered), dirty=False)
@@ -125,16 +150,22 @@ def replay(
     done: list[ReplayedLaunch] = []
     begin = 0
     busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
-    for launch, low in zip(chain.launches, lowered.launches, strict=True):
+    for launch, low, moved in zip(chain.launches, lowered.launches, accesses, strict=True):
         for objects_of, number in low.owned:
             l2.own(objects_of, number)
         before = l2.counts()
+        grain = coarse if coarse and coarse.name == launch.name else None
+        dirty = l2.dirty_by_tensor() if grain else None
         end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
-                           trace(launch, low, lowered, l2) if trace else None, part,
+                           trace(launch, low, lowered, l2) if trace else None, part, grain,
                            _age_share(problem, kernel),
                            float(kernel.option("sm_spread", made.sm_spread)))  # fmt: skip
+        if grain and dirty is not None:
+            end = begin + round((end - begin) * grain.whole_over_played)
+            _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
-        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, low.accesses, windows))
+        waited = _waited(l2) if grain else 0.0
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
         begin = end
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
@@ -153,12 +184,12 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
 
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
-    record: TraceRecord | None, part: bool, age_share: float, sm_spread: float,
+    record: TraceRecord | None, part: bool, coarse: Coarse | None, age_share: float, sm_spread: float,
 ) -> tuple[int, int, Windows | None]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
     held = residency(launch, profile)
-    steps = 0 if streams(launch) else int(low.count.sum(dtype=np.int64))
+    steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
     slots = held.slots
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots = min(slots, profile.sm_count)
@@ -174,9 +205,31 @@ def _play(
         age_ppm=round(age_share * 1e6),
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         trace=record,
-        sampling=sampling_plan(low, slots) if part else None,
+        sampling=sampling_plan(low, slots) if part and coarse is None else None,
+        coarse=coarse,
     )
     return end, slots, windows
+
+
+def _waited(l2: L2) -> float:
+    """How much longer coarse steps took than had no load been waited for."""
+    return int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0
+
+
+def _stand_for(
+    l2: L2, before: tuple[list[int], list[int]], dirty: npt.NDArray[np.int64], share: float, tensors: int
+) -> None:
+    """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
+
+    Args:
+        dirty: bytes of each that were dirty then; those that are dirty now are not written.
+    """
+    counts, after, left = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
+    for t in range(tensors):
+        stays = int(left[t]) - int(dirty[t])
+        read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
+        counts[0][t] = before[0][t] + round(read * share)
+        counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
 def _age_share(problem: AttentionProblem, kernel: Kernel) -> float:

@@ -1,4 +1,4 @@
-"""Long launches are played in part: windows of steps, and what lies between them by the rates that the windows give.
+"""Long launches that coarse steps do not fit: windows of steps, and what lies between by the rates that they give.
 
 A window's bytes per step stand for the steps settled before it and for half of those skipped before and after it. The
 error is estimated from the windows themselves: how far each lies from the line between its neighbours.

@@ -1,0 +1,41 @@
+/* Long launches in coarse steps: a CTA goes over the tiles of many small steps at once.
+ *
+ * Its loads are asked for as it comes to them and it goes on when all small steps are computed, or when every one that
+ * missed has waited in its turn. What CTAs wait for one another is kept: who comes to tiles that are being fetched leaves
+ * them no sooner than the one that fetches.
+ */
+#ifndef IOSIM_COARSE_H
+#define IOSIM_COARSE_H
+#include "launch.h"
+
+/* Whether what the loop touches again at every small step is followed in the L2 for this work tile. */
+static int stays_followed(const L2State *s, const LaunchPlan *l, int tile) {
+    for (int k = l->walks; k < l->n_loop; k++)
+        if (l->loop[k].base[tile] != NIL && s->object[l->loop[k].base[tile]].samples > 0) return 1;
+    return 0;
+}
+
+/* Plays a step, or a small step of one where its own tiles are followed; returns when the next is due. */
+static int64_t coarse_step(L2State *s, const L2Config *c, const LaunchPlan *l, const Sms *sms, Cta *a, int p, int64_t t,
+                           Trace *tr) {
+    int tile = a->tile, stays = l->n_loop > l->walks && stays_followed(s, l, tile);
+    if (a->left == 0) {
+        int small = a->step == 0 ? l->lead[tile] : a->step == l->count[tile] - 1 ? l->trail[tile] : l->coarse;
+        s->stands = small;
+        s->whole = l->coarse;
+        s->step_ps = step_time(sms, a) * small;
+        int64_t there = run_templates(s, c, l->loop, l->walks, tile, loop_index(l, tile, a->step), p, t, tr);
+        s->stands = s->whole = 1;
+        int64_t done = t + s->step_ps;
+        s->alone_ps += s->step_ps;
+        if (there > done) done = there;
+        s->took_ps += done - t;
+        a->left = stays ? small : 1;
+        a->each_ps = (done - t) / a->left;
+    }
+    if (stays) run_templates(s, c, l->loop + l->walks, l->n_loop - l->walks, tile, 0, p, t, tr);
+    if (--a->left == 0) a->step++;
+    return t + a->each_ps;
+}
+
+#endif
