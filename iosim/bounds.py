@@ -55,7 +55,7 @@ def memory(chain: Chain) -> dict[str, int]:
     """`workspace`: bytes of the tensors made inside the chain that live at once, at most; `peak`: those and all inputs
     and outputs."""
     fixed = sum(t.allocated_bytes for t in chain.tensors.values() if t.role != "temp")
-    lifetimes = [(t, chain.users(t.name)) for t in chain.role("temp")]
+    lifetimes = [(t, chain.life(t.name)) for t in chain.role("temp")]
     live = [
         sum(t.bytes for t, used in lifetimes if used and used[0] <= n <= used[-1]) for n in range(len(chain.launches))
     ]

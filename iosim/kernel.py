@@ -95,6 +95,8 @@ class Kernel:
     shared_memory_bytes: int | None = None
     persistent_ctas: int | None = None
     overheads: tuple[Overhead, ...] = ()
+    backward_overheads: tuple[Overhead, ...] = ()
+    """Of the backward's main launch, beside `overheads`."""
     spill: Spill | None = None
     options: tuple[tuple[str, Any], ...] = ()
     notes: tuple[str, ...] = ()

@@ -9,58 +9,34 @@ LOAD, STORE, REDUCE = 0, 1, 2
 
 
 @dataclass
-class Way:
-    line: int | None = None
-    used: bool = False
-    dirty: bool = False
+class RecentSet:
+    """A set of lines in the order of their use, the latest first, with the dirty ones among them."""
 
+    ways: int
+    dirty_ways: int
+    lines: list[int] = field(default_factory=list)
+    dirty: set[int] = field(default_factory=set)
 
-def hash32(x: int) -> int:
-    """The engine's integer hash."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = ((x ^ (x >> shift)) * factor) & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-@dataclass
-class Marking:
-    """Which hits of loads mark their line as used: a share of them, by a hash of their number."""
-
-    share: float
-    hits: int = 0
-
-    def marks(self) -> bool:
-        self.hits += 1
-        return (hash32(self.hits) & 0xFFFF) < round(self.share * 65536)
-
-
-@dataclass
-class NotRecentlyUsedSet:
-    """A set whose victim is the first way not used lately, searched from behind the last victim."""
-
-    ways: list[Way]
-    marking: Marking
-    start: int = 0
-
-    def touch(self, line: int, dirty: bool) -> tuple[bool, int | None]:
-        """(whether the line was there, the dirty line that was driven out or None)."""
-        found = next((way for way in self.ways if way.line == line), None)
-        there, written = found is not None, None
-        if found is None:
-            turn = [(self.start + k) % len(self.ways) for k in range(len(self.ways))]
-            victim = next((w for w in turn if not self.ways[w].used), turn[-1])
-            found = self.ways[victim]
-            written = found.line if found.dirty else None
-            found.line, found.dirty = line, False
-            self.start = (victim + 1) % len(self.ways)
-        elif not dirty and not self.marking.marks():
-            return there, None
-        found.dirty = found.dirty or dirty
-        found.used = True
-        if all(way.used for way in self.ways):
-            for way in self.ways:
-                way.used = way is found
+    def touch(self, line: int, dirty: bool) -> tuple[bool, int]:
+        """(whether the line was there, how many lines were written back)."""
+        there, written = line in self.lines, 0
+        if there:
+            self.lines.remove(line)
+        elif len(self.lines) == self.ways:
+            victim = self.lines.pop()
+            written += victim in self.dirty
+            self.dirty.discard(victim)
+        self.lines.insert(0, line)
+        if dirty:
+            self.dirty.add(line)
+            if len(self.dirty) > self.dirty_ways:
+                self.dirty.remove(next(x for x in reversed(self.lines) if x in self.dirty))
+                written += 1
         return there, written
+
+    def drop(self, line: int) -> None:
+        if line in self.lines:
+            self.lines.remove(line)
 
 
 @dataclass
@@ -72,25 +48,25 @@ class SlowL2:
     ways: int
     set_of: list[int]
     home_of: list[int]
-    keeps_written: bool
-    marking: float = 1.0
+    dirty_ways: int
     hits: int = 0
     misses: int = 0
     read: int = 0
     written: int = 0
     crossed: int = 0
-    caches: list[list[NotRecentlyUsedSet]] = field(default_factory=list)
+    caches: list[list[RecentSet]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        marking = Marking(self.marking)
         self.caches = [
-            [NotRecentlyUsedSet([Way() for _ in range(self.ways)], marking) for _ in range(self.sets)]
-            for _ in range(self.partitions)
+            [RecentSet(self.ways, self.dirty_ways) for _ in range(self.sets)] for _ in range(self.partitions)
         ]
 
+    def _set(self, partition: int, line: int) -> RecentSet:
+        return self.caches[partition][self.set_of[line]]
+
     def _touch(self, partition: int, line: int, dirty: bool = False) -> bool:
-        there, driven_out = self.caches[partition][self.set_of[line]].touch(line, dirty)
-        self.written += driven_out is not None
+        there, written = self._set(partition, line).touch(line, dirty)
+        self.written += written
         return there
 
     def access(self, mode: int, line: int, partition: int) -> bool:
@@ -103,8 +79,11 @@ class SlowL2:
                 there = self._touch(home, line)
         else:
             there = self._touch(home, line, dirty=True)
-            if self.partitions == 2 and self.keeps_written:
-                self._touch(1 - home, line)
+            if self.partitions == 2:
+                if mode == STORE and home != partition:
+                    self._touch(partition, line)
+                else:
+                    self._set(1 - home, line).drop(line)
             self.crossed += home != partition
         self.hits += there
         self.misses += not there
@@ -112,7 +91,7 @@ class SlowL2:
         return there
 
     def dirty(self) -> int:
-        return sum(way.dirty for cache in self.caches for one in cache for way in one.ways)
+        return sum(len(one.dirty) for cache in self.caches for one in cache)
 
 
 def lru_hits(trace: list[int], capacity: int) -> int:

@@ -34,7 +34,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.algorithms.terms import backward_terms, forward_terms
 from iosim.errors import InputError
 from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Resources, Scheduler, Tensor, tensors
+from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Resources, Scheduler, Tensor, tensors
 from iosim.problem import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -160,6 +160,14 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
     return rows * threads // 128
 
 
+def _split_sectors(kernel: Kernel, launch: str, tensor: Tensor) -> tuple[Overhead, ...]:
+    """What a launch writes beyond `tensor`, whose sectors are stored half by half: two packets where the halves leave
+    the SM apart, which a share of them does (options `dot_split_percent`, `convert_split_percent`)."""
+    percent = int(kernel.option(f"{launch}_split_percent", 0))
+    per_tile = DOT_ROWS * tensor.row_bytes * percent // 100
+    return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile),) if percent else ()
+
+
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """rowsum(dO o O) and a zeroed dQ; the main launch over key blocks; the conversion of dQ.
 
@@ -193,6 +201,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store("dQ_acc", "q", Per.QUERY),
         ),
         resources=Resources(256),
+        overheads=_split_sectors(kernel, "dot", dq_acc),
         tensor_cores=False,
     )
     domain = attention_domain(problem, tile)
@@ -214,7 +223,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ),
         schedule=kernel.backward_schedule,
         resources=Resources(32 * tile.warps, kernel.option("backward_registers")),
-        overheads=kernel.overheads,
+        overheads=kernel.overheads + kernel.backward_overheads,
         persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),
         exps_per_pair=1,
@@ -225,6 +234,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         row_domain(problem, DOT_ROWS),
         "flat",
         (load("dQ_acc", "q", Per.QUERY), store("dQ", "q", Per.QUERY)),
+        overheads=_split_sectors(kernel, "convert", matrix(problem, "dQ", "output")),
         tensor_cores=False,
     )
     launches = (*copies, dot, main, convert)

@@ -10,13 +10,14 @@ of them run is the kernel's option `passes`, in order, out of:
 
 A bias and a key-padding mask are passes over S as well, after the scale and before the mask; ALiBi's bias is made as a
 tensor by a launch first. A mask given as an additive tensor is added, and its backward is no pass.
-Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dQ = dS K, dK = dS^T Q, with the passes undone in reverse.
+Backward: dV = P^T dO, dP = dO V^T, dS = P o (dP - rowsum), dK = dS^T Q, dQ = dS K, with the passes undone in reverse.
 With grouped heads dK and dV are made per query head and summed over the group by one more launch.
 Option `softmax_backward_product`: P o dP is written by a launch of its own first, as PyTorch's softmax backward does
 (aten/src/ATen/native/cuda/SoftMax.cu).
 A naive product computes every pair: masks save nothing.
 
-NB: the products' SM<->L2 bytes depend on the tiles of the matrix library. `gemm_tile` gives the rule used here.
+The products' SM<->L2 bytes depend on the tiles of the matrix library: see `iosim.algorithms.matrix_tiles`.
+NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each time; these are left out (0.02 %).
 """
 
 from __future__ import annotations
@@ -25,29 +26,15 @@ from dataclasses import replace
 
 from iosim.algorithms import terms
 from iosim.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
+from iosim.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.algorithms.registry import algorithm
 from iosim.errors import InputError
 from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor
+from iosim.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
 from iosim.problem import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")
 COPY_ROWS = 128
-GEMM_TILES = ((256, 128), (128, 128), (64, 128), (64, 64))
-"""Tiles of a matrix library's half-precision products, largest first."""
-FILL_FRACTION = 0.95
-
-
-def gemm_tile(rows: int, cols: int, products: int, sm_count: int) -> tuple[int, int]:
-    """Tile of a batched matrix product: the largest that still gives a CTA to 95 % of the SMs.
-
-    Inferred from the SM<->L2 bytes of eager attention on an H200, not published; within 15 % of them.
-    """
-    for tile_rows, tile_cols in GEMM_TILES:
-        tile_cols = min(tile_cols, max(16, cols))
-        if -(-rows // tile_rows) * -(-cols // tile_cols) * products >= FILL_FRACTION * sm_count:
-            return tile_rows, tile_cols
-    return GEMM_TILES[-1][0], min(GEMM_TILES[-1][1], max(16, cols))
 
 
 @algorithm("naive", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"))
@@ -96,55 +83,68 @@ class ChainBuilder:
         p = self.problem
         return Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, tile[0], tile[1])
 
-    def tile(self, rows: int, cols: int) -> tuple[int, int]:
-        fixed = self.kernel.option("gemm_tile")
+    def tile(self, rows: int, cols: int, *, narrow: bool) -> ProductTile:
+        """Tile of one of the chain's products, whose result is rows x cols; `narrow`: the columns are a head's."""
+        fixed, p = self.kernel.option("gemm_tile"), self.problem
         if fixed:
-            return int(fixed[0]), int(fixed[1])
-        return gemm_tile(rows, cols, self.problem.batch * self.problem.heads, int(self.kernel.option("sm_count", 108)))
+            return ProductTile(int(fixed[0]), int(fixed[1]))
+        if p.dtype != "tf32" and (p.dtype == "fp32" or self.kernel.option("score_bytes") == 4):
+            return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
+        sm_count = int(self.kernel.option("sm_count", 108))
+        return half_tile(rows, cols, p.batch * p.heads, sm_count, narrow=narrow)
 
     def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
         self.hold(score_matrix(p, out, "temp", self.score_bytes))
+        made = self.tile(p.seq_q, p.n_seq_k, narrow=False)
         self.launches.append(
-            Launch(name, self._domain(self.tile(p.seq_q, p.n_seq_k)), "qk",
+            Launch(name, self._domain((made.rows, made.cols)), "qk",
                    (load(left, "q", Per.PAIR), load(right, "k", Per.PAIR), store(out, "qk", Per.PAIR)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
     def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[q, :] = sum over k of scores[q, k] right[k, :]: a CTA a query block."""
-        p = self.problem
-        rows, width = self.tile(p.seq_q, cols)
-        domain = self._domain((rows, 64))
-        self.launches.append(
-            Launch(name, domain, "q",
-                   (load(scores, "qk", Per.PAIR, times=-(-cols // width)), load(right, "k", Per.PAIR),
-                    store(out, "q", Per.QUERY)),
-                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
-        )  # fmt: skip
+        """out[q, :] = sum over k of scores[q, k] right[k, :]: a work tile is a query block, or a cluster of them."""
+        self._product_over(name, scores, right, out, cols, "q", "k", Per.QUERY, self.problem.seq_q)
 
     def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
-        """out[k, :] = sum over q of scores[q, k] right[q, :]: a CTA a key block."""
-        p = self.problem
-        rows, width = self.tile(p.n_seq_k, cols)
+        """out[k, :] = sum over q of scores[q, k] right[q, :]: a work tile is a key block, or a cluster of them."""
+        self._product_over(name, scores, right, out, cols, "k", "q", Per.KEY, self.problem.n_seq_k)
+
+    def _product_over(
+        self, name: str, scores: str, right: str, out: str, cols: int, mine: str, other: str, per: Per, rows: int
+    ) -> None:
+        """The product with `rows` of axis `mine`, summed over the other axis in steps of 64. Each CTA of a cluster
+        reads the other operand for itself."""
+        made = self.tile(rows, cols, narrow=True)
+        edge = Edge.WHOLE if made.cluster > 1 else Edge.EXACT
+        own = made.rows * made.cluster
         self.launches.append(
-            Launch(name, self._domain((64, rows)), "k",
-                   (load(scores, "qk", Per.PAIR, times=-(-cols // width)), load(right, "q", Per.PAIR),
-                    store(out, "k", Per.KEY)),
+            Launch(name, self._domain((own, 64) if mine == "q" else (64, own)), mine,
+                   (load(scores, "qk", Per.PAIR, times=-(-cols // made.cols), edge=edge),
+                    load(right, other, Per.PAIR, times=made.cluster, edge=edge), store(out, mine, per)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
-    def pass_over_scores(self, name: str, reads: tuple[str, ...], writes: tuple[Tensor, ...], exps: int = 0) -> None:
-        """An elementwise or row-wise launch over N x N tensors."""
+    def pass_over_scores(
+        self, name: str, reads: tuple[str, ...], writes: tuple[Tensor, ...], exps: int = 0, rows: int = terms.PASS_ROWS
+    ) -> None:
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile."""
         self.hold(*writes)
         accesses: tuple[Access, ...] = tuple(load(n, "qk", Per.PAIR) for n in reads)
         accesses += tuple(store(t.name, "qk", Per.PAIR) for t in writes)
         p = self.problem
-        domain = Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, 4, p.n_seq_k)
+        domain = Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, rows, p.n_seq_k)
         self.launches.append(
             Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False)
         )
+
+    def keep(self, launch: str, *names: str) -> None:
+        """Give the memory of temporaries back after `launch`, later than their last use."""
+        for name in names:
+            if name in self.held and self.held[name].role == "temp":
+                self.held[name] = replace(self.held[name], kept_to=launch)
 
     def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
@@ -224,11 +224,13 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         weights = "P_dropped"
     b.hold(matrix(problem, "O", "output"))
     b.product_over_keys("values", weights, "V", "O", problem.d_v)
+    if problem.passes == "fwd+bwd":
+        b.keep("bwd.dk", "Q_scaled")
     return b.chain()
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """dV, dP, dS, dQ, dK, from the P that the forward kept."""
+    """dV, dP, dS, dK, dQ, from the P that the forward kept."""
     b = ChainBuilder(problem, kernel)
     run = passes(problem, kernel)
     dropped = "dropout" in run
@@ -249,6 +251,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.pass_over_scores("bwd.product", ("P", grad), (_scores(b, "PdP"),))
         grad = "PdP"
     b.pass_over_scores("bwd.softmax", ("P", grad), (_scores(b, "dS"),))
+    b.keep("bwd.softmax", "dP", "dP_dropped")
     scores = "dS"
     if "mask" in run and problem.mask_storage != "additive":
         b.hold(terms.stored_mask(problem))
@@ -262,13 +265,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if "scale" in run:
         b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
         scores = "dS_scaled"
+    b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if "scale_q" in run:
         b.hold(replace(matrix(problem, "dQ", "temp"), name="dQ_scaled"))
         b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
         b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", "output"))
     else:
         b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
-    b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if tail:
         b.launches.append(sum_groups(problem))
     return b.chain()

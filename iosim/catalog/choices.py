@@ -19,6 +19,8 @@ MAX_SPLIT_ROWS = 1 << 24
 SPLIT_EFFICIENCY = 0.85
 CUDNN_MOST_SPLITS = 64
 FEW_TILES = 0.8
+BACKWARD_OPTIONS = ("dot_packet_rows", "dot_split_percent", "convert_split_percent")
+"""Of a catalog file's [backward], what goes to the kernel's options under the same name."""
 
 
 def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
@@ -145,8 +147,7 @@ def options(
     if data["algorithm"] in ("naive", "math", "uniform_naive"):
         made["sm_count"] = int(profile.need("sm_count"))
     back = data.get("backward", {})
-    if "dot_packet_rows" in back:
-        made["dot_packet_rows"] = back["dot_packet_rows"]
+    made |= {name: back[name] for name in BACKWARD_OPTIONS if name in back}
     if "copies" in back:
         made["backward_copies"] = back["copies"]
     if split and data["name"] == "cudnn":

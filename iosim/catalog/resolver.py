@@ -133,8 +133,10 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
     )
 
 
-def _spill(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool) -> Spill | None:
-    for row in data.get("spill", ()):
+def _spill(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, table: str = "spill"
+) -> Spill | None:
+    for row in data.get(table, ()):
         if row.get("split", False) == split and _matches(row, problem, profile, width):
             return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
                          row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0), row["source"])  # fmt: skip
@@ -184,6 +186,7 @@ def resolve(
         registers=row.get("registers", settings.get("registers")),
         shared_memory_bytes=row.get("shared_memory_bytes"),
         overheads=inference.overheads(data, problem) if split_table else _overheads(data, "overhead"),
+        backward_overheads=_backward_overheads(data, problem, profile, width),
         spill=_spill(data, seen, profile, width, split_table),
         options=choices.options(data, problem, profile, split_table) + inference.options(data, overrides.append_kv),
         notes=notes + choices.notes(data, problem, compiled),
@@ -201,6 +204,20 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
                  inferred_from=data["source"])
         for o in data.get(table, ())
     )  # fmt: skip
+
+
+def _backward_overheads(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int
+) -> tuple[Overhead, ...]:
+    """What the backward's main launch moves beside its tensors: by rule, and spilled registers.
+
+    Spills have a name of their own there, which the replay does not lay out in memory: a CTA writes a few lines once,
+    which the next one overwrites, and recorded HBM writes have no room for them (h200_library_kernels.csv, 149 to 151).
+    """
+    tile = _backward_tile(data, problem, profile, width)
+    spill = _spill(data, problem, profile, width, split=False, table="backward_spill") if tile else None
+    spilled = spill.overheads(32 * tile.warps) if spill and tile else ()
+    return _overheads(data, "backward_overhead") + tuple(replace(o, name="backward_spill") for o in spilled)
 
 
 def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Tile | None:

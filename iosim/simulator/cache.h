@@ -1,9 +1,9 @@
 /* The L2 of the replay: one or two partitions, followed line by line in a regular sample of their sets.
  *
  * Every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
- * data read from both sides is kept twice. Written lines go home and are kept on both sides where `keeps_written` says so.
- * Victims are chosen by not-recently-used bits with a rotating start; some hits do not set a bit. A dirty victim is
- * written back.
+ * data read from both sides is kept twice. Written lines go home; the writer's side keeps a copy, the other side's is
+ * dropped. Sets replace their least recently used line. A dirty victim is written back, and so is a set's oldest dirty
+ * line when it has too many of them.
  */
 #ifndef IOSIM_CACHE_H
 #define IOSIM_CACHE_H
@@ -21,10 +21,9 @@
 enum { LOAD = 0, STORE = 1, REDUCE = 2 };
 
 typedef struct {
-    int32_t partitions, sets, ways, keeps_written; /* sets: sampled sets of a partition */
+    int32_t partitions, sets, ways, dirty_ways; /* sets: sampled sets of a partition; dirty_ways: most dirty lines of a set */
     int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
     int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
-    int64_t marking; /* share of hits that mark their line, in 65,536ths */
 } L2Config;
 
 typedef struct {
@@ -39,13 +38,9 @@ typedef struct {
     Object *object;
     const int32_t *object_of; /* object of each sampled line */
     const uint32_t *place;    /* twice the set of each sampled line, plus its home partition */
-    int32_t *tags;            /* partition x set x row_ways(ways) */
-    uint32_t *used;           /* partition x set: a bit for each way, set by use */
-    uint8_t *next;            /* partition x set: the way at which the search for a victim starts */
+    int32_t *tags;            /* partition x set x row_ways(ways), the latest used first */
     int64_t dram_free, l2_free, now;
-    uint32_t hits;
-    int32_t stands, whole;        /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
-    int32_t pad;
+    int32_t stands, whole;    /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
     /* results */
     int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
     int64_t fabric;
@@ -102,32 +97,52 @@ static inline int way_of(const int32_t *set, int ways, int32_t sample) {
     return -1;
 }
 
-/* Whether this hit marks its line: requests that merge on their way never reach the L2, so that it sees only some. */
-static inline int hit_marks(L2State *s, const L2Config *c) {
-    return (hash32(++s->hits) & 0xffff) < (uint32_t)c->marking;
+static inline int32_t *set_of(const L2State *s, const L2Config *c, int p, int32_t sample) {
+    return s->tags + ((int64_t)p * c->sets + (s->place[sample] >> 1)) * row_ways(c->ways);
 }
 
-/* Looks a line up in its set and marks it used; returns whether it was there, and puts it in where it was not.
- * Tags hold the sample and, in the lowest bit, whether the line is dirty. `next` is the way at which the search for a
- * victim starts. */
+/* Writes a set's oldest dirty line back where it has more of them than it may: the line stays, clean. */
+static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set) {
+    int dirty = 0, oldest = NIL;
+    for (int i = 0; i < c->ways; i++)
+        if (set[i] >= 0 && (set[i] & 1)) dirty++, oldest = i;
+    if (dirty <= c->dirty_ways) return;
+    write_back(s, c, set[oldest] >> 1);
+    set[oldest] &= ~1;
+}
+
+/* Looks a line up in its set, puts it in where it is not there, and makes it the latest used; returns whether it was there.
+ * Tags hold the sample and, in the lowest bit, whether the line is dirty. */
 static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, int dirty) {
-    int64_t at = (int64_t)p * c->sets + (s->place[sample] >> 1);
-    int ways = c->ways;
-    int32_t *set = s->tags + at * row_ways(ways);
-    uint32_t used = s->used[at], all = ways == 32 ? ~0u : (1u << ways) - 1;
-    int i = way_of(set, ways, sample), there = i >= 0;
-    if (there) {
-        set[i] |= dirty;
-        if (!dirty && !hit_marks(s, c)) return 1;
-    } else {
-        uint32_t free = ~used & all, later = free & (~0u << s->next[at]);
-        i = free ? __builtin_ctz(later ? later : free) : s->next[at]; /* a single way is never free */
-        s->next[at] = (uint8_t)(i + 1 == ways ? 0 : i + 1);
+    int32_t *set = set_of(s, c, p, sample), tag = (int32_t)((uint32_t)sample << 1) | dirty;
+    int i = way_of(set, c->ways, sample), there = i >= 0;
+    if (there) tag |= set[i] & 1;
+    else {
+        i = c->ways - 1;
         if (set[i] >= 0 && (set[i] & 1)) write_back(s, c, set[i] >> 1);
-        set[i] = (int32_t)((uint32_t)sample << 1) | dirty;
     }
-    used |= 1u << i;
-    s->used[at] = used == all ? 1u << i : used;
+    for (; i > 0; i--) set[i] = set[i - 1];
+    set[0] = tag;
+    if (dirty) limit_dirty(s, c, set);
+    return there;
+}
+
+/* Takes a copy out of its set. */
+static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
+    int32_t *set = set_of(s, c, p, sample);
+    int i = way_of(set, c->ways, sample);
+    if (i < 0) return;
+    for (; i < c->ways - 1; i++) set[i] = set[i + 1];
+    set[i] = NIL;
+}
+
+/* A store or an atomic add from partition p: the line's home has it, dirty; a store's copy stays at p. Returns whether it
+ * was at home. */
+static inline int write_line(L2State *s, const L2Config *c, int mode, int home, int p, int32_t sample) {
+    int there = touch(s, c, home, sample, 1);
+    if (c->partitions < 2) return there;
+    if (mode == STORE && home != p) touch(s, c, p, sample, 0);
+    else drop(s, c, 1 - home, sample);
     return there;
 }
 
@@ -185,8 +200,7 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
                 if (!touch(s, c, home, x, 0)) missing++;
             }
         } else {
-            if (!touch(s, c, home, x, 1)) missing++;
-            if (two && c->keeps_written) touch(s, c, 1 - home, x, 0);
+            if (!write_line(s, c, mode, home, p, x)) missing++;
             if (home != p) far++;
         }
     }

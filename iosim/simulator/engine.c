@@ -66,7 +66,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         heap[live] = (Event){start + l->start_ps, i, 0};
         sift_up(heap, live++);
     }
-    fill_factors(sms, l->age_ppm);
+    fill_factors(sms, l);
     for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
     if (to) start_skipper(&k, s, l, ctas, slots);
     uint32_t count = 0;
@@ -177,7 +177,7 @@ void iosim_place(L2State *s, const L2Config *c, int64_t number, int32_t dirty) {
     for (int32_t x = o->first; x < o->first + o->samples; x++) {
         int home = c->partitions == 2 ? (int)(s->place[x] & 1) : 0;
         touch(s, c, home, x, dirty);
-        if (c->partitions == 2 && c->keeps_written) touch(s, c, 1 - home, x, 0);
+        if (c->partitions == 2 && !dirty) touch(s, c, 1 - home, x, 0);
     }
 }
 

@@ -28,10 +28,9 @@ MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is
 
 class _L2Config(ct.Structure):
     _fields_ = [
-        ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("keeps_written", ct.c_int32),
+        ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("dirty_ways", ct.c_int32),
         ("sample_bytes", ct.c_int64), ("dram_ps_per_kib", ct.c_int64), ("l2_ps_per_kib", ct.c_int64),
         ("l2_latency_ps", ct.c_int64), ("far_latency_ps", ct.c_int64), ("dram_latency_ps", ct.c_int64),
-        ("marking", ct.c_int64),
     ]  # fmt: skip
 
 
@@ -44,9 +43,8 @@ OBJECT = np.dtype(
 class _L2State(ct.Structure):
     _fields_ = [
         ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
-        ("tags", ct.c_void_p), ("used", ct.c_void_p), ("next", ct.c_void_p), ("dram_free", ct.c_int64),
-        ("l2_free", ct.c_int64), ("now", ct.c_int64), ("hits", ct.c_uint32), ("stands", ct.c_int32),
-        ("whole", ct.c_int32), ("pad", ct.c_int32),
+        ("tags", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64), ("now", ct.c_int64),
+        ("stands", ct.c_int32), ("whole", ct.c_int32),
         ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
         ("step_ps", ct.c_int64), ("took_ps", ct.c_int64), ("alone_ps", ct.c_int64),
     ]  # fmt: skip
@@ -66,7 +64,8 @@ class _LaunchPlan(ct.Structure):
         ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
         ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
         ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
-        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64), ("age_ppm", ct.c_int32), ("relaunched", ct.c_int32),
+        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64), ("ranks", ct.c_int32), ("relaunched", ct.c_int32),
+        ("share_ppm", ct.c_void_p),
         ("coarse", ct.c_int32), ("walks", ct.c_int32), ("lead", ct.c_void_p), ("trail", ct.c_void_p),
     ]  # fmt: skip
 
@@ -154,18 +153,15 @@ class L2:
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = _L2Config(
-            partitions=model.partitions, sets=sampled.sets, ways=model.ways, keeps_written=int(model.keeps_written),
+            partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_ways=model.dirty_ways,
             sample_bytes=sampled.stride * model.line_bytes,
             dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
             l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
             far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
-            marking=round(model.marking * 65536),
         )  # fmt: skip
-        self._used = np.zeros(model.partitions * sampled.sets, dtype=np.uint32)
-        self._next = np.zeros(model.partitions * sampled.sets, dtype=np.uint8)
         s = self.state = _L2State(objects=n, stands=1, whole=1)
         s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
-        s.tags, s.used, s.next = _pointer(self._tags), _pointer(self._used), _pointer(self._next)
+        s.tags = _pointer(self._tags)
 
     def place(self, objects: range, *, dirty: bool) -> None:
         """Put objects into the L2 as though an SM had touched them before the launch."""
@@ -192,15 +188,15 @@ class L2:
 
     def replay(
         self, launch: LoweredLaunch, *, slots: int, sms: int, static_stride: int, step_s: float,
-        start_s: float, begin_ps: int, sm_spread_ppm: int, age_ppm: int = 0, relaunched: bool = True, trace: Any = None,
-        sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
+        start_s: float, begin_ps: int, sm_spread_ppm: int, rates: tuple[float, ...] = (1.0,), relaunched: bool = True,
+        trace: Any = None, sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
     ) -> tuple[int, Windows | None]:  # fmt: skip
         """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
         a long one shows a bar on a terminal.
 
         Args:
             static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
-            age_ppm: how far the rates of an SM's oldest and youngest CTA lie apart, in millionths of their mean.
+            rates: of an SM's CTAs, the oldest first, in units of their mean.
             relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
             step_s: a step of a CTA that has its SM for itself; a small one where the launch is `coarse`.
             sampling: play windows alone; None for all steps.
@@ -215,9 +211,11 @@ class L2:
         plan = _LaunchPlan(
             tiles=launch.tiles, slots=slots, sms=sms, static_stride=stride, group=launch.group,
             sm_spread_ppm=sm_spread_ppm,
-            step_ps=round(step_s * PS), start_ps=round(start_s * PS), age_ppm=age_ppm,
+            step_ps=round(step_s * PS), start_ps=round(start_s * PS), ranks=len(rates),
             relaunched=int(relaunched and launch.group == 1),
         )  # fmt: skip
+        shares = np.rint(np.array(rates) * 1e6).astype(np.int32)
+        plan.share_ppm = _pointer(shares)
         plan.n_pro = _fill(plan.pro, launch.prologue)
         loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
         plan.n_loop = _fill(plan.loop, loop)

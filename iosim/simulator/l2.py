@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
 
-DEFAULT_WAYS = 20
-DEFAULT_CAPACITY_FRACTION = 1.02
-DEFAULT_DISPLACED_FRACTION = 0.015
+DEFAULT_WAYS = 16
+DEFAULT_CAPACITY_FRACTION = 0.98
+DEFAULT_DISPLACED_FRACTION = 0.03
+DEFAULT_DIRTY_FRACTION = 0.4375
 DEFAULT_SM_SPREAD = 0.002
-DEFAULT_MARKING = 0.5
 DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
 DEFAULT_NEAR_CYCLES = 287.0
 DEFAULT_DRAM_CYCLES = 682.0
@@ -28,6 +28,10 @@ LEAST_SETS = 16
 """Sets of a partition that are followed at least."""
 BLOCK_LINES = 128
 """Lines of neighbouring addresses that the hash keeps together."""
+PAGE_BYTES = 2 << 20
+"""Of device memory: what a GPU maps at a time."""
+RUN_PAGES = 16
+"""Pages that follow each other in the sets; from one run of pages to the next they are shifted by a hash."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class L2Model:
     """Attributes:
     partitions: 1 or 2; `sets` and `ways` are those of one partition.
     displaced: share of blocks of lines whose place in the sets is their own.
-    keeps_written: written lines are kept in both partitions.
+    dirty_ways: most dirty lines of a set.
+    page_groups: groups of sets among which pages of PAGE_BYTES take turns; 1: a page fills all sets.
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
     sm_spread: SMs differ in speed by up to this fraction either way.
-    marking: share of the hits that mark their line as used.
     side_ends: in the order in which SMs get CTAs, how many there are up to each change of side.
     """
 
@@ -48,11 +52,11 @@ class L2Model:
     ways: int
     line_bytes: int
     displaced: float
-    keeps_written: bool
+    dirty_ways: int
+    page_groups: int
     foreign_dirty_bytes: int
     launch_fetch_bytes: int
     sm_spread: float
-    marking: float
     side_ends: tuple[int, ...]
     dram_bytes_per_s: float
     l2_bytes_per_s: float
@@ -83,11 +87,11 @@ def model(profile: HardwareProfile) -> L2Model:
         ways=ways,
         line_bytes=line,
         displaced=_or(profile.l2_displaced_fraction, DEFAULT_DISPLACED_FRACTION),
-        keeps_written=(profile.l2_copies_of_written_lines or partitions) > 1,
+        dirty_ways=max(1, round(ways * _or(profile.l2_dirty_fraction, DEFAULT_DIRTY_FRACTION))),
+        page_groups=int(profile.l2_page_groups or partitions),
         foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
         launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
         sm_spread=_or(profile.sm_speed_spread_fraction, DEFAULT_SM_SPREAD),
-        marking=_or(profile.l2_marking_share, DEFAULT_MARKING),
         side_ends=profile.l2_side_ends or DEFAULT_SIDE_ENDS,
         dram_bytes_per_s=float(bandwidth),
         l2_bytes_per_s=_l2_bandwidth(profile),
@@ -154,23 +158,28 @@ def sample_lines(
     weight = np.sort(lines)
     middling = int(weight[np.searchsorted(np.cumsum(weight), total // 2)]) if total else 1
     stride = max(1, min(middling / per_object, model.sets / least_sets))
-    sets = max(1, int(model.sets / stride))
-    stride = model.sets // sets
+    groups = max(1, min(model.page_groups, model.sets))
+    sets = max(1, int(model.sets / groups / stride))
+    stride = model.sets // groups // sets
     whole = sets * stride
     blocks = np.arange(-(-total // BLOCK_LINES), dtype=np.int64)
-    region = (blocks * BLOCK_LINES // whole).astype(np.uint64)
-    shift = (_mix(region, 1) % np.uint64(whole)).astype(np.int64)
+    begin = blocks * BLOCK_LINES
+    page = PAGE_BYTES // model.line_bytes
+    region = begin // page
+    run = (region // RUN_PAGES).astype(np.uint64)
+    group = (region + (_mix(run, 5) >> np.uint64(40)).astype(np.int64)) % groups
+    along = (region // groups - region) * page  # from a line's address to its place among the lines of its group
+    shift = along + (_mix(run, 1) % np.uint64(whole)).astype(np.int64)
     own = _mix(blocks.astype(np.uint64), 2)
     moved = (own >> np.uint64(11)).astype(np.float64) / 2.0**53 < model.displaced
     shift = np.where(moved, (_mix(blocks.astype(np.uint64), 3) % np.uint64(whole)).astype(np.int64), shift)
-    begin = blocks * BLOCK_LINES
     first = begin + (-(begin + shift)) % stride
     count = -(-BLOCK_LINES // stride)
     line = first[:, None] + np.arange(count, dtype=np.int64)[None, :] * stride
     inside = (line < begin[:, None] + BLOCK_LINES) & (line < total)
-    in_set = ((line + shift[:, None]) // stride % sets)[inside]
+    in_set = ((line + shift[:, None]) // stride % sets + group[:, None] * sets)[inside]
     line = line[inside]
     owner = np.searchsorted(start, line, side="right") - 1
     firsts = np.searchsorted(line, start)
     home = (_mix(line.astype(np.uint64), 4) & np.uint64(1)).astype(np.uint8)
-    return Samples(stride, sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home)
+    return Samples(stride, groups * sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home)

@@ -21,8 +21,9 @@ typedef struct {
     const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
     int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
-    int32_t age_ppm;              /* how far the rates of an SM's oldest and youngest CTA lie apart */
+    int32_t ranks;                /* CTAs of an SM whose shares are known */
     int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
+    const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */
     int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
     int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */
     const int32_t *lead, *trail;  /* coarse: small steps of each work tile's first step, and of its last */
@@ -55,13 +56,22 @@ static inline int64_t step_time(const Sms *sms, const Cta *a) {
     return (sms->step[a->sm] * sms->factor[sms->live[a->sm] * sms->most + a->rank]) >> FACTOR_BITS;
 }
 
-/* n CTAs have an nth of the SM each, the oldest more and the youngest less, `age_ppm` of it apart. */
-static void fill_factors(Sms *sms, int age_ppm) {
-    for (int n = 1; n <= sms->most; n++)
-        for (int r = 0; r < n; r++) {
-            int64_t rate = 1000000 + (n > 1 ? age_ppm / 2 - (int64_t)age_ppm * r / (n - 1) : 0);
-            sms->factor[n * sms->most + r] = (int32_t)(((int64_t)n << FACTOR_BITS) * 1000000 / rate);
-        }
+/* The rate of the CTA of age `r` among n, in millionths of the mean of known rates: on the line through them. */
+static int64_t rate_of(const LaunchPlan *l, int n, int r) {
+    if (n < 2 || l->ranks < 2) return 1000000;
+    int at = r * (l->ranks - 1), low = at / (n - 1), rest = at % (n - 1);
+    int64_t from = l->share_ppm[low], to = rest ? l->share_ppm[low + 1] : from;
+    return from + (to - from) * rest / (n - 1);
+}
+
+/* Step times of the CTAs of an SM by their number and age: together they do what the SM can. */
+static void fill_factors(Sms *sms, const LaunchPlan *l) {
+    for (int n = 1; n <= sms->most; n++) {
+        int64_t sum = 0;
+        for (int r = 0; r < n; r++) sum += rate_of(l, n, r);
+        for (int r = 0; r < n; r++)
+            sms->factor[n * sms->most + r] = (int32_t)((sum << FACTOR_BITS) / rate_of(l, n, r));
+    }
 }
 
 /* A CTA leaves its place in the order of age; the younger ones move up. */

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
 from iosim.mask import Steps
-from iosim.simulator.objects import Blocks, Grid, cut, refuse_too_large, streams
+from iosim.simulator.blocks import Blocks
+from iosim.simulator.objects import Grid, cut, refuse_too_large, streams
 
 Int32 = npt.NDArray[np.int32]
 NONE = -1
@@ -95,7 +96,7 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         grid, size = cut(chain, chain.tensors[name], first)
         freed = blocks.take(name, grid, size)
         if freed is not None:
-            grids[name] = replace(grid, first=freed)
+            grids[name] = freed
             continue
         grids[name] = grid
         sizes.append(size)

@@ -158,35 +158,3 @@ def _too_large(number: int, what: str, most: int) -> str:
         f"--method replay: {number:,} {what}, {bytes_text(number * BYTES_EACH)} to replay; accepted: at most {most:,} "
         "(larger tiles, fewer tokens or heads, or --method capacity)"
     )
-
-
-class Blocks:
-    """Memory of temporary tensors as a caching allocator hands it out: a dead tensor's block goes to the next tensor of
-    the same size and cut."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._life = {t.name: chain.users(t.name) for t in chain.role("temp")}
-        self.temps = sorted((n for n, used in self._life.items() if used), key=lambda n: self._life[n][0])
-        self._free: list[tuple[int, tuple[int, int, int], bytes, int]] = []
-
-    def take(self, name: str, grid: Grid, size: Int32) -> int | None:
-        """First object of a dead tensor's block that fits, or None; the block is noted to be free after `name`."""
-        used = self._life.get(name)
-        if not used:
-            return None
-        key = ((grid.heads, grid.rows, grid.cols), size[: grid.rows * grid.cols].tobytes())
-        for k, (last, shape, one, first) in enumerate(self._free):
-            if last < used[0] and (shape, one) == key:
-                del self._free[k]
-                self._free.append((used[-1], *key, first))
-                return first
-        self._free.append((used[-1], *key, grid.first))
-        return None
-
-    def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
-        """Blocks that start to belong to a temporary tensor at this launch."""
-        return tuple(
-            (range(grids[n].first, grids[n].first + grids[n].count), tensors.index(n))
-            for n in self.temps
-            if self._life[n][0] == launch
-        )

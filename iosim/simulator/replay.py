@@ -20,6 +20,7 @@ from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
+from iosim.simulator.sharing import rates_of
 from iosim.simulator.sampling import Windows, sampling_plan
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
@@ -30,9 +31,6 @@ COARSE_SAMPLES = 1e-9
 """Followed lines of an object in coarse steps: as few as the sets to follow allow."""
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
-AGE_SHARE = 0.056
-"""How far the rates of an SM's oldest and youngest CTA lie apart, of their mean. It is a kernel's own: flash_fwd has
-0.056 not causal and 0.117 causal (kernels/measurements/h200_iosim_timeline.csv); kernels not measured get the first."""
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
@@ -131,7 +129,6 @@ def replay(
             engine is missing.
     """
     made = l2_model or model(profile)
-    made = replace(made, marking=float(kernel.option("marking", made.marking)))
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     accesses = [low.accesses for low in lowered.launches]
@@ -158,7 +155,7 @@ def replay(
         dirty = l2.dirty_by_tensor() if grain else None
         end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
                            trace(launch, low, lowered, l2) if trace else None, part, grain,
-                           _age_share(problem, kernel),
+                           _rates(launch, kernel, problem, profile),
                            float(kernel.option("sm_spread", made.sm_spread)))  # fmt: skip
         if grain and dirty is not None:
             end = begin + round((end - begin) * grain.whole_over_played)
@@ -184,7 +181,7 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
 
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
-    record: TraceRecord | None, part: bool, coarse: Coarse | None, age_share: float, sm_spread: float,
+    record: TraceRecord | None, part: bool, coarse: Coarse | None, rates: tuple[float, ...], sm_spread: float,
 ) -> tuple[int, int, Windows | None]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
@@ -202,7 +199,7 @@ def _play(
         start_s=CTA_START_S,
         sm_spread_ppm=round(sm_spread * 1e6),
         begin_ps=begin,
-        age_ppm=round(age_share * 1e6),
+        rates=rates,
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         trace=record,
         sampling=sampling_plan(low, slots) if part and coarse is None else None,
@@ -232,9 +229,11 @@ def _stand_for(
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
-def _age_share(problem: AttentionProblem, kernel: Kernel) -> float:
-    name = "age_share" if problem.mask == "none" else "age_share_masked"
-    return float(kernel.option(name, AGE_SHARE))
+def _rates(
+    launch: Launch, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+) -> tuple[float, ...]:  # fmt: skip
+    ctas = -(-residency(launch, profile).slots // profile.sm_count)
+    return rates_of(kernel, problem, ctas, compiled=launch.name == "main")
 
 
 def _inputs(chain: Chain, lowered: Lowered) -> range:

@@ -90,8 +90,6 @@ static void empty_l2(L2State *s, const L2Config *c, const Sampling *to) {
         }
         s->tags[i] = NIL;
     }
-    memset(s->used, 0, sizeof(uint32_t) * (size_t)n);
-    memset(s->next, 0, (size_t)n);
 }
 
 /* The work tile and the step in which a CTA was `back` steps ago, or 0 where that is further back than is known. */
@@ -154,10 +152,7 @@ static void refill_l2(Skipper *k, L2State *s, const L2Config *c, const LaunchPla
             if (x.mode == LOAD) {
                 if (home != x.side) touch(s, c, home, y, 0);
                 touch(s, c, x.side, y, 0);
-            } else {
-                touch(s, c, home, y, 1);
-                if (c->partitions == 2 && c->keeps_written) touch(s, c, 1 - home, y, 0);
-            }
+            } else write_line(s, c, x.mode, home, x.side, y);
         }
     }
     *s = kept; /* tags lie outside: only counters and queues go back */

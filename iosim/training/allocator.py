@@ -1,25 +1,16 @@
-"""The CUDA caching allocator of PyTorch, played on a timeline's requests: blocks, segments, fragmentation.
+"""What PyTorch's caching allocator hands out and holds for a timeline's requests (`iosim.caching_allocator`).
 
-Rules and constants of c10/cuda/CUDACachingAllocator.cpp at their defaults: sizes are rounded up to 512 bytes; requests
-up to 1 MiB come from segments of 2 MiB, those under 10 MiB from segments of 20 MiB, larger ones from a segment of their
-own, rounded up to 2 MiB. The smallest free block that fits is taken, at the lowest address; what is left of it stays a
-free block when it is at least 512 bytes (small) or more than 1 MiB (large). Freed neighbours of one segment become one.
-NB: segments are never given back, which PyTorch does before it reports out of memory; cuBLAS' workspace, the context of
-the CUDA driver and what is left of the first step are not in it.
+NB: cuBLAS' workspace, the context of the CUDA driver and what is left of the first step are not in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-MIB = 1 << 20
-ROUND_BYTES = 512
-SMALL_BYTES = MIB
-SMALL_SEGMENT_BYTES = 2 * MIB
-MIDDLE_BYTES = 10 * MIB
-MIDDLE_SEGMENT_BYTES = 20 * MIB
-SEGMENT_ROUND_BYTES = 2 * MIB
+from iosim.caching_allocator import MIB, Block, CachingAllocator
+
+__all__ = ["MIB", "AllocatorPeaks", "CachingAllocator", "peaks"]
 
 
 @dataclass(frozen=True)
@@ -30,84 +21,10 @@ class AllocatorPeaks:
     reserved_bytes: int
 
 
-@dataclass(eq=False)
-class _Block:
-    address: int
-    size: int
-    small: bool
-    free: bool = True
-    before: _Block | None = field(default=None, repr=False)
-    after: _Block | None = field(default=None, repr=False)
-
-
-class CachingAllocator:
-    """Blocks and segments of one device and one stream."""
-
-    def __init__(self) -> None:
-        self.in_use = 0
-        self.most = 0
-        self.reserved = 0
-        self.free_blocks: list[_Block] = []
-        self._address = 0
-
-    def allocate(self, size: int) -> _Block:
-        """A block of at least `size` bytes."""
-        size = max(ROUND_BYTES, _up(size, ROUND_BYTES))
-        small = size <= SMALL_BYTES
-        fitting = [b for b in self.free_blocks if b.small is small and b.size >= size]
-        block = min(fitting, key=lambda b: (b.size, b.address)) if fitting else self._segment(size, small)
-        self.free_blocks.remove(block)
-        left = block.size - size
-        if left >= ROUND_BYTES if small else left > SMALL_BYTES:
-            rest = _Block(block.address + size, left, small, before=block, after=block.after)
-            if block.after is not None:
-                block.after.before = rest
-            block.after, block.size = rest, size
-            self.free_blocks.append(rest)
-        block.free = False
-        self.in_use += block.size
-        self.most = max(self.most, self.in_use)
-        return block
-
-    def release(self, block: _Block) -> None:
-        """Give a block back, and join it with free neighbours."""
-        self.in_use -= block.size
-        block.free = True
-        after, before = block.after, block.before
-        if after is not None and after.free:
-            self.free_blocks.remove(after)
-            block.size += after.size
-            block.after = after.after
-            if block.after is not None:
-                block.after.before = block
-        if before is not None and before.free:
-            before.size += block.size
-            before.after = block.after
-            if block.after is not None:
-                block.after.before = before
-            return
-        self.free_blocks.append(block)
-
-    def _segment(self, size: int, small: bool) -> _Block:
-        if small:
-            whole = SMALL_SEGMENT_BYTES
-        else:
-            whole = MIDDLE_SEGMENT_BYTES if size < MIDDLE_BYTES else _up(size, SEGMENT_ROUND_BYTES)
-        block = _Block(self._address, whole, small)
-        self._address += whole
-        self.reserved += whole
-        self.free_blocks.append(block)
-        return block
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step
-
-
 def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
     """What the allocator hands out and holds for a timeline's requests (`Timeline.requests`)."""
     allocator = CachingAllocator()
-    held: dict[str, _Block] = {}
+    held: dict[str, Block] = {}
     for name, size in requests:
         if size > 0:
             held[name] = allocator.allocate(size)

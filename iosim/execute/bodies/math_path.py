@@ -1,8 +1,4 @@
-"""Bodies of `math`: PyTorch's fall-back path, in fp32 between its casts.
-
-NB: the flag of a fully masked row is no tensor of the description: `select` knows such a row by the NaN that its
-softmax has given it.
-"""
+"""Bodies of `math`: PyTorch's fall-back path, in fp32 between its casts."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ def softmax(at: Place) -> None:
     given = at[_masked(at)]
     with np.errstate(invalid="ignore"):
         weights = np.exp(given - given.max(axis=1, keepdims=True))
-    at.put("P_raw", weights / weights.sum(axis=1, keepdims=True))
+    at.put("P", weights / weights.sum(axis=1, keepdims=True))
 
 
 @body("math", "is_masked")
@@ -83,13 +79,20 @@ def is_masked(at: Place) -> None:
 
 @body("math", "all_masked")
 def all_masked(at: Place) -> None:
-    """Whether each row is masked as a whole: read and reduced, and stored nowhere (see above)."""
-    at["is_masked"].all(axis=1)
+    at.put("masked_rows", np.asarray(at["is_masked"].min(axis=1, keepdims=True)))
+
+
+@body("math", "zero")
+class Zero(Body):
+    """The scalar that fills fully masked rows."""
+
+    def launch(self, at: Place) -> None:
+        at.put("zero", np.zeros((1, 1)))
 
 
 @body("math", "select")
 def select(at: Place) -> None:
-    at.put("P", np.nan_to_num(at["P_raw"], nan=0.0))
+    at.put("P", np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)))
 
 
 body("math", "dropout")(dropout)

@@ -1,0 +1,74 @@
+"""Tiles of a matrix library's batched products: what PyTorch's products through N x N tensors run with.
+
+Source: the launches of PyTorch 2.11 on an H200, listed by the profiler (kernels/measurements/h200_chain_launches.csv).
+Tiles stand in the kernels' names; which one is taken is not published. Listed, with their tile, as heads x tokens:
+
+    half precision   S = Q K^T      8x512 128x128; 8x1024, 8x4096 (head_dim 64) and 32x2048 (128) 256x128
+                     O = P V        8x512 48x64 in clusters of 4; 8x1024 64x64; 8x4096 256x64; 32x2048 (128) 256x128
+                     the backward   32x2048 (128): 256x128, all five
+    fp32             S = Q K^T      8x512 64x128; 8x1024 64x64; 8x2048, 8x4096, 1024x1024 128x128
+                     O = P V        8x512 32x32; 8x1024, 8x2048 64x64; 8x4096, 1024x1024 128x64
+
+with head_dim 64 where nothing is said. The tile 512x64 of 1024x1024 in half precision is not listed: it follows from
+the bytes of that chain (h200_chains.csv), reads and writes, to a kilobyte.
+
+Sizes between: a half-precision product takes the largest tile that still gives a CTA to 95 % of the SMs, which holds
+for all of the above; an fp32 product takes the tile of the largest listed size that has no more CTAs of the largest
+tile. NB: beside these sizes, and on other GPUs, both are guesses.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ProductTile(NamedTuple):
+    """`rows` x `cols` of a product's result.
+
+    `cluster` CTAs along the rows start together: those past the last row fetch their tiles like the others, and so
+    do the rows past the end.
+    """
+
+    rows: int
+    cols: int
+    cluster: int = 1
+
+
+HALF_TILES = ((256, 128), (128, 128), (64, 128), (64, 64))
+"""Tiles of half-precision products, largest first."""
+HALF_TALL = (512, 64)
+"""Comes before them where the result has no more columns than that."""
+HALF_SMALLEST = ProductTile(48, 64, cluster=4)
+"""Where all of them leave SMs without a CTA, and the result has no more columns than that."""
+FILL_FRACTION = 0.95
+FP32_SQUARE = ((2048, (128, 128)), (512, (64, 64)), (0, (64, 128)))
+"""(least number of 128x128 tiles of the result, tile) of fp32 products with an N x N result."""
+FP32_NARROW = ((256, (128, 64)), (64, (64, 64)), (0, (32, 32)))
+"""(least number of 128x64 tiles of the result, tile) of fp32 products with an N x head_dim result."""
+
+
+def _narrowed(tile: tuple[int, int], cols: int) -> tuple[int, int]:
+    return tile[0], min(tile[1], max(16, cols))
+
+
+def _ctas(tile: tuple[int, int], rows: int, cols: int, products: int) -> int:
+    return -(-rows // tile[0]) * -(-cols // tile[1]) * products
+
+
+def half_tile(rows: int, cols: int, products: int, sm_count: int, *, narrow: bool) -> ProductTile:
+    """Tile of `products` half-precision products of `rows` x `cols`; `narrow`: the columns are a head's."""
+    tall = (HALF_TALL,) if narrow and cols <= HALF_TALL[1] else ()
+    for listed in (*tall, *HALF_TILES):
+        tile = _narrowed(listed, cols)
+        if _ctas(tile, rows, cols, products) >= FILL_FRACTION * sm_count:
+            return ProductTile(*tile)
+    if narrow and cols <= HALF_SMALLEST.cols:
+        return HALF_SMALLEST._replace(cols=_narrowed(HALF_SMALLEST[:2], cols)[1])
+    return ProductTile(*_narrowed(HALF_TILES[-1], cols))
+
+
+def fp32_tile(rows: int, cols: int, products: int, *, narrow: bool) -> ProductTile:
+    """Tile of `products` fp32 products of `rows` x `cols`; `narrow`: the columns are a head's."""
+    table = FP32_NARROW if narrow else FP32_SQUARE
+    ctas = _ctas(table[0][1], rows, cols, products)
+    return ProductTile(*_narrowed(next(tile for least, tile in table if ctas >= least), cols))

@@ -1,0 +1,104 @@
+"""How the CTAs of an SM share it: rates by age, measured on compiled kernels.
+
+Warps of an SM's oldest CTA go first, by how much is the compiled kernel's own: from nothing to half. The ends of the
+first CTAs of a launch tell (kernels/ends.py): they start together on the same work, so that the oldest ends first.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from functools import cache
+from statistics import mean, median
+
+from iosim._data import data_dir
+from iosim.kernel import Kernel
+from iosim.launch import Scheduler
+from iosim.problem import AttentionProblem
+
+TABLE = "measurements/h200_cta_shares.csv"
+OWN, MEASURED = ("flash",), {"fa2": "flash", "cutlass": "efficient"}
+"""Catalog kernels that kernels/flash_fwd.cu compiles, and those of libraries with their name in the table."""
+
+Key = tuple[object, ...]
+
+
+def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: bool = True) -> tuple[float, ...]:
+    """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean.
+
+    Those of the compiled kernel where they were measured; else with an even slope, whose height is the median of the
+    measured kernels with as many CTAs. The kernel's option `age_share` states that height in their place. `compiled`:
+    whether the launch is the forward kernel that the table has.
+    """
+    if ctas < 2:
+        return (1.0,)
+    stated = kernel.option("age_share", None)
+    if stated is not None:
+        return sloped(float(stated), ctas)
+    found, usual = measured_rates()
+    for key in keys_of(kernel, problem) if compiled else ():
+        if (*key, ctas) in found:
+            return found[(*key, ctas)]
+    return sloped(usual[min(usual, key=lambda n: abs(n - ctas))], ctas)
+
+
+def sloped(share: float, ctas: int) -> tuple[float, ...]:
+    """Rates that fall evenly from 1 + share/2 to 1 - share/2."""
+    return tuple(1 + share / 2 - share * rank / (ctas - 1) for rank in range(ctas))
+
+
+def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
+    """Keys of the table under which a kernel may stand, the best first."""
+    causal = problem.mask != "none"
+    if kernel.name in MEASURED:
+        keys: list[Key] = [(MEASURED[kernel.name], problem.head_dim, causal), (MEASURED[kernel.name], problem.head_dim, False)]
+        return keys
+    if kernel.name not in OWN:
+        return []
+    tile = kernel.tile
+    persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
+    made = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
+    return [("own", *made, dtype) for dtype in (problem.dtype, "bf16")]
+
+
+@cache
+def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
+    """(rates by key, the mean of the runs; the median height of the own kernels' slopes by their number of CTAs)."""
+    runs: dict[Key, list[tuple[float, ...]]] = {}
+    with (data_dir("kernels") / TABLE).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
+            if min(ends) > 0:
+                runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
+    found = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
+    heights: dict[int, list[float]] = {}
+    for key, rates in found.items():
+        if key[0] == "own":
+            heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
+    return found, {ctas: median(several) for ctas, several in heights.items()}
+
+
+def _key(row: dict[str, str]) -> Key:
+    causal = row["causal"] == "1"
+    if row["kernel"] != "own":
+        return row["kernel"], int(row["head_dim"]), causal
+    sizes = [int(float(row[name])) for name in ("block_q", "block_k", "warps", "stages")]
+    return "own", int(row["head_dim"]), *sizes, causal, row["persistent"] == "True", row["dtype"]
+
+
+def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float, ...]:
+    """Rates by age, in units of their mean, from when CTAs that began together end, the oldest first.
+
+    When the oldest ends, all others move up by one, so CTA i does r[i] in the time to the first end, then r[i-1] to the
+    second, and so on: sum over k <= i of r[i-k] (t[k] - t[k-1]) = work[i], t[-1] = 0; solved from the oldest on.
+
+    Args:
+        ends: of one CTA each, seconds or any other unit.
+        work: what each has to do; the rates' unit follows and drops out.
+    """
+    rates: list[float] = []
+    for i in range(len(ends)):
+        before = sum(rates[i - k] * (ends[k] - ends[k - 1]) for k in range(1, i + 1))
+        rates.append((work[i] - before) / ends[0])
+    middle = mean(rates)
+    return tuple(rate / middle for rate in rates)
