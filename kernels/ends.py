@@ -1,7 +1,7 @@
 """When the work tiles of a kernel end, seen from outside.
 
     python kernels/ends.py --out h200_cta_ends.npz        # long launches, every tile
-    python kernels/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, for every recorded kernel
+    python kernels/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
 the very binary that others run: this project's, PyTorch's, cuDNN's. From the ends of the first CTAs of a launch, which
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,12 @@ MARK = 0x7FC1
 """A NaN of bf16 and of fp16 that no kernel writes."""
 PATIENCE_NS = 2_000_000_000
 PAUSE_CYCLES = 2_000_000
+ATTEMPTS = 3
 LIBRARY = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+
+
+class Elsewhere(InputError):
+    """A library's call wrote its output elsewhere than the call before it."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,10 @@ class Case:
         return " ".join(made + [f"{key}={value}" for key, value in self.order.items()])
 
 
-def own(heads: int, tokens: int, d: int, causal: bool, tile: tuple[int, int, int, int, int], *, persistent: bool = False,
-        **order: Any) -> Case:  # fmt: skip
+def own(
+    heads: int, tokens: int, d: int, causal: bool, tile: tuple[int, int, int, int, int], *, persistent: bool = False,
+    **order: Any,
+) -> Case:  # fmt: skip
     q, k, warps, stages, ctas = tile
     spec = {"block_q": q, "block_k": k, "warps": warps, "stages": stages, "min_ctas": ctas} | (
         {"persistent": True} if persistent else {}
@@ -84,9 +92,10 @@ CASES = (
     own(8, 65536, 128, True, WIDE, **HEAVY), own(8, 65536, 128, True, WIDE, direction="descending"),
     own(8, 32768, 128, True, WIDE, direction="descending"), own(16, 16384, 128, True, WIDE, **HEAVY),
     own(8, 65536, 128, False, WIDE, persistent=True, order="head"), own(4, 65536, 128, False, WIDE, persistent=True),
-    own(8, 65536, 128, True, WIDE, persistent=True, **HEAVY), own(8, 65536, 128, True, WIDE, persistent=True, heavy_first=True),
-    own(16, 32768, 64, False, NARROW, order="head"), own(16, 32768, 64, True, NARROW, **HEAVY), own(8, 65536, 64, False, NARROW),
-    own(1, 131072, 64, True, NARROW, direction="descending"),
+    own(8, 65536, 128, True, WIDE, persistent=True, **HEAVY),
+    own(8, 65536, 128, True, WIDE, persistent=True, heavy_first=True),
+    own(16, 32768, 64, False, NARROW, order="head"), own(16, 32768, 64, True, NARROW, **HEAVY),
+    own(8, 65536, 64, False, NARROW), own(1, 131072, 64, True, NARROW, direction="descending"),
     own(8, 16384, 64, True, (64, 16, 4, 2, 7), **HEAVY), own(8, 16384, 64, True, (64, 96, 4, 2, 3), **HEAVY),
     own(8, 16384, 64, True, (64, 128, 4, 2, 3), **HEAVY), own(8, 16384, 128, False, (64, 32, 4, 2, 4)),
     own(8, 16384, 128, False, (128, 32, 8, 2, 2)), own(8, 16384, 128, False, (128, 48, 4, 1, 2)),
@@ -162,14 +171,14 @@ def watched(case: Case, watcher: driver.Function) -> tuple[Any, float]:
         del o
     times, out = watch(address.flatten(), call, watcher)
     if out is not None and out.data_ptr() != where:
-        raise InputError(f"{case.name}: the output went elsewhere")
+        raise Elsewhere("the output went elsewhere")
     if late := int((times < 0).sum()):
         print(f"{case.name}: {late} tiles were not seen", file=sys.stderr)
     return times.reshape(case.heads, blocks), alone
 
 
 def watch(address: Any, call: Callable[[], Any], watcher: driver.Function) -> tuple[Any, Any]:
-    """(nanoseconds from the launch until each address no longer holds the mark, -1 where it always did; the call's result).
+    """(nanoseconds from the launch until each address lost the mark, -1 where it never did; what `call` gave).
 
     A pause stands before the launch in its stream, so that the host has queued it before it starts.
     """
@@ -230,7 +239,8 @@ SHARED_LIBRARY = (
     *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 2}[d]) for d in (64, 128, 256)),
 )
 KEYS = 32768
-"""Keys that every CTA walks over, the same for all: they come from the L2."""
+"""Keys that every CTA of this project's kernel walks over, the same for all: they come from the L2."""
+LIBRARY_KEYS = 4 * KEYS
 
 
 def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
@@ -261,12 +271,12 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
     else:
         held, rows = case.ctas, first * case.rows * 2
         q = torch.randn((1, rows, 1, case.head_dim), device="cuda", dtype=torch.bfloat16)
-        k, v = (torch.randn((1, 4 * KEYS, 1, case.head_dim), device="cuda", dtype=torch.bfloat16) for _ in "kv")
+        k, v = (torch.randn((1, LIBRARY_KEYS, 1, case.head_dim), device="cuda", dtype=torch.bfloat16) for _ in "kv")
 
         def call() -> Any:
             if case.kernel == "flash":
                 return torch.ops.aten._flash_attention_forward(
-                    q, k, v, None, None, rows, 4 * KEYS, 0.0, case.causal, False
+                    q, k, v, None, None, rows, LIBRARY_KEYS, 0.0, case.causal, False
                 )[0]
             return torch.ops.aten._efficient_attention_forward(q, k, v, None, None, None, None, None, 0.0, 0, False)[0]
 
@@ -279,11 +289,27 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
         del o
     times, out = watch(address, call, watcher)
     if out is not None and out.data_ptr() != where:
-        raise InputError("the output went elsewhere")
+        raise Elsewhere("the output went elsewhere")
     groups = times.reshape(-1, sms)
     return {"kernel": case.kernel, "head_dim": case.head_dim, "causal": int(case.causal), **extra, "ctas": held,
             "ends_us": " ".join(f"{np.median(g) / 1e3:.1f}" for g in groups),
-            "spread_us": " ".join(f"{(np.percentile(g, 90) - np.percentile(g, 10)) / 1e3:.1f}" for g in groups)}  # fmt: skip
+            "spread_us": " ".join(f"{(np.percentile(g, 90) - np.percentile(g, 10)) / 1e3:.1f}" for g in groups),
+            "keys": " ".join(map(str, keys_of_groups(case, held, sms)))}  # fmt: skip
+
+
+def keys_of_groups(case: Shared, held: int, sms: int) -> list[int]:
+    """Keys that a CTA walks over, the median of each group of `sms` CTAs.
+
+    Of a library's causal kernel, CTA i has the i-th `case.rows` rows of twice as many as the first CTAs have, and the
+    diagonal ends at the last row and key: its last row has all keys but those of the rows below.
+    """
+    if case.kernel == "own":
+        return [KEYS] * held
+    keys, cta = LIBRARY_KEYS, np.arange(held * sms)
+    each = np.full(cta.size, keys)
+    if case.causal:
+        each = keys - 2 * case.rows * held * sms + case.rows * (cta + 1)
+    return [int(np.median(group)) for group in each.reshape(held, sms)]
 
 
 def compiled(folder: Path) -> Path:
@@ -297,6 +323,32 @@ def compiled(folder: Path) -> Path:
     return cubin
 
 
+def attempted(measure: Callable[[], Any]) -> Any:
+    """What `measure` gives; again where the output went elsewhere, from an empty pool of memory each time.
+
+    Raises:
+        Elsewhere: the last of ATTEMPTS went elsewhere too.
+    """
+    import torch
+
+    for _ in range(ATTEMPTS - 1):
+        torch.cuda.empty_cache()
+        with suppress(Elsewhere):
+            return measure()
+    torch.cuda.empty_cache()
+    return measure()
+
+
+def warm_up(watcher: driver.Function) -> None:
+    """Launches the watcher with nothing to watch, then watches an empty call: all that `watch` launches gets loaded
+    here, since loading a kernel waits for those that run."""
+    import torch
+
+    watcher.launch((1, 1, 1), 256, EndsParams(n=0, mark=MARK, patience=PATIENCE_NS), 0, 0)
+    torch.cuda.synchronize()
+    watch(torch.empty(0, dtype=torch.int64), lambda: None, watcher)
+
+
 def record_ends(out: Path, watcher: driver.Function) -> None:
     """Ends of all tiles of CASES."""
     import torch
@@ -304,7 +356,7 @@ def record_ends(out: Path, watcher: driver.Function) -> None:
     found: dict[str, Any] = {}
     for case in CASES:
         try:
-            ends, alone = watched(case, watcher)
+            ends, alone = attempted(lambda case=case: watched(case, watcher))  # type: ignore[misc]
         except (InputError, RuntimeError) as error:
             print(f"{case.name}: {error}", file=sys.stderr)
             continue
@@ -327,7 +379,7 @@ def measured_shares(watcher: driver.Function) -> str:
     for case in [*cases, *SHARED_LIBRARY]:
         for run in (1, 2):
             try:
-                rows.append(shares(case, watcher) | {"run": run})
+                rows.append(attempted(lambda case=case: shares(case, watcher)) | {"run": run})  # type: ignore[misc]
             except (InputError, RuntimeError) as error:
                 print(f"{case}: {error}", file=sys.stderr)
         torch.cuda.empty_cache()
@@ -345,6 +397,7 @@ def main() -> None:
     driver.use_device()
     with tempfile.TemporaryDirectory() as name:
         watcher = driver.Function(compiled(Path(name)), "watch")
+        warm_up(watcher)
         if arguments.shares:
             write_whole(out, measured_shares(watcher))
         else:
@@ -352,7 +405,8 @@ def main() -> None:
     told = {
         "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
         "pytorch": torch.__version__, "date": datetime.date.today().isoformat(),
-        "command": f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}", "l2_start": "256 MB written before every case",
+        "command": f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}",
+        "l2_start": "256 MB written before every case",
         "unit": "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen",
     }  # fmt: skip
     write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))

@@ -19,13 +19,14 @@ from iosim.kernelbuild.ncu import Profiled
 from iosim.measure import counters, fit, profile_text
 from iosim.measure.calibrate import Entry, derive
 from iosim.measure.fit import Point
-from iosim.simulator.l2 import DEFAULT_WAYS, model
+from iosim.simulator.l2 import DEFAULT_WAYS, L2Model, model
 from iosim.simulator.scan import PATTERNS, scan, with_constants
 
 RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
 RAW: dict[str, Any] = json.loads(RECORDED.read_text())
 MIB = 1 << 20
 L2_KEYS = {"l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_displaced_fraction"}
+"""What is fitted to scans."""
 
 
 def without_counters(**changes: Any) -> dict[str, Any]:
@@ -63,21 +64,48 @@ def test_rates_and_latencies_of_the_recorded_run(measured: dict[str, Entry]) -> 
 
 
 def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
-    """Two partitions, whole capacity, as the shipped profile has it from other scans on another day."""
+    """Two partitions and the whole capacity. Scans want 5 % more of it than the shipped profile has, which gives way to
+    attention kernels, and no displaced blocks."""
     shipped = load_profile("h200")
-    assert measured["l2_partitions"].value == 2
-    assert measured["l2_ways"].value == shipped.l2_ways
-    assert measured["l2_effective_capacity_fraction"].value == pytest.approx(
-        shipped.l2_effective_capacity_fraction, abs=0.03
-    )
-    assert measured["l2_displaced_fraction"].value == pytest.approx(shipped.l2_displaced_fraction, abs=0.025)
+    assert measured["l2_partitions"].value == shipped.l2_partitions == 2
+    assert measured["l2_ways"].value == shipped.l2_ways == DEFAULT_WAYS
+    assert measured["l2_effective_capacity_fraction"].value == pytest.approx(1.02, abs=0.02)
+    assert measured["l2_displaced_fraction"].value <= 0.02
     off = re.search(r"(\d+\.\d) % of re-reads off", measured["l2_ways"].source)
     assert off is not None
-    assert float(off[1]) < 6
-    # 960 MiB less 977,335,808 bytes written back: 29.3 MB, half of the 62.9
-    assert measured["l2_copies_of_written_lines"].value == 2
-    assert "29.3 MB of a fill of 960 MiB" in measured["l2_copies_of_written_lines"].source
+    assert float(off[1]) < 4
     assert measured["launch_fetch_bytes"].value == 29_000
+    assert "l2_page_groups" not in measured
+
+
+def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
+    """The sum before it stores nothing: what it writes are lines of others, and so much of the fill's writes, too."""
+    # 960 MiB - (977,335,808 - 110,848) = 29,407,920 bytes = 28.05 MiB, of 60 MiB: 0.467
+    assert measured["l2_dirty_fraction"].value == pytest.approx(29_407_920 / 62_914_560, abs=5e-4)
+    assert "28.05 MiB of a fill of 960 MiB stay behind" in measured["l2_dirty_fraction"].source
+    # the shipped figure is from fills of other sizes
+    assert measured["l2_dirty_fraction"].value == pytest.approx(load_profile("h200").l2_dirty_fraction, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("written", "others", "share"),
+    [(1.0, None, 0.0), (0.5, 0, 0.5), (0.5, None, 0.5), (0.5, 0.25, 0.75), (1.5, 0, 0.0), (-0.5, 0, 1.0)],
+)
+def test_the_dirty_share_by_arithmetic(written: float, others: float | None, share: float) -> None:
+    """Of a fill of the L2's size; shares of it. Counters that make no sense give no share below 0 or above 1."""
+    size = RAW["l2_bytes"]
+    row = {"footprint_bytes": size, "passes": 1, "ctas": 132, "hbm_read": None}
+    rows = [{**row, "pattern": "fill", "hbm_write": round(written * size)},
+            {**row, "pattern": "sum", "hbm_write": None if others is None else round(others * size)}]  # fmt: skip
+    found = derive({**RAW, "counters": {"rows": rows}})
+    assert found["l2_dirty_fraction"].value == pytest.approx(share)
+    assert not L2_KEYS & set(found)  # there is no scan to fit
+
+
+def test_page_groups_are_not_told_by_scans() -> None:
+    for gpu, said in (("NVIDIA H200", "(2, the shipped profile's)"), ("X", "(as many as partitions")):
+        text = profile_text.profile_text(without_counters(gpu=gpu), "mine")
+        assert f"groups of sets that pages take turns in {said}" in text
 
 
 def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
@@ -116,6 +144,23 @@ def test_constants_that_made_the_scans_are_found_again(capacity: float, partitio
     assert best.capacity_fraction == pytest.approx(capacity, abs=0.011)
     assert best.error < 0.01
     assert len(tried) == fit.TRIALS
+
+
+@pytest.mark.parametrize(("known", "groups"), [(None, 2), (1, 1), (4, 4)])
+def test_scans_are_replayed_with_the_page_groups_the_profile_will_have(
+    known: int | None, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as partitions where the profile does not say: the same as predictions from it."""
+    seen: set[int] = set()
+
+    def played(l2: L2Model, footprint: int, *_: Any) -> tuple[int, int]:
+        seen.add(l2.page_groups)
+        return footprint, 0
+
+    monkeypatch.setattr(fit, "scan", played)
+    gpu = dataclasses.replace(load_profile("h200"), l2_partitions=None, l2_page_groups=known)
+    assert fit.fit(gpu, fit.points_of(RAW["counters"]["rows"])) is not None
+    assert seen == {groups}
 
 
 def test_without_a_profiler_nothing_is_said_of_the_l2() -> None:

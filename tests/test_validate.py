@@ -193,11 +193,10 @@ def test_gate_syntax(text: str, gate: Gate | None, capsys: pytest.CaptureFixture
 
 DRIFT = "CTAs of this kernel drift further apart than the model has them"
 HBM_READ_EXCEPT = {118: DRIFT}
-CUDNN_BACKWARD = "cuDNN's backward writes more than any published description explains"
+CUDNN_BACKWARD = "the launches before and after its main one store sectors half by half; some leave as two packets"
 CHAIN_EXCEPT = {
     (4, "hbm_read"): "math path at 1,024 tokens: its tensors are as large as the L2 is",
-    (2, "hbm_write"): "math path at 512 tokens: 8 MB of others' dirty lines are driven out; one in six was",
-    (10, "hbm_write"): "flash at 1,024 tokens: 2.3 MB more of dirty lines are driven out than were",
+    (2, "hbm_write"): "math path at 512 tokens: 3 MB more dirty lines are written back than were",
 }
 
 
@@ -243,7 +242,8 @@ def test_l2_without_spills(quantity: str) -> None:
 def test_spilling_kernels() -> None:
     rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
     assert len(rows) > 80
-    assert statistic(rows, "median") <= 0.02
+    assert statistic(rows, "median") <= 0.005
+    assert statistic(rows, "p95") <= 0.12
 
 
 @pytest.mark.parametrize("quantity", ["hbm_read", "hbm_write"])

@@ -12,15 +12,13 @@ from typing import Any
 
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
-from iosim.kernelbuild.microbench import SCHEMA
+from iosim.kernelbuild.microbench import MIB, SCHEMA
 from iosim.measure.fit import L2Fit, fit, points_of
 
 NEEDED = ("gpu", "compute_capability", "date", "sms", "l2_bytes", "memory_bytes", "clock_hz",
           "hbm_read_bandwidth_bytes_per_s", "l2_curves")  # fmt: skip
 WGMMA_CC = 90
 """From here on other instructions than mma.sync reach the tensor cores' full rate."""
-STAYS_TWICE = 0.75
-"""A fill that leaves less of the L2 than this behind keeps written lines in both of two partitions."""
 
 
 @dataclass(frozen=True)
@@ -143,23 +141,29 @@ def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None]) -> dict[st
     rows = counters["rows"]
     fitted = fit(_enough(raw), points_of(rows), tried)
     found = _fitted(raw, fitted) if fitted is not None else {}
-    for row in rows:
-        if row["pattern"] == "fill":
-            found |= _fill(raw, row, fitted)
+    by_pattern = {row["pattern"]: row for row in rows}
+    if "fill" in by_pattern:
+        found |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}))
     return found
 
 
-def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], fitted: L2Fit | None) -> dict[str, Entry]:
-    """What a fill, which reads nothing, reads, and what it leaves behind in the L2."""
+def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any]) -> dict[str, Entry]:
+    """What a long fill, which reads nothing, reads, and what it leaves dirty in the L2.
+
+    Args:
+        once: a sum, which stores nothing, over as much: what it writes are dirty lines of other programs, which lay in
+            the L2 at its start, as at that of the fill.
+    """
     size, found = f"{fill['footprint_bytes'] >> 20} MiB", {}
     if fill["hbm_read"] is not None:
         fetched = int(digits(fill["hbm_read"], 2))
         found["launch_fetch_bytes"] = Entry(fetched, _said(raw, f"read during a fill of {size}"))
-    if fill["hbm_write"] is not None and fitted is not None:
-        stays = fill["footprint_bytes"] - fill["hbm_write"]
-        copies = 2 if fitted.partitions == 2 and stays < STAYS_TWICE * raw["l2_bytes"] else 1
-        told = _said(raw, f"{stays / 1e6:.1f} MB of a fill of {size} stay behind")
-        found["l2_copies_of_written_lines"] = Entry(copies, told, "inferred")
+    if fill["hbm_write"] is not None:
+        foreign = once.get("hbm_write") or 0
+        stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
+        share = min(1.0, max(0.0, stays / raw["l2_bytes"]))
+        told = f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
+        found["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, told))
     return found
 
 

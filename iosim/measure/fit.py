@@ -104,7 +104,8 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
     partitions, picked = partitions_of(points, size), cliff(points)
     if partitions is None or not picked:
         return None
-    base = replace(model(profile), partitions=partitions)
+    groups = int(profile.l2_page_groups or partitions)  # as a profile without the key gets
+    base = replace(model(profile), partitions=partitions, page_groups=groups)
 
     def error(capacity: float, displaced: float = DEFAULT_DISPLACED_FRACTION, ways: int = DEFAULT_WAYS) -> float:
         one = with_constants(replace(base, ways=ways), size, capacity, displaced)

@@ -21,7 +21,7 @@
 enum { LOAD = 0, STORE = 1, REDUCE = 2 };
 
 typedef struct {
-    int32_t partitions, sets, ways, dirty_ways; /* sets: sampled sets of a partition; dirty_ways: most dirty lines of a set */
+    int32_t partitions, sets, ways, dirty_share; /* sets: sampled sets of a partition; dirty_share: most dirty lines of a set, in 256ths */
     int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
     int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
 } L2Config;
@@ -101,12 +101,13 @@ static inline int32_t *set_of(const L2State *s, const L2Config *c, int p, int32_
     return s->tags + ((int64_t)p * c->sets + (s->place[sample] >> 1)) * row_ways(c->ways);
 }
 
-/* Writes a set's oldest dirty line back where it has more of them than it may: the line stays, clean. */
-static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set) {
+/* Writes a set's oldest dirty line back where it has more of them than it may: the line stays, clean. A fraction of a line
+ * is one more in that fraction of the sets. */
+static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int32_t sample) {
     int dirty = 0, oldest = NIL;
     for (int i = 0; i < c->ways; i++)
         if (set[i] >= 0 && (set[i] & 1)) dirty++, oldest = i;
-    if (dirty <= c->dirty_ways) return;
+    if (dirty <= (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
     write_back(s, c, set[oldest] >> 1);
     set[oldest] &= ~1;
 }
@@ -123,7 +124,7 @@ static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, in
     }
     for (; i > 0; i--) set[i] = set[i - 1];
     set[0] = tag;
-    if (dirty) limit_dirty(s, c, set);
+    if (dirty) limit_dirty(s, c, set, sample);
     return there;
 }
 

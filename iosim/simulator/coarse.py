@@ -159,7 +159,8 @@ def _first_tiles(low: LoweredLaunch, n: int) -> LoweredLaunch:
 
 
 def _sets(model: L2Model, lowered: Lowered, low: LoweredLaunch, step_bytes: int, steps: int, share: float) -> float:
-    """Sets of a partition to follow: a line a coarse object, more where that would leave few."""
+    """Sets of a partition to follow: a line a coarse object, more where that would leave few; a power of two, so that
+    groups of sets get equally many."""
     way = model.sets * model.line_bytes
     small_steps = int(low.count.sum(dtype=np.int64)) * share
     affordable = FOLLOWED_TOUCHES * way / (small_steps * step_bytes)
@@ -167,4 +168,5 @@ def _sets(model: L2Model, lowered: Lowered, low: LoweredLaunch, step_bytes: int,
     if stays:
         affordable = min(affordable, FOLLOWED_STEPS * way / (small_steps * stays))
     one_each = way * sum(t.coef != 0 for t in low.loop) / (step_bytes * steps)
-    return max(one_each, min(MOST_SETS, max(FEWEST_SETS, affordable)))
+    wanted = max(one_each, min(MOST_SETS, max(FEWEST_SETS, affordable)))
+    return float(2 ** int(np.log2(wanted)))

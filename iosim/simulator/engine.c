@@ -181,6 +181,11 @@ void iosim_place(L2State *s, const L2Config *c, int64_t number, int32_t dirty) {
     }
 }
 
+/* `n` accesses, one after the other and without times of their own. */
+void iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mode, const int32_t *object, const uint8_t *side) {
+    for (int64_t i = 0; i < n; i++) access_object(s, c, mode[i], object[i], side[i], s->now, NULL);
+}
+
 void iosim_sizes(int32_t *out) {
     out[0] = (int32_t)sizeof(L2Config);
     out[1] = (int32_t)sizeof(L2State);

@@ -28,7 +28,7 @@ MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is
 
 class _L2Config(ct.Structure):
     _fields_ = [
-        ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("dirty_ways", ct.c_int32),
+        ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("dirty_share", ct.c_int32),
         ("sample_bytes", ct.c_int64), ("dram_ps_per_kib", ct.c_int64), ("l2_ps_per_kib", ct.c_int64),
         ("l2_latency_ps", ct.c_int64), ("far_latency_ps", ct.c_int64), ("dram_latency_ps", ct.c_int64),
     ]  # fmt: skip
@@ -120,6 +120,7 @@ def _declare(lib: ct.CDLL) -> None:
     pointer = ct.c_void_p
     lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, *[pointer] * 4]
     lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
+    lib.iosim_access.argtypes = [pointer, pointer, ct.c_int64, *[pointer] * 3]
     lib.iosim_replay_recorded.argtypes = [*[pointer] * 5, ct.c_int32, ct.c_int32, pointer]
     lib.iosim_sizes.argtypes = [ct.c_void_p]
 
@@ -153,7 +154,7 @@ class L2:
         row = -(-model.ways // 4) * 4
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = _L2Config(
-            partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_ways=model.dirty_ways,
+            partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
             sample_bytes=sampled.stride * model.line_bytes,
             dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
             l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
@@ -168,6 +169,30 @@ class L2:
         lib = library()
         for o in objects:
             lib.iosim_place(ct.addressof(self.state), ct.addressof(self.config), o, int(dirty))
+
+    def access(
+        self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]
+    ) -> None:  # fmt: skip
+        """Accesses one after the other, without times of their own: contents and bytes alone.
+
+        Args:
+            mode: [n]: 0 a load, 1 a store, 2 an atomic add.
+            number: [n]: of the object.
+            side: [n]: the partition of the SM.
+
+        Raises:
+            InputError: arrays of different lengths, or a mode, an object or a partition that there is not.
+        """
+        if not mode.shape == number.shape == side.shape == (mode.size,):
+            raise InputError(f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides")
+        known = (3, self._objects.size, self.model.partitions)
+        for what, each, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
+            if mode.size and not 0 <= each.min() <= each.max() < end:
+                raise InputError(f"{what} {each.min()} to {each.max()}; accepted: 0 to {end - 1}")
+        modes, numbers, sides = (np.ascontiguousarray(a, dtype=t) for a, t in
+                                 ((mode, np.uint8), (number, np.int32), (side, np.uint8)))  # fmt: skip
+        library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size, _pointer(modes),
+                               _pointer(numbers), _pointer(sides))  # fmt: skip
 
     def own(self, objects: range, number: int) -> None:
         """Traffic of these objects counts for tensor `number` from now on."""

@@ -19,7 +19,7 @@ from iosim.hardware import HardwareProfile
 DEFAULT_WAYS = 16
 DEFAULT_CAPACITY_FRACTION = 0.98
 DEFAULT_DISPLACED_FRACTION = 0.03
-DEFAULT_DIRTY_FRACTION = 0.4375
+DEFAULT_DIRTY_FRACTION = 0.478
 DEFAULT_SM_SPREAD = 0.002
 DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
 DEFAULT_NEAR_CYCLES = 287.0
@@ -39,7 +39,7 @@ class L2Model:
     """Attributes:
     partitions: 1 or 2; `sets` and `ways` are those of one partition.
     displaced: share of blocks of lines whose place in the sets is their own.
-    dirty_ways: most dirty lines of a set.
+    dirty_ways: most dirty lines of a set, on average over the sets.
     page_groups: groups of sets among which pages of PAGE_BYTES take turns; 1: a page fills all sets.
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
@@ -52,7 +52,7 @@ class L2Model:
     ways: int
     line_bytes: int
     displaced: float
-    dirty_ways: int
+    dirty_ways: float
     page_groups: int
     foreign_dirty_bytes: int
     launch_fetch_bytes: int
@@ -87,7 +87,7 @@ def model(profile: HardwareProfile) -> L2Model:
         ways=ways,
         line_bytes=line,
         displaced=_or(profile.l2_displaced_fraction, DEFAULT_DISPLACED_FRACTION),
-        dirty_ways=max(1, round(ways * _or(profile.l2_dirty_fraction, DEFAULT_DIRTY_FRACTION))),
+        dirty_ways=max(1.0, ways * _or(profile.l2_dirty_fraction, DEFAULT_DIRTY_FRACTION) / fraction),
         page_groups=int(profile.l2_page_groups or partitions),
         foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
         launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
@@ -182,4 +182,6 @@ def sample_lines(
     owner = np.searchsorted(start, line, side="right") - 1
     firsts = np.searchsorted(line, start)
     home = (_mix(line.astype(np.uint64), 4) & np.uint64(1)).astype(np.uint8)
-    return Samples(stride, groups * sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home)
+    return Samples(
+        stride, groups * sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
-from iosim.simulator.sharing import rates_of
 from iosim.simulator.sampling import Windows, sampling_plan
+from iosim.simulator.sharing import rates_of
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
 from iosim.units import bytes_text

@@ -51,7 +51,10 @@ def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
     """Keys of the table under which a kernel may stand, the best first."""
     causal = problem.mask != "none"
     if kernel.name in MEASURED:
-        keys: list[Key] = [(MEASURED[kernel.name], problem.head_dim, causal), (MEASURED[kernel.name], problem.head_dim, False)]
+        keys: list[Key] = [
+            (MEASURED[kernel.name], problem.head_dim, causal),
+            (MEASURED[kernel.name], problem.head_dim, False),
+        ]
         return keys
     if kernel.name not in OWN:
         return []

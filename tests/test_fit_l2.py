@@ -1,0 +1,99 @@
+"""`benchmarks/fit_l2.py`: what it takes for the cliff, its errors, and which calls it looks at."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from iosim.hardware import HardwareProfile, load_profile
+from iosim.simulator.l2 import L2Model, model
+from iosim.validation.residuals import Comparison
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "fit_l2.py"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def fit_l2() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fit_l2", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fit_l2"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_scan_is_read_and_the_cliff_is_where_some_hit(fit_l2: ModuleType) -> None:
+    rows = fit_l2.scans()
+    assert len(rows) == 40  # 20 footprints of two patterns
+    for row in rows:
+        misses = (row.hbm_read / (row.mib * MIB) - 1) / (row.passes - 1)
+        assert row.on_cliff or not 0.02 < misses < 0.98, row
+
+
+def test_the_error_is_a_share_of_the_re_reads(fit_l2: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 10 MiB read 4 times: 30 MiB of re-reads; 16 MiB replayed, 10 measured: a fifth
+    monkeypatch.setattr(fit_l2, "scan", lambda l2, footprint, pattern, passes: (16 * MIB, 0))
+    held = model(load_profile("h200"))
+    assert fit_l2.error(held, fit_l2.Scan("shared_scan", 10, 4, 10 * MIB)) == pytest.approx(0.2)
+    # on the cliff only: (16 - 30) / 90 and (16 - 40) / 120; the first row is left out
+    rows = [fit_l2.Scan(*row) for row in (("shared_scan", 10, 4, 10 * MIB), ("shared_scan", 30, 4, 30 * MIB),
+                                          ("private_scan", 40, 4, 40 * MIB))]  # fmt: skip
+    assert fit_l2.cliff_error(held, rows) == pytest.approx((14 / 90 + 24 / 120) / 2)
+
+
+def test_the_grid_plays_its_own_constants(
+    fit_l2: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[L2Model] = []
+
+    def error(l2: L2Model, rows: object) -> float:
+        seen.append(l2)
+        return l2.displaced
+
+    monkeypatch.setattr(fit_l2, "cliff_error", error)
+    profile = load_profile("h200")
+    fit_l2.print_grid(profile, [])
+    assert len(seen) == len(fit_l2.WAYS) * len(fit_l2.CAPACITY) * len(fit_l2.DISPLACED) + 1
+    assert seen[-1] == model(profile)
+    for ways, capacity in ((16, 0.96), (24, 1.04)):
+        sets = int(62_914_560 * capacity) // 2 // (ways * 128)
+        assert any((one.ways, one.sets) == (ways, sets) for one in seen)
+    assert "| 16 | 0.96 | 0.00 | 1.50 | 3.00 |" in capsys.readouterr().out
+
+
+def test_kernels_are_judged_on_odd_calls_that_the_shipped_constants_choose(
+    fit_l2: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One launch decides; its regime with other constants does not take it out."""
+    rows = fit_l2.odd_calls()
+    assert len(rows) > 300
+    assert all(row.call % 2 == 1 for row in rows)
+    assert {Path(row.source).name for row in rows} == set(fit_l2.KERNELS)
+    profile = load_profile("h200")
+    one = next(iter(fit_l2.compare(rows[:2], profile).residuals))
+    asked: list[HardwareProfile] = []
+
+    def compare(_: object, tried: HardwareProfile) -> Comparison:
+        asked.append(tried)
+        held = tried == profile
+        good = replace(one, quantity="hbm_read", measured=10**9, spills=False)
+        return Comparison((
+            replace(good, predicted=11 * 10**8, regime="thrashing" if held else "fits"),
+            replace(good, row=rows[-1], predicted=3 * 10**9, regime="fits" if held else "thrashing"),
+            replace(good, row=rows[-2], predicted=3 * 10**9, regime="thrashing", spills=True),
+        ), ())  # fmt: skip
+
+    monkeypatch.setattr(fit_l2, "compare", compare)
+    fit_l2.print_kernels(profile)
+    said = capsys.readouterr().out
+    assert "HBM reads of 1 launches" in said
+    assert re.search(r"\| 0.98 \| 10.00 \(100\) \| 10.00 \(100\) \| 10.00 \(100\) \|", said)
+    assert len(asked) == 1 + len(fit_l2.KERNELS_CAPACITY) * len(fit_l2.DISPLACED)
