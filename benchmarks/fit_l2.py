@@ -24,7 +24,7 @@ from iosim.validation.rows import Row, read
 WAYS = (16, 20, 24)
 CAPACITY = (0.96, 0.98, 1.0, 1.02, 1.03, 1.04)
 DISPLACED = (0.0, 0.015, 0.03)
-KERNELS_CAPACITY = (0.94, 0.96, 0.98, 1.0, 1.02)
+KERNELS_CAPACITY = (0.94, 0.96, 0.98, 1.0, 1.02, 1.03)
 CLIFF_MIB = {"shared_scan": (26, 36), "private_scan": (34, 60)}
 KERNELS = ("h200_library_kernels.csv", "h200_iosim_kernels.csv")
 DECIDES = ("wave-bound", "thrashing")

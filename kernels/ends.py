@@ -43,6 +43,7 @@ MARK = 0x7FC1
 PATIENCE_NS = 2_000_000_000
 PAUSE_CYCLES = 2_000_000
 ATTEMPTS = 3
+UNIT_OF_ENDS = "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen"
 LIBRARY = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 
 
@@ -407,7 +408,7 @@ def main() -> None:
         "pytorch": torch.__version__, "date": datetime.date.today().isoformat(),
         "command": f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}",
         "l2_start": "256 MB written before every case",
-        "unit": "tenths of a microsecond from the launch, by head and block of query rows; -1: not seen",
+        "unit": "microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
     }  # fmt: skip
     write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
 

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +138,8 @@ def plan() -> list[Case]:
               for sides in ("both", "apart") for groups in (16, 32, 64)
               for total in (24, 26, 28, 30, 32, 36, 40, 48)]  # fmt: skip
     cases += [Case("follow", "both", True, groups, d, stream=min(192, 2 * apart), apart=apart)
-              for apart in (128, 100, 50) for groups, distances in ((2, (10, 12, 13, 14, 15, 16, 18, 20)), (8, (3, 4, 6)))
+              for apart in (128, 100, 50)
+              for groups, distances in ((2, (10, 12, 13, 14, 15, 16, 18, 20)), (8, (3, 4, 6)))
               for d in distances]  # fmt: skip
     cases += [Case("hot", sides, True, 2, period, hot=hot)
               for sides in ("one", "both") for hot in (4, 8, 16) for period in (8, 12, 16, 20, 24, 32, 48, 96)
@@ -168,8 +168,9 @@ class Params(ctypes.Structure):
     """`FollowParams` of followers.cu."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p), ("table", ctypes.c_void_p), ("member", ctypes.c_void_p), ("barrier", ctypes.c_void_p),
-        ("out", ctypes.c_void_p), ("chunk", ctypes.c_int64), ("steps", ctypes.c_int32), ("groups", ctypes.c_int32),
+        ("data", ctypes.c_void_p), ("table", ctypes.c_void_p), ("member", ctypes.c_void_p),
+        ("barrier", ctypes.c_void_p), ("out", ctypes.c_void_p),
+        ("chunk", ctypes.c_int64), ("steps", ctypes.c_int32), ("groups", ctypes.c_int32),
         ("load", ctypes.c_int32),
     )  # fmt: skip
 
@@ -231,7 +232,7 @@ def main() -> None:
     if arguments.dry_run:
         for case in plan():
             table, _ = case.table(), case.members(np.arange(132) % 2)
-            most = (np.where(table < 0, 0, table & (OPS["reduce"] - 1)).max() + 1) * case.chunk * 1024
+            most = (int(np.where(table < 0, 0, table & (OPS["reduce"] - 1)).max()) + 1) * case.chunk * 1024
             if most > BUFFER:
                 raise InputError(f"{case} needs {most} bytes")
         print(f"{len(plan())} launches")

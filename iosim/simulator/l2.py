@@ -1,10 +1,10 @@
 """The L2 as the replay models it: sets, ways and partitions from a hardware profile, and the lines that are sampled.
 
 A cache of tens of megabytes has tens of thousands of sets that behave alike, so the replay follows a regular sample of
-them line by line; the engine replaces by not-recently-used bits, and every sampled line stands for its neighbours.
-Which set a line falls into is a hash: neighbouring lines fill the sets evenly, a contiguous region of one way's size
-fills every set once, and different regions are shifted against each other. A small share of blocks falls elsewhere
-(`displaced`): that share makes the cliff of the measured capacity curve as wide as it is.
+them line by line; the engine replaces the least recently used, and every sampled line stands for its neighbours. Which
+set a line falls into is a hash: pages take turns between groups of sets, the lines of a group's pages follow each other in
+its sets, and runs of pages are shifted against each other. A small share of blocks falls elsewhere (`displaced`): that
+share makes the cliff of the measured capacity curve as wide as it is.
 """
 
 from __future__ import annotations
