@@ -2,23 +2,22 @@
 
 A cache of tens of megabytes has tens of thousands of sets that behave alike, so the replay follows a regular sample of
 them line by line; the engine replaces the least recently used, and every sampled line stands for its neighbours. Which
-set a line falls into is a hash: pages take turns between groups of sets, the lines of a group's pages follow each other in
-its sets, and runs of pages are shifted against each other. A small share of blocks falls elsewhere (`displaced`): that
-share makes the cliff of the measured capacity curve as wide as it is.
+set a line falls into is a hash: pages take turns between groups of sets, the lines of a group's pages follow each other
+in its sets, and runs of pages are shifted against each other. A share of blocks falls elsewhere (`displaced`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
 
-DEFAULT_WAYS = 16
-DEFAULT_CAPACITY_FRACTION = 0.98
-DEFAULT_DISPLACED_FRACTION = 0.03
+DEFAULT_WAYS = 20
+DEFAULT_CAPACITY_FRACTION = 1.025
+DEFAULT_DISPLACED_FRACTION = 0.0
 DEFAULT_DIRTY_FRACTION = 0.478
 DEFAULT_SM_SPREAD = 0.002
 DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
@@ -28,6 +27,9 @@ LEAST_SETS = 16
 """Sets of a partition that are followed at least."""
 BLOCK_LINES = 128
 """Lines of neighbouring addresses that the hash keeps together."""
+KERNELS_SHARE, KERNELS_DISPLACED = 0.94, 0.03
+"""What launches find of the capacity that scans show, and their share of blocks whose place in the sets is their own:
+tensors lie less evenly in the sets than one long buffer. Fitted on the odd-numbered calls of the recorded tables."""
 PAGE_BYTES = 2 << 20
 """Of device memory: what a GPU maps at a time."""
 RUN_PAGES = 16
@@ -99,6 +101,13 @@ def model(profile: HardwareProfile) -> L2Model:
         far_latency_s=max(0.0, far - near),
         dram_latency_s=max(0.0, dram - near),
     )
+
+
+def for_kernels(scanned: L2Model) -> L2Model:
+    """The L2 as a chain's launches find it: less room than scans do, and less evenly filled."""
+    sets = max(1, int(scanned.sets * KERNELS_SHARE))
+    dirty = min(float(scanned.ways), scanned.dirty_ways / KERNELS_SHARE)
+    return replace(scanned, sets=sets, dirty_ways=dirty, displaced=max(scanned.displaced, KERNELS_DISPLACED))
 
 
 def _or(value: float | None, default: float) -> float:

@@ -17,7 +17,7 @@ from iosim.problem import AttentionProblem
 from iosim.residency import residency
 from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord
-from iosim.simulator.l2 import L2Model, model
+from iosim.simulator.l2 import L2Model, for_kernels, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
 from iosim.simulator.sampling import Windows, sampling_plan
@@ -128,7 +128,7 @@ def replay(
         InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
             engine is missing.
     """
-    made = l2_model or model(profile)
+    made = l2_model or for_kernels(model(profile))
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     accesses = [low.accesses for low in lowered.launches]
