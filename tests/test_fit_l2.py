@@ -79,11 +79,12 @@ def test_kernels_are_judged_on_odd_calls_that_the_shipped_constants_choose(
     assert {Path(row.source).name for row in rows} == set(fit_l2.KERNELS)
     profile = load_profile("h200")
     one = next(iter(fit_l2.compare(rows[:2], profile).residuals))
-    asked: list[HardwareProfile] = []
+    asked: list[tuple[float, float]] = []
 
     def compare(_: object, tried: HardwareProfile) -> Comparison:
-        asked.append(tried)
-        held = tried == profile
+        assert tried == profile
+        held = not asked
+        asked.append((fit_l2.l2.KERNELS_SHARE, fit_l2.l2.KERNELS_DISPLACED))
         good = replace(one, quantity="hbm_read", measured=10**9, spills=False)
         return Comparison((
             replace(good, predicted=11 * 10**8, regime="thrashing" if held else "fits"),
@@ -95,5 +96,6 @@ def test_kernels_are_judged_on_odd_calls_that_the_shipped_constants_choose(
     fit_l2.print_kernels(profile)
     said = capsys.readouterr().out
     assert "HBM reads of 1 launches" in said
-    assert re.search(r"\| 0.98 \| 10.00 \(100\) \| 10.00 \(100\) \| 10.00 \(100\) \|", said)
-    assert len(asked) == 1 + len(fit_l2.KERNELS_CAPACITY) * len(fit_l2.DISPLACED)
+    assert re.search(r"\| 0.94 \| 10.00 \(100\) \| 10.00 \(100\) \|", said)
+    assert asked[1:] == [(share, d) for share in fit_l2.KERNELS_SHARES for d in fit_l2.KERNELS_DISPLACED]
+    assert asked[0] == (fit_l2.l2.KERNELS_SHARE, fit_l2.l2.KERNELS_DISPLACED)
