@@ -22,7 +22,7 @@ PLAYED_ACCESSES = 24_000_000
 """Object accesses of coarse steps that a launch plays, about: a second."""
 FOLLOWED_TOUCHES = 100_000_000
 """Look-ups of followed lines that a launch makes, about: `FEWEST_SETS` to `MOST_SETS` sets are followed by it."""
-FOLLOWED_STEPS = 6_000_000
+FOLLOWED_STEPS = 10_000_000
 """Small steps that a launch plays of work tiles that store to the same place at each and are followed there, about."""
 FEWEST_SETS, MOST_SETS = 4, 32
 FINE_STEPS = 8
