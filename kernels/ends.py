@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +26,15 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiment import compiled, write_provenance
 
 from iosim.errors import InputError
 from iosim.files import write_whole
 from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import build, compiler_version, find_nvcc
+from iosim.kernelbuild.compiler import build
 from iosim.kernelbuild.launch import Forward, Order, Shape
 from iosim.kernelbuild.spec import FwdSpec
 
@@ -313,17 +314,6 @@ def keys_of_groups(case: Shared, held: int, sms: int) -> list[int]:
     return [int(np.median(group)) for group in each.reshape(held, sms)]
 
 
-def compiled(folder: Path) -> Path:
-    cubin = folder / "ends.cubin"
-    architecture = "sm_" + driver.compute_capability().replace(".", "")
-    command = [str(find_nvcc()), f"-arch={architecture}", "-std=c++17", "-O3", "-cubin", "-o", str(cubin),
-               str(HERE / "ends.cu")]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"nvcc: {done.stderr.strip().splitlines()[-1]}")
-    return cubin
-
-
 def attempted(measure: Callable[[], Any]) -> Any:
     """What `measure` gives; again where the output went elsewhere, from an empty pool of memory each time.
 
@@ -397,20 +387,17 @@ def main() -> None:
 
     driver.use_device()
     with tempfile.TemporaryDirectory() as name:
-        watcher = driver.Function(compiled(Path(name)), "watch")
+        watcher = driver.Function(compiled(HERE / "ends.cu", Path(name) / "ends.cubin"), "watch")
         warm_up(watcher)
         if arguments.shares:
             write_whole(out, measured_shares(watcher))
         else:
             record_ends(out, watcher)
-    told = {
-        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
-        "pytorch": torch.__version__, "date": datetime.date.today().isoformat(),
-        "command": f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}",
-        "l2_start": "256 MB written before every case",
-        "unit": "microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
-    }  # fmt: skip
-    write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+    write_provenance(
+        out, f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}", pytorch=torch.__version__,
+        l2_start="256 MB written before every case",
+        unit="microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

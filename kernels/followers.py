@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
 import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -23,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiment import compiled, write_provenance
 
 from iosim.errors import InputError
 from iosim.files import write_whole
 from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import compiler_version, find_nvcc
 from iosim.kernelbuild.ncu import METRICS, import_report, parse_raw
 from iosim.measure.collect import run_profiler
 from iosim.measure.machine import profiler_version
@@ -195,17 +195,6 @@ def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
         torch.cuda.synchronize()
 
 
-def compiled(folder: Path) -> Path:
-    cubin = folder / "followers.cubin"
-    architecture = "sm_" + driver.compute_capability().replace(".", "")
-    command = [str(find_nvcc()), f"-arch={architecture}", "-std=c++17", "-O3", "-cubin", "-o", str(cubin),
-               str(HERE / "followers.cu")]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"nvcc: {done.stderr.strip().splitlines()[-1]}")
-    return cubin
-
-
 def measured(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path, folder: Path) -> pd.DataFrame:
     """The cases with what the profiler counted."""
     given = {"side": side.tolist(), "cubin": str(cubin), "cases": [asdict(c) for c in cases]}
@@ -248,15 +237,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         side = sides_of_sms(folder, driver.multiprocessors())
-        table = measured(plan(), side, compiled(folder), folder)
+        table = measured(plan(), side, compiled(HERE / "followers.cu", folder / "followers.cubin"), folder)
     write_whole(out, table.to_csv(index=False))
-    told = {
-        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
-        "profiler": profiler_version(), "profiler_options": "--clock-control none --cache-control all",
-        "date": datetime.date.today().isoformat(), "command": f"python kernels/followers.py --out {out.name}",
-        "side_of_each_sm": "".join(map(str, side)),
-    }  # fmt: skip
-    write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+    write_provenance(
+        out, f"python kernels/followers.py --out {out.name}", profiler=profiler_version(),
+        profiler_options="--clock-control none --cache-control all", side_of_each_sm="".join(map(str, side)),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

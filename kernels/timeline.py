@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,12 +18,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiment import compiled, write_provenance
 
 from iosim.errors import InputError
 from iosim.files import write_whole
 from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import Built, compiler_version, find_nvcc
+from iosim.kernelbuild.compiler import Built
 from iosim.kernelbuild.launch import Forward, Order, Shape
 from iosim.kernelbuild.spec import FwdSpec
 
@@ -111,26 +111,6 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
     for name in ("flash_fwd.cu", "ptx.cuh"):
         (folder / name).write_text((HERE / name).read_text(encoding="utf-8"), encoding="utf-8")
     return folder / "flash_fwd.cu"
-
-
-def compiled(source: Path, cubin: Path, defines: dict[str, Any]) -> Path:
-    flags = [f"-D{name}={value}" for name, value in defines.items()]
-    architecture = "sm_" + driver.compute_capability().replace(".", "")
-    command = [
-        str(find_nvcc()),
-        f"-arch={architecture}",
-        "-std=c++17",
-        "-O3",
-        "-cubin",
-        *flags,
-        "-o",
-        str(cubin),
-        str(source),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"nvcc: {done.stderr.strip().splitlines()[-1]}")
-    return cubin
 
 
 def from_device(module: ctypes.c_void_p, name: str, dtype: Any) -> np.ndarray[Any, Any]:
@@ -269,14 +249,11 @@ def main() -> None:
                 forward = built(mask, source)
                 rows += [measure(*case, forward, side) for case in CASES if case[0] == mask for _ in range(2)]
             write_whole(out, pd.DataFrame(rows).to_csv(index=False))
-    told = {
-        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
-        "date": datetime.date.today().isoformat(),
-        "command": f"python kernels/timeline.py{' --steps' * given.steps} --out {out.name}",
-        "l2_start": "256 MB written before every case", "profiler": "the kernel marks its own times",
-        "side_of_each_sm": "".join(map(str, side)),
-    }  # fmt: skip
-    write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+    write_provenance(
+        out, f"python kernels/timeline.py{' --steps' * given.steps} --out {out.name}",
+        l2_start="256 MB written before every case", profiler="the kernel marks its own times",
+        side_of_each_sm="".join(map(str, side)),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
