@@ -2,8 +2,8 @@
 
 kernels/followers.py had groups of CTAs read and write what a table tells them, step by step, under the profiler. Here
 the same tables go through the model of the L2, in the order of their steps, so that the model alone is on trial and
-times play no part. Prints two Markdown tables: HBM reads of the cases that only load, HBM writes of those that store.
-An error is the model's bytes less the measured ones.
+times play no part. Prints three Markdown tables: HBM reads of the cases that only load, HBM writes of those that store,
+and what was measured at the edge. An error is the model's bytes less the measured ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.replay import FOREIGN_OBJECT_BYTES
 
+MIB = 1 << 20
 PIECE_KIB = 16
 """What one CTA takes of a chunk at a time: 1,024 threads, 16 bytes each; or one bulk copy."""
 DENSE_GROUPS = 16
@@ -137,12 +138,41 @@ def writes(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def edge(rows: pd.DataFrame) -> str:
+    """Measured shares of misses beyond the first reads, by MiB in use.
+
+    Of 64 groups that follow one another and of scans by all CTAs, on contiguous pages and on pages drawn at random.
+    """
+    both = rows[(rows.sides == "both") & rows.shared & (rows.load == "ld") & (rows.apart == 0)]
+    dense = both[(both.pattern == "follow") & (both.groups == 64)]
+    scans = both[both.pattern == "scan"]
+    parts = {
+        "64 groups": (dense, dense.distance * 64, (dense.hbm_read / (dense.stream * MIB) - 1) / 63),
+        "scan": (scans, scans.distance, (scans.hbm_read / (scans.distance * MIB) - 1) / 3),
+    }
+    lines = ["| MiB in use | " + " | ".join(f"{n}, {w}" for n in parts for w in ("contiguous", "scattered")) + " |",
+             "| ---: |" + " ---: |" * 4]  # fmt: skip
+    for size in (24, 26, 28, 30, 32, 36):
+        cells = []
+        for table, used, missed in parts.values():
+            for scattered in (False, True):
+                found = missed[(used == size) & ((table.place > 0) == scattered)]
+                cells.append(f"{found.min():.0%} to {found.max():.0%}" if len(found) else "")
+        lines.append(f"| {size} | " + " | ".join(cells) + " |")
+    fills = rows[(rows.pattern == "write") & (rows.distance >= 36)]
+    behind = fills.distance - fills.hbm_write / MIB
+    lines.append(f"\nFills of 36 MiB and more leave {behind.min():.1f} to {behind.max():.1f} MiB behind.")
+    return "\n".join(lines)
+
+
 def main() -> None:
     rows = played(recorded(), model(load_profile("h200-sxm")))
     storing = np.array([stores(case) for case in rows.case])
     print(reads(rows[~storing]))
     print()
     print(writes(rows[storing]))
+    print()
+    print(edge(rows))
 
 
 if __name__ == "__main__":

@@ -67,18 +67,24 @@ def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
 @cache
 def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
     """(rates by key, the mean of the runs; the median height of the own kernels' slopes by their number of CTAs)."""
-    runs: dict[Key, list[tuple[float, ...]]] = {}
-    with (data_dir("kernels") / TABLE).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
-            if min(ends) > 0:
-                runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
+    runs = runs_by_key()
     found = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
     heights: dict[int, list[float]] = {}
     for key, rates in found.items():
         if key[0] == "own":
             heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
     return found, {ctas: median(several) for ctas, several in heights.items()}
+
+
+def runs_by_key() -> dict[Key, list[tuple[float, ...]]]:
+    """Rates of every recorded run."""
+    runs: dict[Key, list[tuple[float, ...]]] = {}
+    with (data_dir("kernels") / TABLE).open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            ends, work = ([float(x) for x in row[name].split()] for name in ("ends_us", "keys"))
+            if min(ends) > 0:
+                runs.setdefault((*_key(row), len(ends)), []).append(rates_from_ends(ends, work))
+    return runs
 
 
 def _key(row: dict[str, str]) -> Key:
