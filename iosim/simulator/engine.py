@@ -344,21 +344,28 @@ class _Part:
 def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_int32, stop: ct.c_int32) -> int:
     """Runs `play` beside the main thread, which so hears Ctrl-C and can show how many work tiles have started."""
     ends: list[int] = []
-    thread = threading.Thread(target=lambda: ends.append(play()), daemon=True)
-    thread.start()
+    over = threading.Event()  # joining the thread again after Ctrl-C does not wait for it in every Python
+
+    def run() -> None:
+        try:
+            ends.append(play())
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=run, daemon=True)
     try:
-        thread.join(BAR_AFTER_S)
-        if thread.is_alive() and sys.stderr.isatty():
+        thread.start()
+        if not over.wait(BAR_AFTER_S) and sys.stderr.isatty():
             from tqdm import tqdm
 
             with tqdm(total=launch.tiles, desc=f"replay {launch.name}", unit="tile", leave=False) as bar:
-                while thread.is_alive():
-                    thread.join(BAR_EVERY_S)
+                while not over.wait(BAR_EVERY_S):
                     bar.update(min(done.value, launch.tiles) - bar.n)
-        thread.join()
+        over.wait()
     except KeyboardInterrupt:
         stop.value = 1
-        thread.join()
+        while not over.wait(BAR_AFTER_S) and thread.is_alive():
+            pass
         raise
     return ends[0]
 
