@@ -1,35 +1,23 @@
-"""Fits the L2's constants to the measured capacity curves: `python benchmarks/fit_l2.py [--kernels]`.
+"""The L2's constants beside the measured capacity curves: `python benchmarks/fit_l2.py`.
 
-Tries l2_ways, l2_effective_capacity_fraction and l2_displaced_fraction over a small grid, prints the error of each on
-the cliff, and the residuals of those that hardware_profiles/h200-sxm.toml holds. With `--kernels` (some minutes): which
-share of that room the odd-numbered calls of the recorded attention kernels find, KERNELS_SHARE and KERNELS_DISPLACED.
+Ways and capacity are not fitted: kernels/sets.py finds them line by line. Tries others over a small grid, prints the
+error of each on the cliffs, and the residuals of those that hardware_profiles/h200-sxm.toml holds.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from iosim._data import data_dir
 from iosim.hardware import HardwareProfile, load_profile
-from iosim.simulator import l2
 from iosim.simulator.l2 import L2Model, model
-from iosim.simulator.scan import scan, with_constants
-from iosim.validation.residuals import Residual, compare
-from iosim.validation.rows import Row, read
+from iosim.simulator.scan import scan, with_capacity
 
-WAYS = (16, 20, 24)
-CAPACITY = (0.96, 0.98, 1.0, 1.02, 1.03, 1.04)
-DISPLACED = (0.0, 0.015, 0.03)
-KERNELS_SHARES = (0.92, 0.94, 0.96, 1.0)
-KERNELS_DISPLACED = (0.0, 0.03)
+WAYS = (12, 16, 20, 24)
+CAPACITY = (0.94, 0.96, 0.98, 1.0, 1.02, 1.04)
 CLIFF_MIB = {"shared_scan": (26, 36), "private_scan": (34, 60)}
-KERNELS = ("h200_library_kernels.csv", "h200_iosim_kernels.csv")
-DECIDES = ("wave-bound", "thrashing")
-"""Where the L2's capacity decides what is read; elsewhere every capacity gives the same."""
 MIB = 1 << 20
 
 
@@ -66,27 +54,14 @@ def cliff_error(made: L2Model, rows: Sequence[Scan]) -> float:
     return sum(cliff) / len(cliff)
 
 
-def odd_calls() -> list[Row]:
-    """The odd-numbered calls of the recorded attention kernels."""
-    folder = data_dir("kernels") / "measurements"
-    return [row for name in KERNELS for row in read(folder / name) if row.call % 2 and not row.chain]
-
-
-def hbm_reads(profile: HardwareProfile, rows: Sequence[Row]) -> dict[tuple[str, int, int], Residual]:
-    """Launches without spills by table, call and launch: their predicted HBM reads beside the measured ones."""
-    found = compare(rows, profile).residuals
-    good = [r for r in found if r.quantity == "hbm_read" and r.error is not None and not r.spills]
-    return {(r.row.source, r.row.call, r.row.launch): r for r in good}
-
-
 def print_grid(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
     held, size = model(profile), profile.need_int("l2_bytes")
     print("Mean |replayed - measured| HBM reads on the cliffs, % of the re-reads.\n")
-    print("| ways | capacity fraction | " + " | ".join(f"displaced {d}" for d in DISPLACED) + " |")
-    print("| ---: | ---: |" + " ---: |" * len(DISPLACED))
-    for ways, capacity in product(WAYS, CAPACITY):
-        tried = [with_constants(replace(held, ways=ways), size, capacity, d) for d in DISPLACED]
-        print(f"| {ways} | {capacity} | " + " | ".join(f"{100 * cliff_error(one, rows):.2f}" for one in tried) + " |")
+    print("| capacity fraction | " + " | ".join(f"{w} ways" for w in WAYS) + " |")
+    print("| ---: |" + " ---: |" * len(WAYS))
+    for capacity in CAPACITY:
+        tried = [with_capacity(replace(held, ways=w), size, capacity) for w in WAYS]
+        print(f"| {capacity} | " + " | ".join(f"{100 * cliff_error(one, rows):.2f}" for one in tried) + " |")
     print(f"\nWith the constants of the profile: {100 * cliff_error(held, rows):.2f} %.")
 
 
@@ -101,34 +76,10 @@ def print_residuals(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
         print(f"| {row.pattern} | {row.mib} | {row.hbm_read / 1e6:.1f} | {found / 1e6:.1f} | {off:+.1f} |")
 
 
-def print_kernels(profile: HardwareProfile) -> None:
-    rows = odd_calls()
-    decided = {key for key, r in hbm_reads(profile, rows).items() if r.regime in DECIDES}
-    print(f"\nHBM reads of {len(decided)} launches of odd-numbered calls, without spills and wave-bound or thrashing")
-    print("with the profile's constants: mean error (share more than 5 % off), %.\n")
-    print("| share | " + " | ".join(f"displaced {d}" for d in KERNELS_DISPLACED) + " |")
-    print("| ---: |" + " ---: |" * len(KERNELS_DISPLACED))
-    kept = l2.KERNELS_SHARE, l2.KERNELS_DISPLACED
-    for share in KERNELS_SHARES:
-        cells = []
-        for displaced in KERNELS_DISPLACED:
-            l2.KERNELS_SHARE, l2.KERNELS_DISPLACED = share, displaced
-            found = [r.error or 0.0 for key, r in hbm_reads(profile, rows).items() if key in decided]
-            far = sum(e > 0.05 for e in found) / len(found)
-            cells.append(f"{100 * sum(found) / len(found):.2f} ({100 * far:.0f})")
-        print(f"| {share} | " + " | ".join(cells) + " |", flush=True)
-    l2.KERNELS_SHARE, l2.KERNELS_DISPLACED = kept
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", action="store_true", help="also what the recorded kernels want; minutes")
-    args = parser.parse_args(argv)
+def main() -> None:
     profile, rows = load_profile("h200-sxm"), scans()
     print_grid(profile, rows)
     print_residuals(profile, rows)
-    if args.kernels:
-        print_kernels(profile)
 
 
 if __name__ == "__main__":

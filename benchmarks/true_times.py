@@ -1,9 +1,9 @@
 """CTAs' true times through the replay's L2: `python benchmarks/true_times.py`. Prints a Markdown table.
 
 kernels/timeline.py --steps recorded when every CTA of five launches was where, on which side of the L2, and the
-profiler counted what the same launches read from HBM. Replayed at these times the L2 alone is on trial: with the
-profile's constants, and where it holds a little more or less. The last columns have the replay's own times: with even
-shares of an SM for its CTAs, and with the share that these launches show.
+profiler counted what the same launches read from HBM. Replayed at these times the L2 alone is on trial. The last
+columns have the replay's own times: with even shares of an SM for its CTAs, and with the share that these launches
+show.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iosim.kernel import Kernel
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem
 from iosim.simulator.engine import L2
-from iosim.simulator.l2 import for_kernels, model
+from iosim.simulator.l2 import model
 from iosim.simulator.lowering import lower
 from iosim.simulator.replay import replay
 
@@ -49,9 +49,9 @@ def launch(name: str) -> tuple[AttentionProblem, Kernel, Chain]:
     return problem, kernel, plan(problem, kernel)
 
 
-def at_recorded_times(name: str, *, scanned: bool = False) -> int:
-    """HBM bytes read where CTAs run when and where they did, with the L2 that kernels find or that scans do."""
-    made = model(GPU) if scanned else for_kernels(model(GPU))
+def at_recorded_times(name: str) -> int:
+    """HBM bytes read where CTAs run when and where they did."""
+    made = model(GPU)
     recorded = np.load(data_dir("kernels") / "measurements" / "h200_iosim_steps.npz")
     low = lower(launch(name)[2], spill_slots=1)
     l2 = L2(made, low.size, low.owner)
@@ -76,7 +76,6 @@ def counted() -> dict[str, int]:
 
 COLUMNS: dict[str, Callable[[str], int]] = {
     "true times": at_recorded_times,
-    "true times, a scan's L2": lambda name: at_recorded_times(name, scanned=True),
     "own times, even shares": lambda name: at_own_times(name, 0.0),
     "own times, true share": lambda name: at_own_times(name, SHARES[CASES[name][0]]),
 }

@@ -74,9 +74,7 @@ class HardwareProfile:
     l2_partitions: int | None = None
     l2_ways: int | None = None
     l2_effective_capacity_fraction: float | None = None
-    l2_displaced_fraction: float | None = None
     l2_dirty_fraction: float | None = None
-    l2_page_groups: int | None = None
     l2_side_ends: tuple[int, ...] | None = None
     l2_foreign_dirty_bytes: int | None = None
     launch_fetch_bytes: int | None = None

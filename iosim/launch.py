@@ -309,6 +309,8 @@ class Launch:
     add_packets_per_row: int = 0
     """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole
     lines."""
+    values_per_thread: int = 8
+    """What a thread of an elementwise pass loads before it stores."""
     stages: int = 1
     note: str = ""
 

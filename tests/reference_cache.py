@@ -23,9 +23,7 @@ class RecentSet:
         if there:
             self.lines.remove(line)
         elif len(self.lines) == self.ways:
-            victim = self.lines.pop()
-            written += victim in self.dirty
-            self.dirty.discard(victim)
+            written += self._make_room()
         self.lines.insert(0, line)
         if dirty:
             self.dirty.add(line)
@@ -34,9 +32,19 @@ class RecentSet:
                 written += 1
         return there, written
 
+    def _make_room(self) -> int:
+        """Drives out the last of the order; a dirty one is written back and stays if a clean one can go instead."""
+        last = self.lines[-1]
+        was_dirty = last in self.dirty
+        clean = [x for x in self.lines if x not in self.dirty]
+        self.dirty.discard(last)
+        self.lines.remove(clean[-1] if was_dirty and clean else last)
+        return int(was_dirty)
+
     def drop(self, line: int) -> None:
         if line in self.lines:
             self.lines.remove(line)
+            self.dirty.discard(line)
 
 
 @dataclass

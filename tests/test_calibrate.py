@@ -19,13 +19,13 @@ from iosim.kernelbuild.ncu import Profiled
 from iosim.measure import counters, fit, profile_text
 from iosim.measure.calibrate import Entry, derive
 from iosim.measure.fit import Point
-from iosim.simulator.l2 import DEFAULT_WAYS, L2Model, model
-from iosim.simulator.scan import PATTERNS, scan, with_constants
+from iosim.simulator.l2 import DEFAULT_CAPACITY_FRACTION, DEFAULT_WAYS, model
+from iosim.simulator.scan import PATTERNS, scan, with_capacity
 
 RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
 RAW: dict[str, Any] = json.loads(RECORDED.read_text())
 MIB = 1 << 20
-L2_KEYS = {"l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_displaced_fraction"}
+L2_KEYS = {"l2_partitions", "l2_ways", "l2_effective_capacity_fraction"}
 """What is fitted to scans."""
 
 
@@ -64,19 +64,17 @@ def test_rates_and_latencies_of_the_recorded_run(measured: dict[str, Entry]) -> 
 
 
 def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
-    """Two partitions and the whole capacity. Scans want 5 % more of it than the shipped profile has, which gives way to
-    attention kernels, and no displaced blocks."""
+    """Two partitions and 16 ways, as line by line (kernels/sets.py). Scans at one place in memory tell the capacity to
+    a few percent: where the buffer lies moves their cliff by 1 to 2 MiB of 30."""
     shipped = load_profile("h200")
     assert measured["l2_partitions"].value == shipped.l2_partitions == 2
-    assert shipped.l2_ways == DEFAULT_WAYS
-    assert measured["l2_ways"].value in (16, 20)  # about as close to the scans
-    assert measured["l2_effective_capacity_fraction"].value == pytest.approx(1.02, abs=0.02)
-    assert measured["l2_displaced_fraction"].value <= 0.02
+    assert measured["l2_ways"].value == shipped.l2_ways == DEFAULT_WAYS
+    assert shipped.l2_effective_capacity_fraction == DEFAULT_CAPACITY_FRACTION
+    assert measured["l2_effective_capacity_fraction"].value == pytest.approx(DEFAULT_CAPACITY_FRACTION, abs=0.06)
     off = re.search(r"(\d+\.\d) % of re-reads off", measured["l2_ways"].source)
     assert off is not None
-    assert float(off[1]) < 4
+    assert float(off[1]) < 8
     assert measured["launch_fetch_bytes"].value == 29_000
-    assert "l2_page_groups" not in measured
 
 
 def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
@@ -103,12 +101,6 @@ def test_the_dirty_share_by_arithmetic(written: float, others: float | None, sha
     assert not L2_KEYS & set(found)  # there is no scan to fit
 
 
-def test_page_groups_are_not_told_by_scans() -> None:
-    for gpu, said in (("NVIDIA H200", "(2, the shipped profile's)"), ("X", "(as many as partitions")):
-        text = profile_text.profile_text(without_counters(gpu=gpu), "mine")
-        assert f"groups of sets that pages take turns in {said}" in text
-
-
 def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
     points = fit.points_of(RAW["counters"]["rows"])
     half = fit.half_missing_bytes(points, "shared_scan")
@@ -132,7 +124,7 @@ def test_constants_that_made_the_scans_are_found_again(capacity: float, partitio
     """Scans played through a model of a 15 MiB L2 stand in for counters; the fit finds the model's constants."""
     gpu = dataclasses.replace(load_profile("h200"), l2_bytes=15 * MIB)
     size = 15 * MIB
-    true = with_constants(dataclasses.replace(model(gpu), partitions=partitions), size, capacity, 0.02)
+    true = with_capacity(dataclasses.replace(model(gpu), partitions=partitions), size, capacity)
     parts = {"shared_scan": (14, 15, 16, 17), "private_scan": (22, 26, 30)}
     points = []
     for pattern, part in ((name, part) for name, some in parts.items() for part in some):
@@ -145,23 +137,6 @@ def test_constants_that_made_the_scans_are_found_again(capacity: float, partitio
     assert best.capacity_fraction == pytest.approx(capacity, abs=0.011)
     assert best.error < 0.01
     assert len(tried) == fit.TRIALS
-
-
-@pytest.mark.parametrize(("known", "groups"), [(None, 2), (1, 1), (4, 4)])
-def test_scans_are_replayed_with_the_page_groups_the_profile_will_have(
-    known: int | None, groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many as partitions where the profile does not say: the same as predictions from it."""
-    seen: set[int] = set()
-
-    def played(l2: L2Model, footprint: int, *_: Any) -> tuple[int, int]:
-        seen.add(l2.page_groups)
-        return footprint, 0
-
-    monkeypatch.setattr(fit, "scan", played)
-    gpu = dataclasses.replace(load_profile("h200"), l2_partitions=None, l2_page_groups=known)
-    assert fit.fit(gpu, fit.points_of(RAW["counters"]["rows"])) is not None
-    assert seen == {groups}
 
 
 def test_without_a_profiler_nothing_is_said_of_the_l2() -> None:

@@ -26,8 +26,8 @@ Access = tuple[int, int, int]
 def small(partitions: int = 1, sets: int = 1, ways: int = 4, dirty_ways: float | None = None) -> L2Model:
     """An L2 without latencies or limits of bandwidth, so that accesses happen in the order of the work tiles."""
     return replace(
-        model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE, displaced=0.0,
-        dirty_ways=ways if dirty_ways is None else dirty_ways, page_groups=1, foreign_dirty_bytes=0,
+        model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE,
+        dirty_ways=ways if dirty_ways is None else dirty_ways, foreign_dirty_bytes=0,
         launch_fetch_bytes=0, sm_spread=0.0, dram_bytes_per_s=1e30,
         side_ends=(1, 2), l2_bytes_per_s=1e30, l2_latency_s=0.0, far_latency_s=0.0, dram_latency_s=0.0,
     )  # fmt: skip
@@ -151,6 +151,20 @@ def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
     assert int(lost.state.fabric) == 2 * LINE  # the first store and the load
     summed = play(made, [(REDUCE, 0, far), (LOAD, 0, far)], 1)
     assert int(summed.state.fabric) == 2 * LINE  # a sum leaves no copy
+
+
+@pytest.mark.parametrize(("stored", "loads", "asked", "there"), [
+    (1, 16, 0, True), (1, 17, 0, False),  # 15 clean ones go; it is written back and a clean one goes; then it goes
+    (8, 9, 0, True), (8, 10, 0, False), (8, 23, 7, True), (8, 24, 7, False),  # after 8 clean ones, two loads for each
+    (16, 1, 0, False), (16, 23, 15, True), (16, 24, 15, False),  # the first 8 were written back at the limit
+])  # fmt: skip
+def test_a_dirty_line_gets_a_second_chance(stored: int, loads: int, asked: int, there: bool) -> None:
+    """What an H200's sets did (kernels/sets.py --orders): stores, loads of others, then one is asked for."""
+    old, new = range(100, 116), range(200, 200 + loads)
+    trace = [(LOAD, o, 0) for o in old] + [(STORE, o, 0) for o in range(stored)] + [(LOAD, o, 0) for o in new]
+    before = play(small(1, 1, 16, dirty_ways=8), trace, 300)
+    after = play(small(1, 1, 16, dirty_ways=8), [*trace, (LOAD, asked, 0)], 300)
+    assert (sum(after.counts()[0]) == sum(before.counts()[0])) == there
 
 
 def test_a_fraction_of_a_dirty_line_is_one_more_in_so_many_sets() -> None:

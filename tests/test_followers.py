@@ -358,7 +358,7 @@ WRONG = {
     "direct mapped": lambda m: replace(m, ways=1, sets=16 * m.sets, dirty_ways=1),
     "dirty lines as many as there are": lambda m: replace(m, dirty_ways=m.ways),
     "a quarter of the lines dirty": lambda m: replace(m, dirty_ways=m.ways // 4),
-    "pages anywhere": lambda m: replace(m, displaced=1.0),
+    "half of the ways": lambda m: replace(m, ways=m.ways // 2, sets=2 * m.sets, dirty_ways=m.dirty_ways / 2),
     "nothing of others": lambda m: replace(m, foreign_dirty_bytes=0),
 }
 

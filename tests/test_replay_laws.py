@@ -42,7 +42,7 @@ STORE = 1
 
 def small_l2(sets: int, ways: int = 4, partitions: int = 2) -> L2Model:
     return replace(
-        model(H200), sets=sets, ways=ways, partitions=partitions, displaced=0.0, dirty_ways=ways, page_groups=1,
+        model(H200), sets=sets, ways=ways, partitions=partitions, dirty_ways=ways,
         foreign_dirty_bytes=0, launch_fetch_bytes=0,
     )  # fmt: skip
 

@@ -191,13 +191,7 @@ def test_gate_syntax(text: str, gate: Gate | None, capsys: pytest.CaptureFixture
 
 # Accuracy
 
-DRIFT = "CTAs of this kernel drift further apart than the model has them"
-HBM_READ_EXCEPT = {118: DRIFT}
 CUDNN_BACKWARD = "the launches before and after its main one store sectors half by half; some leave as two packets"
-CHAIN_EXCEPT = {
-    (4, "hbm_read"): "math path at 1,024 tokens: its tensors are as large as the L2 is",
-    (2, "hbm_write"): "math path at 512 tokens: 3 MB more dirty lines are written back than were",
-}
 
 
 def statistic(residuals: list[Residual], which: str) -> float:
@@ -212,8 +206,7 @@ def test_hbm_reads_without_spills() -> None:
     assert statistic(rows, "median") <= 0.005
     assert statistic(rows, "p95") <= 0.05
     for r in rows:
-        if r.row.call not in HBM_READ_EXCEPT:
-            assert r.error is None or r.error <= 0.1, (r.row.call, r.launch)
+        assert r.error is None or r.error <= 0.1, (r.row.call, r.launch)
 
 
 def test_both_halves_are_alike() -> None:
@@ -243,15 +236,16 @@ def test_spilling_kernels() -> None:
     rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
     assert len(rows) > 80
     assert statistic(rows, "median") <= 0.005
-    assert statistic(rows, "p95") <= 0.12
+    assert statistic(rows, "p95") <= 0.1
+    assert statistic(rows, "max") <= 0.15
 
 
 @pytest.mark.parametrize("quantity", ["hbm_read", "hbm_write"])
 def test_chains(quantity: str) -> None:
     rows = [r for r in shipped().residuals if r.row.chain and r.quantity == quantity]
     assert len(rows) == 17
-    beyond = {r.row.call for r in rows if abs(r.difference) > max(0.1 * r.measured, 2 * MB)}
-    assert beyond <= {call for call, q in CHAIN_EXCEPT if q == quantity}
+    for r in rows:
+        assert abs(r.difference) <= max(0.1 * r.measured, 2 * MB), r.row.call
 
 
 # What a prediction may know

@@ -28,9 +28,9 @@ from iosim.problem import AttentionProblem
 FLAGS_A_PACKET = 4
 """Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes a row are written in the list where rows are many,
 and 5.1 to 7.7 where they are few."""
-SELECT_ELEMENTS = 256
-"""Elements that a CTA of the choice takes (its grid in the list). A sector holds the flags of 32 rows, and each SM that
-runs one of their CTAs reads it once: 57 SMs of 64 CTAs in the list, 89 of 128, 118 of 256, 131 of 512."""
+SELECT_VALUES, SELECT_ELEMENTS = 2, 256
+"""Elements that a thread and a CTA of the choice take (its grid in the list). A sector holds the flags of 32 rows, and
+each SM that runs one of their CTAs reads it once: 57 SMs of 64 CTAs in the list, 89 of 128, 118 of 256, 131 of 512."""
 
 
 def _mask(b: ChainBuilder, scores: str) -> str:
@@ -60,7 +60,8 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     _also(b, store(flags.name, "q", Per.QUERY, packet_rows=FLAGS_A_PACKET))
     b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), "flat", (store("zero", "own", Per.LAUNCH),),
                              tensor_cores=False))  # fmt: skip
-    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", "temp", 4),), rows=SECTOR_BYTES)
+    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", "temp", 4),), rows=SECTOR_BYTES,
+                       values=SELECT_VALUES)  # fmt: skip
     ctas = max(1, SECTOR_BYTES * p.n_seq_k // SELECT_ELEMENTS)
     readers = min(ctas, int(b.kernel.option("sm_count", 108)))
     _also(b, load(flags.name, "q", Per.QUERY, times=readers), load("zero", "own", Per.LAUNCH))

@@ -35,6 +35,15 @@ from iosim.problem import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")
 COPY_ROWS = 128
+ELEMENTWISE_VALUES = 8
+"""Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
+LONGEST_ROW_OF_A_WARP = 2048
+
+
+def softmax_values(keys: int) -> int:
+    """Values that a thread of PyTorch's softmax holds: a warp has a row, or a CTA of 1,024 threads where it is long
+    (aten/src/ATen/native/cuda/PersistentSoftmax.cuh, SoftMax.cu)."""
+    return -(-keys // (32 if keys <= LONGEST_ROW_OF_A_WARP else 1024))
 
 
 @algorithm("naive", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"))
@@ -128,17 +137,24 @@ class ChainBuilder:
         )  # fmt: skip
 
     def pass_over_scores(
-        self, name: str, reads: tuple[str, ...], writes: tuple[Tensor, ...], exps: int = 0, rows: int = terms.PASS_ROWS
+        self,
+        name: str,
+        reads: tuple[str, ...],
+        writes: tuple[Tensor, ...],
+        exps: int = 0,
+        rows: int = terms.PASS_ROWS,
+        values: int = ELEMENTWISE_VALUES,
     ) -> None:
-        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile."""
+        """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread."""
         self.hold(*writes)
         accesses: tuple[Access, ...] = tuple(load(n, "qk", Per.PAIR) for n in reads)
         accesses += tuple(store(t.name, "qk", Per.PAIR) for t in writes)
         p = self.problem
         domain = Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, rows, p.n_seq_k)
         self.launches.append(
-            Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False)
-        )
+            Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
+                   values_per_thread=softmax_values(p.n_seq_k) if exps else values)
+        )  # fmt: skip
 
     def keep(self, launch: str, *names: str) -> None:
         """Give the memory of temporaries back after `launch`, later than their last use."""

@@ -176,7 +176,6 @@ def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
         "l2_partitions": Entry(f.partitions, where),
         "l2_ways": Entry(f.ways, told, "inferred"),
         "l2_effective_capacity_fraction": Entry(f.capacity_fraction, told),
-        "l2_displaced_fraction": Entry(f.displaced_fraction, told),
     }
 
 

@@ -1,30 +1,26 @@
-"""The L2 model's constants from miss counters of scans: partitions, ways, effective capacity, displaced blocks.
+"""The L2 model's constants from miss counters of scans: partitions, ways, effective capacity.
 
 The model (docs/replay.md) plays the same scans through its L2; the constants are those of a small grid with which its
-HBM reads come nearest to the counted ones on the cliffs. The grid is searched step by step: capacity, then capacity and
-displaced share, then ways.
+HBM reads come nearest to the counted ones on the cliffs. The grid is searched step by step: capacity, then ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 from iosim.hardware import HardwareProfile
-from iosim.simulator.l2 import DEFAULT_DISPLACED_FRACTION, DEFAULT_WAYS, L2Model, model
-from iosim.simulator.scan import PATTERNS, scan, with_constants
+from iosim.simulator.l2 import DEFAULT_WAYS, L2Model, model
+from iosim.simulator.scan import PATTERNS, scan, with_capacity
 
 WAYS = tuple(sorted({8, 12, 16, 20, 24, DEFAULT_WAYS}))
-CAPACITY = tuple(round(0.8 + 0.04 * n, 2) for n in range(9))
-FINER = (-0.03, -0.02, -0.01, 0.0, 0.01, 0.02, 0.03)
-DISPLACED = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08)
-NEAR = (-0.01, 0.0, 0.01)
-"""Capacities around the best one that the displaced share is tried with."""
+CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(17))
+FINER = (-0.01, 0.0, 0.01)
 CLEARLY_BETTER = 0.9
 """Ways other than the model's own are taken where the error falls to less than this share."""
-TRIALS = len(CAPACITY) + len(FINER) + len(NEAR) * len(DISPLACED) + len(WAYS)
+TRIALS = len(CAPACITY) + len(FINER) + len(WAYS)
 ON_CLIFF = (0.002, 0.998)
 """Share of re-reads that miss, between which a footprint is on the cliff."""
 
@@ -51,7 +47,6 @@ class L2Fit:
     partitions: int
     ways: int
     capacity_fraction: float
-    displaced_fraction: float
     error: float
     points: int
 
@@ -104,25 +99,20 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
     partitions, picked = partitions_of(points, size), cliff(points)
     if partitions is None or not picked:
         return None
-    groups = int(profile.l2_page_groups or partitions)  # as a profile without the key gets
-    base = replace(model(profile), partitions=partitions, page_groups=groups)
+    base = replace(model(profile), partitions=partitions)
 
-    def error(capacity: float, displaced: float = DEFAULT_DISPLACED_FRACTION, ways: int = DEFAULT_WAYS) -> float:
-        one = with_constants(replace(base, ways=ways), size, capacity, displaced)
+    def error(fraction: float, ways: int = DEFAULT_WAYS) -> float:
+        one = with_capacity(replace(base, ways=ways), size, fraction)
         mean = sum(_error(one, p) for p in picked) / len(picked)
         tried()
         return mean
 
-    def around(centre: float, steps: Sequence[float]) -> list[float]:
-        return [round(centre + step, 2) for step in steps]
-
     coarse = min(CAPACITY, key=error)
-    fine = min(around(coarse, FINER), key=error)
-    capacity, displaced = min(product(around(fine, NEAR), DISPLACED), key=lambda pair: error(*pair))
-    by_ways = {ways: error(capacity, displaced, ways) for ways in WAYS}
+    fraction = min((round(coarse + step, 2) for step in FINER), key=error)
+    by_ways = {ways: error(fraction, ways) for ways in WAYS}
     best = min(WAYS, key=lambda w: by_ways[w])
     ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[DEFAULT_WAYS] else DEFAULT_WAYS
-    return L2Fit(partitions, ways, capacity, displaced, by_ways[ways], len(picked))
+    return L2Fit(partitions, ways, fraction, by_ways[ways], len(picked))
 
 
 def _error(l2: L2Model, p: Point) -> float:

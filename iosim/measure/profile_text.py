@@ -147,10 +147,7 @@ def remarks(raw: Mapping[str, Any]) -> list[str]:
             said.append("Measured: " + text.format(raw[key]) + ".")
     if not raw.get("counters"):
         reason = raw.get("no_counters") or "no profiler"
-        said.append(f"Not measured ({reason}): partitions, ways, effective capacity, displaced share, dirty share.")
-    groups = base.l2_page_groups if base else None
-    whose = f"{groups}, the shipped profile's" if groups else "as many as partitions, where no key says otherwise"
-    said.append(f"Not told by scans of contiguous data: groups of sets that pages take turns in ({whose}).")
+        said.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")
     return said
 
 

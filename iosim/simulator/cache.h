@@ -2,8 +2,8 @@
  *
  * Every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
  * data read from both sides is kept twice. Written lines go home; the writer's side keeps a copy, the other side's is
- * dropped. Sets replace their least recently used line. A dirty victim is written back, and so is a set's oldest dirty
- * line when it has too many of them.
+ * dropped. Sets replace their least recently used line; where that is dirty it is written back and stays, and the oldest
+ * clean line goes in its place. A set's oldest dirty line is written back, too, when it has too many of them.
  */
 #ifndef IOSIM_CACHE_H
 #define IOSIM_CACHE_H
@@ -42,6 +42,8 @@ typedef struct {
     int64_t dram_free, l2_free, now;
     int32_t stands, whole;    /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
     /* results */
+    int64_t *lost;             /* by set: followed lines that were read from HBM again */
+    int64_t again;             /* bytes read from HBM again */
     int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
     int64_t fabric;
     int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
@@ -112,16 +114,24 @@ static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int3
     set[oldest] &= ~1;
 }
 
+/* Where a set takes a new line: the way of the least recently used, or of the oldest clean line where that is dirty. The
+ * dirty one is written back and stays, so that it goes at the next miss. */
+static inline int victim(L2State *s, const L2Config *c, int32_t *set) {
+    int last = c->ways - 1, i = last;
+    if (set[last] < 0 || !(set[last] & 1)) return last;
+    write_back(s, c, set[last] >> 1);
+    set[last] &= ~1;
+    do i--; while (i >= 0 && (set[i] & 1));
+    return i < 0 ? last : i;
+}
+
 /* Looks a line up in its set, puts it in where it is not there, and makes it the latest used; returns whether it was there.
  * Tags hold the sample and, in the lowest bit, whether the line is dirty. */
 static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, int dirty) {
     int32_t *set = set_of(s, c, p, sample), tag = (int32_t)((uint32_t)sample << 1) | dirty;
     int i = way_of(set, c->ways, sample), there = i >= 0;
     if (there) tag |= set[i] & 1;
-    else {
-        i = c->ways - 1;
-        if (set[i] >= 0 && (set[i] & 1)) write_back(s, c, set[i] >> 1);
-    }
+    else i = victim(s, c, set);
     for (; i > 0; i--) set[i] = set[i - 1];
     set[0] = tag;
     if (dirty) limit_dirty(s, c, set, sample);
@@ -195,15 +205,16 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
         if (mode == LOAD) {
             if (tr && tr->order) note_depth(tr, c, p, (int)(s->place[x] >> 1), x);
             if (touch(s, c, p, x, 0)) continue;
-            if (home == p) missing++;
-            else { /* asked of its home, which keeps it too */
+            if (home != p) { /* asked of its home, which keeps it too */
                 far++;
-                if (!touch(s, c, home, x, 0)) missing++;
+                if (touch(s, c, home, x, 0)) continue;
             }
         } else {
-            if (!write_line(s, c, mode, home, p, x)) missing++;
             if (home != p) far++;
+            if (write_line(s, c, mode, home, p, x)) continue;
         }
+        missing++;
+        if (!fresh && mode != STORE) s->lost[s->place[x] >> 1]++;
     }
     s->fabric += far * c->sample_bytes;
     int64_t lost = fresh ? bytes : missing * c->sample_bytes;
@@ -211,13 +222,14 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
     if (tr && tr->bin_ps > 0) {
         int64_t b = t / tr->bin_ps;
         if (b >= tr->bins) b = tr->bins - 1;
-        tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes > lost ? bytes - lost : 0;
+        tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes - lost; /* below 0 where its lines weigh more than it */
         tr->bin_miss[b * MAX_TENSORS + o->tensor] += lost;
     }
     if (far) at += s->whole > 1 ? c->far_latency_ps * s->stands * far / o->samples : c->far_latency_ps;
     if (lost > 0) {
         int64_t x = fetch(s, c, o, lost, t);
         if (fresh) s->hbm_read[o->tensor] += bytes - moved_bytes(s, bytes); /* the first to come reads all of it */
+        else s->again += moved_bytes(s, lost);
         if (x > at) at = x;
     }
     else if (o->ready > at) at = o->ready;

@@ -44,7 +44,7 @@ class _L2State(ct.Structure):
     _fields_ = [
         ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
         ("tags", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64), ("now", ct.c_int64),
-        ("stands", ct.c_int32), ("whole", ct.c_int32),
+        ("stands", ct.c_int32), ("whole", ct.c_int32), ("lost", ct.c_void_p), ("again", ct.c_int64),
         ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
         ("step_ps", ct.c_int64), ("took_ps", ct.c_int64), ("alone_ps", ct.c_int64),
     ]  # fmt: skip
@@ -155,7 +155,7 @@ class L2:
         self._tags = np.full(model.partitions * sampled.sets * row, -1, dtype=np.int32)
         self.config = _L2Config(
             partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
-            sample_bytes=sampled.stride * model.line_bytes,
+            sample_bytes=round(sampled.stride * model.line_bytes),
             dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
             l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
             far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
@@ -163,6 +163,8 @@ class L2:
         s = self.state = _L2State(objects=n, stands=1, whole=1)
         s.object, s.object_of, s.place = _pointer(self._objects), _pointer(sampled.object), _pointer(self._place)
         s.tags = _pointer(self._tags)
+        self._lost = np.zeros(sampled.sets, dtype=np.int64)
+        s.lost = _pointer(self._lost)
 
     def place(self, objects: range, *, dirty: bool) -> None:
         """Put objects into the L2 as though an SM had touched them before the launch."""
@@ -206,6 +208,20 @@ class L2:
     def counts(self) -> tuple[list[int], list[int]]:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
+
+    def read_again(self) -> tuple[int, float]:
+        """(bytes read from HBM again, the standard deviation of that over placements of the tensors in memory).
+
+        Sets of a placement differ too, so that the mean over few of them is off by chance: what the sets' own variance
+        explains of the variance between placements is taken off.
+        """
+        lost = self._lost.reshape(self._samples.placements, -1).astype(np.float64)
+        mean, (placements, sets) = lost.mean(), lost.shape
+        if placements < 2 or not mean:
+            return int(self.state.again), 0.0
+        by_chance = lost.var(axis=1, ddof=1).mean() / sets if sets > 1 else 0.0
+        variance = max(0.0, float(lost.mean(axis=1).var(ddof=1) - by_chance))
+        return int(self.state.again), int(self.state.again) * variance**0.5 / float(mean)
 
     def dirty_bytes(self) -> int:
         """Bytes that are dirty in the L2 now."""

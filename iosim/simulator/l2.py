@@ -2,22 +2,22 @@
 
 A cache of tens of megabytes has tens of thousands of sets that behave alike, so the replay follows a regular sample of
 them line by line; the engine replaces the least recently used, and every sampled line stands for its neighbours. Which
-set a line falls into is a hash: pages take turns between groups of sets, the lines of a group's pages follow each other
-in its sets, and runs of pages are shifted against each other. A share of blocks falls elsewhere (`displaced`).
+set a line falls into is a hash. Of a page of device memory, half of the sets get two lines and the others none; pages
+in a row fill the sets nearly evenly, pages from here and there do not. Where a tensor's pages lie decides, and nobody
+can know it: the followed sets are shared out over several placements, so that a replay gives the mean of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
 
-DEFAULT_WAYS = 20
-DEFAULT_CAPACITY_FRACTION = 1.025
-DEFAULT_DISPLACED_FRACTION = 0.0
+DEFAULT_WAYS = 16
+DEFAULT_CAPACITY_FRACTION = 0.98
 DEFAULT_DIRTY_FRACTION = 0.478
 DEFAULT_SM_SPREAD = 0.002
 DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
@@ -25,24 +25,27 @@ DEFAULT_NEAR_CYCLES = 287.0
 DEFAULT_DRAM_CYCLES = 682.0
 LEAST_SETS = 16
 """Sets of a partition that are followed at least."""
-BLOCK_LINES = 128
-"""Lines of neighbouring addresses that the hash keeps together."""
-KERNELS_SHARE, KERNELS_DISPLACED = 0.94, 0.03
-"""What launches find of the capacity that scans show, and their share of blocks whose place in the sets is their own:
-tensors lie less evenly in the sets than one long buffer. Fitted on the odd-numbered calls of the recorded tables."""
 PAGE_BYTES = 2 << 20
 """Of device memory: what a GPU maps at a time."""
-RUN_PAGES = 16
-"""Pages that follow each other in the sets; from one run of pages to the next they are shifted by a hash."""
+TWINS, TWIN_LINES = 2, 128
+"""Lines of a page that fall into the same set, and how far apart they are (30 to 415 where it was measured); one
+of them has its home on one side of the L2, one on the other."""
+SHUFFLED_PAGES = 2.0
+"""By how many places a page may come before its turn around the sets: fitted to how many sets 12 to 17 pages in a row
+overfill (kernels/measurements/h200_l2_sets.npz, `python benchmarks/sets.py`)."""
+RUN_PAGES = 64
+"""Pages after which the turn begins anew somewhere else."""
+PLACEMENTS = 8
+"""Layouts of memory in the sets, each followed in sets of its own."""
+
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class L2Model:
     """Attributes:
     partitions: 1 or 2; `sets` and `ways` are those of one partition.
-    displaced: share of blocks of lines whose place in the sets is their own.
     dirty_ways: most dirty lines of a set, on average over the sets.
-    page_groups: groups of sets among which pages of PAGE_BYTES take turns; 1: a page fills all sets.
     foreign_dirty_bytes: dirty lines of others in the L2 at a cold start.
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
     sm_spread: SMs differ in speed by up to this fraction either way.
@@ -53,9 +56,7 @@ class L2Model:
     sets: int
     ways: int
     line_bytes: int
-    displaced: float
     dirty_ways: float
-    page_groups: int
     foreign_dirty_bytes: int
     launch_fetch_bytes: int
     sm_spread: float
@@ -88,9 +89,7 @@ def model(profile: HardwareProfile) -> L2Model:
         sets=max(1, size // (ways * line)),
         ways=ways,
         line_bytes=line,
-        displaced=_or(profile.l2_displaced_fraction, DEFAULT_DISPLACED_FRACTION),
         dirty_ways=max(1.0, ways * _or(profile.l2_dirty_fraction, DEFAULT_DIRTY_FRACTION) / fraction),
-        page_groups=int(profile.l2_page_groups or partitions),
         foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
         launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
         sm_spread=_or(profile.sm_speed_spread_fraction, DEFAULT_SM_SPREAD),
@@ -101,13 +100,6 @@ def model(profile: HardwareProfile) -> L2Model:
         far_latency_s=max(0.0, far - near),
         dram_latency_s=max(0.0, dram - near),
     )
-
-
-def for_kernels(scanned: L2Model) -> L2Model:
-    """The L2 as a chain's launches find it: less room than scans do, and less evenly filled."""
-    sets = max(1, int(scanned.sets * KERNELS_SHARE))
-    dirty = min(float(scanned.ways), scanned.dirty_ways / KERNELS_SHARE)
-    return replace(scanned, sets=sets, dirty_ways=dirty, displaced=max(scanned.displaced, KERNELS_DISPLACED))
 
 
 def _or(value: float | None, default: float) -> float:
@@ -133,10 +125,12 @@ def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...]) -> npt.NDArr
 
 @dataclass(frozen=True)
 class Samples:
-    """The sampled lines, in address order: those of object o are [first[o], first[o + 1])."""
+    """The sampled lines, in address order: those of object o are [first[o], first[o + 1]). One line of `stride` is
+    sampled, and one set of as many; the sets of placement n are those of [n, n + 1) x sets / placements."""
 
-    stride: int
+    stride: float
     sets: int
+    placements: int
     first: npt.NDArray[np.int32]
     object: npt.NDArray[np.int32]
     set: npt.NDArray[np.int32]
@@ -157,8 +151,8 @@ def sample_lines(
 ) -> Samples:
     """Sampled lines of objects that lie one after the other, each from a line's start.
 
-    The stride between sampled sets is chosen so that an object of middling size holds about `per_object` samples, and
-    more where fewer than `least_sets` sets of a partition would be followed.
+    Each placement has its own share of the sampled sets. The stride is chosen so that an object of middling size holds
+    about `per_object` samples, and more where fewer than `least_sets` sets of a partition would be followed.
     """
     lines = -(-size.astype(np.int64) // model.line_bytes)
     start = np.zeros(size.size + 1, dtype=np.int64)
@@ -167,30 +161,48 @@ def sample_lines(
     weight = np.sort(lines)
     middling = int(weight[np.searchsorted(np.cumsum(weight), total // 2)]) if total else 1
     stride = max(1, min(middling / per_object, model.sets / least_sets))
-    groups = max(1, min(model.page_groups, model.sets))
-    sets = max(1, int(model.sets / groups / stride))
-    stride = model.sets // groups // sets
-    whole = sets * stride
-    blocks = np.arange(-(-total // BLOCK_LINES), dtype=np.int64)
-    begin = blocks * BLOCK_LINES
-    page = PAGE_BYTES // model.line_bytes
-    region = begin // page
-    run = (region // RUN_PAGES).astype(np.uint64)
-    group = (region + (_mix(run, 5) >> np.uint64(40)).astype(np.int64)) % groups
-    along = (region // groups - region) * page  # from a line's address to its place among the lines of its group
-    shift = along + (_mix(run, 1) % np.uint64(whole)).astype(np.int64)
-    own = _mix(blocks.astype(np.uint64), 2)
-    moved = (own >> np.uint64(11)).astype(np.float64) / 2.0**53 < model.displaced
-    shift = np.where(moved, (_mix(blocks.astype(np.uint64), 3) % np.uint64(whole)).astype(np.int64), shift)
-    first = begin + (-(begin + shift)) % stride
-    count = -(-BLOCK_LINES // stride)
-    line = first[:, None] + np.arange(count, dtype=np.int64)[None, :] * stride
-    inside = (line < begin[:, None] + BLOCK_LINES) & (line < total)
-    in_set = ((line + shift[:, None]) // stride % sets + group[:, None] * sets)[inside]
-    line = line[inside]
+    placements = min(PLACEMENTS, int(model.sets / stride)) if stride >= PLACEMENTS else 1
+    sets = max(1, int(model.sets / stride / placements))
+    stride = model.sets // sets
+    followed = [_followed(model, total, sets, stride, n) for n in range(placements)]
+    line = np.concatenate([one[0] for one in followed])
+    in_set = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])
+    order = np.argsort(line, kind="stable")
+    line, in_set = line[order], in_set[order]
     owner = np.searchsorted(start, line, side="right") - 1
     firsts = np.searchsorted(line, start)
-    home = (_mix(line.astype(np.uint64), 4) & np.uint64(1)).astype(np.uint8)
+    twin = line // TWIN_LINES % TWINS
+    drawn = _mix((line - twin * TWIN_LINES).astype(np.uint64), 4) & np.uint64(1)
+    home = ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)  # twins have different homes
     return Samples(
-        stride, groups * sets, firsts.astype(np.int32), owner.astype(np.int32), in_set.astype(np.int32), home
-    )
+        stride / placements, placements * sets, placements, firsts.astype(np.int32), owner.astype(np.int32),
+        in_set.astype(np.int32), home,
+    )  # fmt: skip
+
+
+def _followed(model: L2Model, total: int, sets: int, stride: int, placement: int) -> tuple[Int64, Int64]:
+    """(lines, the set of each): those of `total` lines that lie in the followed sets, every `stride`-th, where memory
+    is laid out in the sets as `placement` has it."""
+    page = PAGE_BYTES // model.line_bytes
+    each = page // TWINS
+    pages = -(-total // page)
+    place = _page_places(pages, each, sets * stride, placement)
+    at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
+    inside = at < each
+    in_set = ((place[:, None] + at) // stride % sets)[inside]
+    at = (np.arange(pages, dtype=np.int64)[:, None] * each + at)[inside]
+    first = at // TWIN_LINES * (TWIN_LINES * TWINS) + at % TWIN_LINES
+    line = np.concatenate([first + n * TWIN_LINES for n in range(TWINS)])
+    kept = line < total
+    return line[kept], np.tile(in_set, TWINS)[kept]
+
+
+def _page_places(pages: int, each: int, sets: int, placement: int) -> Int64:
+    """The first set of each page, which takes `each` of them: page follows page around the sets, but for a shuffle
+    among neighbours and a new beginning every RUN_PAGES."""
+    number = np.arange(pages, dtype=np.uint64)
+    drawn = (_mix(number, 2 * placement + 6) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    slot = np.empty(pages, dtype=np.int64)
+    slot[np.argsort(np.arange(pages) + SHUFFLED_PAGES * drawn, kind="stable")] = np.arange(pages)
+    begin = _mix(number // np.uint64(RUN_PAGES), 2 * placement + 5) % np.uint64(max(1, sets))
+    return (slot * each + begin.astype(np.int64)) % max(1, sets)

@@ -12,12 +12,12 @@ from iosim.count import count
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Scheduler
+from iosim.launch import Chain, Launch, Mode, Scheduler
 from iosim.problem import AttentionProblem
 from iosim.residency import residency
 from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord
-from iosim.simulator.l2 import L2Model, for_kernels, model
+from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
 from iosim.simulator.sampling import Windows, sampling_plan
@@ -34,8 +34,13 @@ CTA_START_S = 1.0e-6
 SPILL_TURNOVER = 2
 """Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
+PASS_REGISTERS, LEAST_REGISTERS = 16, 32
+"""Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
+holds 16, 32 and 64 values in 32, 48 and 80 registers (kernels/measurements/h200_chain_launches.csv)."""
 WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
+PLACEMENT_TOLD = 0.015
+"""A prediction says how far placement moves its reads where that is more than this share of them."""
 CODE = "code"
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
@@ -70,11 +75,16 @@ class Replay:
     foreign_write_bytes: int
     dirty_bytes: int
     fabric_bytes: int
-    scale: float = 1.0
+    placement_bytes: float = 0.0
+    """Standard deviation of what is read from HBM over places in memory where the tensors may lie."""
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the HBM figures should know."""
         made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
+        read = self.traffic.total("hbm", "read")
+        if self.placement_bytes > PLACEMENT_TOLD * read:
+            made.append(f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} "
+                        "(standard deviation over placements)")  # fmt: skip
         if self.foreign_write_bytes:
             made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
         for launch in self.launches:
@@ -128,7 +138,7 @@ def replay(
         InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
             engine is missing.
     """
-    made = l2_model or for_kernels(model(profile))
+    made = l2_model or model(profile)
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     accesses = [low.accesses for low in lowered.launches]
@@ -156,7 +166,8 @@ def replay(
         end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
                            trace(launch, low, lowered, l2) if trace else None, part, grain,
                            _rates(launch, kernel, problem, profile),
-                           float(kernel.option("sm_spread", made.sm_spread)))  # fmt: skip
+                           float(kernel.option("sm_spread", made.sm_spread)),
+                           _streamed_at_once(chain, launch, low, lowered.size, profile))  # fmt: skip
         if grain and dirty is not None:
             end = begin + round((end - begin) * grain.whole_over_played)
             _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
@@ -166,7 +177,9 @@ def replay(
         begin = end
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
-    return Replay(Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric))
+    return Replay(
+        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.read_again()[1]
+    )
 
 
 def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
@@ -182,6 +195,7 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
 def _play(
     l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
     record: TraceRecord | None, part: bool, coarse: Coarse | None, rates: tuple[float, ...], sm_spread: float,
+    streamed: int,
 ) -> tuple[int, int, Windows | None]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
@@ -189,7 +203,7 @@ def _play(
     steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
     slots = held.slots
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        slots = min(slots, profile.sm_count)
+        slots = max(min(slots, profile.sm_count), streamed)
     end, windows = l2.replay(
         low,
         slots=slots,
@@ -206,6 +220,20 @@ def _play(
         coarse=coarse,
     )
     return end, slots, windows
+
+
+def _streamed_at_once(
+    chain: Chain, launch: Launch, low: LoweredLaunch, size: npt.NDArray[np.int32], profile: HardwareProfile
+) -> int:
+    """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at once."""
+    loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
+    loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
+    if launch.outer != "flat" or not loaded:
+        return 0
+    registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
+    threads = min(int(profile.max_threads_per_sm or 2048), int(profile.registers_per_sm or 65536) // registers)
+    held = threads * launch.values_per_thread * chain.tensors[loads[0].tensor].element_bytes
+    return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
 
 
 def _waited(l2: L2) -> float:

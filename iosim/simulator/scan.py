@@ -63,7 +63,7 @@ def scan(
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
 
-def with_constants(l2: L2Model, l2_bytes: int, capacity_fraction: float, displaced: float) -> L2Model:
-    """The model with another effective capacity and share of displaced blocks."""
-    sets = int(l2_bytes * capacity_fraction) // l2.partitions // (l2.ways * l2.line_bytes)
-    return replace(l2, sets=max(1, sets), displaced=displaced)
+def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:
+    """The model with another effective capacity."""
+    sets = int(l2_bytes * fraction) // l2.partitions // (l2.ways * l2.line_bytes)
+    return replace(l2, sets=max(1, sets))

@@ -15,7 +15,7 @@ from iosim.hardware import HardwareProfile
 from iosim.launch import Launch, Mode, Per
 from iosim.prediction import Prediction
 from iosim.simulator.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
-from iosim.simulator.l2 import for_kernels, model
+from iosim.simulator.l2 import model
 from iosim.simulator.lowering import Lowered, LoweredLaunch
 from iosim.simulator.objects import streams
 from iosim.simulator.replay import Replay, replay
@@ -233,7 +233,7 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     bin_ps = max(1, -(-round(chosen[-1].end_s * PS) // bins))
     tracer = _Tracer(launch, bins, bin_ps)
     played = replay(p.problem, p.kernel, p.chain, p.profile, l2_start=p.l2_start, trace=tracer)
-    made = for_kernels(model(p.profile))
+    made = model(p.profile)
     size = made.sets * made.ways * made.line_bytes
     done = {one.name: one for one in played.launches}
     width = made.sets * made.line_bytes
@@ -243,7 +243,15 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
         for kept in tracer.kept
     )  # fmt: skip
     used = len(tracer.tensors)
-    return TraceResult(p, played, bin_ps, tracer.tensors, tracer.hit[:, :used], tracer.miss[:, :used], launches, size)
+    hit = _settled(tracer.hit[:, :used])
+    return TraceResult(p, played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, size)
+
+
+def _settled(hit: Int64) -> Int64:
+    """Hits by time bin, none of them negative. An object's followed lines may weigh more than it does, and then misses
+    of a bin exceed what was asked for; later bins make up for that."""
+    total = np.maximum(np.minimum.accumulate(np.cumsum(hit, axis=0)[::-1], axis=0)[::-1], 0)
+    return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
 
 
 def _launch(
