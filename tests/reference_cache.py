@@ -20,6 +20,9 @@ class RecentSet:
     def touch(self, line: int, dirty: bool) -> tuple[bool, int]:
         """(whether the line was there, how many lines were written back)."""
         there, written = line in self.lines, 0
+        if (not there or (dirty and line not in self.dirty)) and len(self.dirty) >= self.dirty_ways:
+            self.dirty.remove(next(x for x in reversed(self.lines) if x in self.dirty))
+            written += 1
         if there:
             self.lines.remove(line)
         elif len(self.lines) == self.ways:
@@ -27,9 +30,6 @@ class RecentSet:
         self.lines.insert(0, line)
         if dirty:
             self.dirty.add(line)
-            if len(self.dirty) > self.dirty_ways:
-                self.dirty.remove(next(x for x in reversed(self.lines) if x in self.dirty))
-                written += 1
         return there, written
 
     def _make_room(self) -> int:

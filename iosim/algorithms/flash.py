@@ -38,6 +38,11 @@ from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Overhead, Pe
 from iosim.problem import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
+COPIED = ("dO", "O")
+"""What PyTorch makes contiguous before the backward (aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
+COPY_VALUES, CONVERT_VALUES = 4, 32
+"""Values that a thread of PyTorch's copies takes, and one of FlashAttention-2's passes before and after the backward's
+main launch: their grids in h200_chain_launches.csv."""
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
@@ -182,27 +187,30 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
 
-    copied = range(int(kernel.option("backward_copies", 0)))
-    held += [replace(matrix(problem, "dO", "temp"), name=f"dO_copy{n}") for n in copied]
+    copied = COPIED[: int(kernel.option("backward_copies", 0))]
+    held += [replace(matrix(problem, n, "temp"), name=f"{n}_copy") for n in copied]
     copies = tuple(
-        Launch(f"bwd.copy{n}", row_domain(problem, DOT_ROWS), "flat",
-               (load("dO", "q", Per.QUERY), store(f"dO_copy{n}", "q", Per.QUERY)), tensor_cores=False)
-        for n in copied
+        Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), "flat",
+               (load(n, "q", Per.QUERY), store(f"{n}_copy", "q", Per.QUERY)), tensor_cores=False,
+               values_per_thread=COPY_VALUES)
+        for i, n in enumerate(copied)
     )  # fmt: skip
+    o, do = (f"{n}_copy" if n in copied else n for n in ("O", "dO"))
     packet = int(kernel.option("dot_packet_rows", 0))
     dot = Launch(
         "bwd.dot",
         row_domain(problem, DOT_ROWS),
         "flat",
         (
-            load("O", "q", Per.QUERY),
-            load("dO", "q", Per.QUERY),
+            load(o, "q", Per.QUERY),
+            load(do, "q", Per.QUERY),
             store("D", "q", Per.QUERY, packet_rows=packet),
             store("dQ_acc", "q", Per.QUERY),
         ),
         resources=Resources(256),
         overheads=_split_sectors(kernel, "dot", dq_acc),
         tensor_cores=False,
+        values_per_thread=CONVERT_VALUES,
     )
     domain = attention_domain(problem, tile)
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
@@ -214,7 +222,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
             load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
             load("Q", "q", Per.PAIR, edge=rows),
-            load("dO", "q", Per.PAIR, edge=rows),
+            load(do, "q", Per.PAIR, edge=rows),
             load("LSE", "q", Per.PAIR),
             load("D", "q", Per.PAIR),
             Access("dQ_acc", Mode.REDUCE, "q", Per.PAIR),
@@ -236,6 +244,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         (load("dQ_acc", "q", Per.QUERY), store("dQ", "q", Per.QUERY)),
         overheads=_split_sectors(kernel, "convert", matrix(problem, "dQ", "output")),
         tensor_cores=False,
+        values_per_thread=CONVERT_VALUES,
     )
     launches = (*copies, dot, main, convert)
     if grouped:

@@ -18,6 +18,9 @@ from iosim.measure.fit import L2Fit, fit, points_of
 NEEDED = ("gpu", "compute_capability", "date", "sms", "l2_bytes", "memory_bytes", "clock_hz",
           "hbm_read_bandwidth_bytes_per_s", "l2_curves")  # fmt: skip
 WGMMA_CC = 90
+FILLED = 23 / 24
+"""Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
+copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
 """From here on other instructions than mma.sync reach the tensor cores' full rate."""
 
 
@@ -143,16 +146,18 @@ def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None]) -> dict[st
     found = _fitted(raw, fitted) if fitted is not None else {}
     by_pattern = {row["pattern"]: row for row in rows}
     if "fill" in by_pattern:
-        found |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}))
+        copies = fitted is not None and fitted.partitions == 2
+        found |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0)
     return found
 
 
-def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any]) -> dict[str, Entry]:
+def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any], filled: float) -> dict[str, Entry]:
     """What a long fill, which reads nothing, reads, and what it leaves dirty in the L2.
 
     Args:
         once: a sum, which stores nothing, over as much: what it writes are dirty lines of other programs, which lay in
             the L2 at its start, as at that of the fill.
+        filled: what a long fill leaves dirty, over what the sets may hold.
     """
     size, found = f"{fill['footprint_bytes'] >> 20} MiB", {}
     if fill["hbm_read"] is not None:
@@ -161,7 +166,7 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
     if fill["hbm_write"] is not None:
         foreign = once.get("hbm_write") or 0
         stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
-        share = min(1.0, max(0.0, stays / raw["l2_bytes"]))
+        share = min(1.0, max(0.0, stays / raw["l2_bytes"] / filled))
         told = f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
         found["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, told))
     return found

@@ -3,7 +3,7 @@
  * Every line has a home partition; an SM looks in its own partition, and what is not there is asked of the home, so that
  * data read from both sides is kept twice. Written lines go home; the writer's side keeps a copy, the other side's is
  * dropped. Sets replace their least recently used line; where that is dirty it is written back and stays, and the oldest
- * clean line goes in its place. A set's oldest dirty line is written back, too, when it has too many of them.
+ * clean line goes in its place. A set with as many dirty lines as it may have writes the oldest back before it takes a line.
  */
 #ifndef IOSIM_CACHE_H
 #define IOSIM_CACHE_H
@@ -103,13 +103,13 @@ static inline int32_t *set_of(const L2State *s, const L2Config *c, int p, int32_
     return s->tags + ((int64_t)p * c->sets + (s->place[sample] >> 1)) * row_ways(c->ways);
 }
 
-/* Writes a set's oldest dirty line back where it has more of them than it may: the line stays, clean. A fraction of a line
- * is one more in that fraction of the sets. */
+/* Writes a set's oldest dirty line back where it has as many as it may, before another comes or a line becomes dirty: that
+ * line stays, clean. A fraction of a line is one more in that fraction of the sets. */
 static inline void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int32_t sample) {
     int dirty = 0, oldest = NIL;
     for (int i = 0; i < c->ways; i++)
         if (set[i] >= 0 && (set[i] & 1)) dirty++, oldest = i;
-    if (dirty <= (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
+    if (dirty < (c->dirty_share + (int)(hash32(s->place[sample] >> 1) & 255)) >> 8) return;
     write_back(s, c, set[oldest] >> 1);
     set[oldest] &= ~1;
 }
@@ -130,11 +130,11 @@ static inline int victim(L2State *s, const L2Config *c, int32_t *set) {
 static inline int touch(L2State *s, const L2Config *c, int p, int32_t sample, int dirty) {
     int32_t *set = set_of(s, c, p, sample), tag = (int32_t)((uint32_t)sample << 1) | dirty;
     int i = way_of(set, c->ways, sample), there = i >= 0;
+    if (!there || (dirty && !(set[i] & 1))) limit_dirty(s, c, set, sample);
     if (there) tag |= set[i] & 1;
     else i = victim(s, c, set);
     for (; i > 0; i--) set[i] = set[i - 1];
     set[0] = tag;
-    if (dirty) limit_dirty(s, c, set, sample);
     return there;
 }
 

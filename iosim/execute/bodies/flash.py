@@ -87,16 +87,22 @@ class Combine(Body):
 
 
 @body("flash", "bwd.copy")
-def copy_gradient(at: Place) -> None:
-    """dO into another layout; its values stay."""
-    target = next(a.tensor for a in at.launch.accesses if a.tensor.startswith("dO_copy"))
-    at.put(target, at["dO"])
+def copy(at: Place) -> None:
+    """dO or O into another layout; its values stay."""
+    source, target = (a.tensor for a in at.launch.accesses)
+    at.put(target, at[source])
+
+
+def _read(at: Place, name: str) -> Array:
+    """A tensor, or the copy that the launch reads in its place."""
+    made = f"{name}_copy"
+    return at[made if any(a.tensor == made for a in at.launch.accesses) else name]
 
 
 @body("flash", "bwd.dot")
 def dot(at: Place) -> None:
     """D = rowsum(dO o O), and a zeroed dQ."""
-    at.put("D", (at["O"] * at["dO"]).sum(axis=1, keepdims=True))
+    at.put("D", (_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
     at.put("dQ_acc", np.zeros((at.q.size, at.problem.head_dim)))
 
 
@@ -111,8 +117,8 @@ class Backward(Body):
     def pair(self, at: Place) -> None:
         factor = at.dropout_factor_again
         weights = exp_less(masked_scores(at), at["LSE"])
-        self.dv += (weights * factor).T @ at["dO"]
-        ds = weights * ((at["dO"] @ at["V"].T) * factor - at["D"])
+        self.dv += (weights * factor).T @ _read(at, "dO")
+        ds = weights * ((_read(at, "dO") @ at["V"].T) * factor - at["D"])
         if at.problem.bias_grad:
             at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
         ds = ds * at.scale

@@ -1,0 +1,99 @@
+"""Which lines of a set stay, on the GPU and in the replay's model of the L2: `python benchmarks/orders.py`.
+
+kernels/sets.py loaded and stored lines of one set in some orders, and asked where a line was after so many loads of
+others. Here the model does the same in a single set. Prints a Markdown table: after how many loads a line was last
+found on the SM's side, and where it was then.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iosim._data import data_dir
+from iosim.hardware import load_profile
+from iosim.simulator.engine import L2
+from iosim.simulator.l2 import L2Model, model
+
+NAME = "h200_l2_orders.csv"
+PLACES = ("near", "far", "memory")
+DIRTY_WAYS = 8
+"""Dirty lines of a set at which it writes the oldest back before it takes another: what the profile comes to."""
+LINES = 512
+"""Of a page: half of them are near."""
+SEED = 1
+
+
+def recorder() -> ModuleType:
+    """kernels/sets.py, which is a script."""
+    name = "kernels_sets"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, data_dir("kernels") / "sets.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def recorded() -> pd.DataFrame:
+    """The recorded rows; `sets` are those that were asked, `found` is where most of them had the line."""
+    table = pd.read_csv(data_dir("kernels") / "measurements" / NAME)
+    counts = table[list(PLACES)]
+    return table.assign(sets=counts.sum(axis=1), found=counts.idxmax(axis=1))
+
+
+def one_set(dirty_ways: float = DIRTY_WAYS) -> L2Model:
+    """The H200's L2 with one set a side, which may hold so many dirty lines."""
+    return replace(model(load_profile("h200-sxm")), sets=1, dirty_ways=dirty_ways)
+
+
+def place(made: L2Model, order: str, then: int, asked: str) -> str:
+    """Where the model has the line that is asked for."""
+    l2 = L2(made, np.full(LINES, made.line_bytes, dtype=np.int32), np.zeros(LINES, dtype=np.uint8))
+    home, kernel = l2.samples.home, recorder()
+    sides: Any = kernel.Sides(np.flatnonzero(home == 0), np.flatnonzero(home == 1), 0.0, 0.0)
+    lines, steps = (np.array(n) for n in sides.test(order, then, asked, np.random.default_rng(SEED)))
+    mode, side = (steps == kernel.STEPS["store"]).astype(np.uint8), np.zeros(lines.size, dtype=np.uint8)
+    l2.access(mode[:-1], lines[:-1], side[:-1])
+    read, crossed = sum(l2.counts()[0]), int(l2.state.fabric)
+    l2.access(mode[-1:], lines[-1:], side[-1:])
+    if sum(l2.counts()[0]) > read:
+        return "memory"
+    return "far" if int(l2.state.fabric) > crossed else "near"
+
+
+def played(rows: pd.DataFrame, made: L2Model) -> pd.DataFrame:
+    """The rows with `model`: where it has the line."""
+    asked = zip(rows.order, rows.then, rows.asked, strict=True)
+    return rows.assign(model=[place(made, order, int(then), line) for order, then, line in asked])
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Markdown: a line a question."""
+    lines = ["| loads and stores | line | last found near after, GPU | model | after that, GPU | model |",
+             "| --- | --- | ---: | ---: | --- | --- |"]  # fmt: skip
+    for (order, line), several in rows.groupby(["order", "asked"], sort=False):
+        near = [several.then[several[by] == "near"] for by in ("found", "model")]
+        last = [str(n.max()) if len(n) else "never" for n in near]
+        end = several.sort_values("then").iloc[-1]
+        lines.append(f"| {order} | {line} | {last[0]} | {last[1]} | {end.found} | {end.model} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    rows = played(recorded(), one_set())
+    print(table(rows))
+    same, agreed = rows[list(PLACES)].max(axis=1) == rows.sets, rows.found == rows.model
+    print(f"\n{len(rows)} questions to {rows.sets.max()} sets; {same.mean():.1%} were answered alike by all of them, "
+          f"{agreed.mean():.1%} as by the model.")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Recorded passes over tensors through the replay's L2: `python benchmarks/passes.py`.
+
+kernels/passes.py counted what fills, copies, softmax and sums read from HBM and write to it, one after the other. Here
+the model of the L2 makes the same passes, with loads ahead of stores by what the threads of a pass hold, and beside it
+in step. Prints two Markdown tables: some sizes, and mean errors by chain. A copy is taken for an elementwise pass. In
+the recording process a flush left no dirty lines of others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from iosim._data import data_dir
+from iosim.hardware import HardwareProfile, load_profile
+from iosim.simulator.engine import L2
+from iosim.simulator.l2 import L2Model, model, sm_partitions
+from iosim.simulator.replay import LEAST_REGISTERS, PASS_REGISTERS
+
+NAME = "h200_passes.csv"
+MIB = 1 << 20
+PIECE_BYTES = 4096
+"""What a CTA of an elementwise pass takes: 128 threads, 8 values of 4 bytes each."""
+ELEMENT_BYTES, WARP = 4, 32
+SHOWN = (24, 32, 48)
+"""MiB of a tensor."""
+Steps = npt.NDArray[np.int64]
+
+
+def recorder() -> ModuleType:
+    """kernels/passes.py, which is a script."""
+    name = "kernels_passes"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, data_dir("kernels") / "passes.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def recorded() -> pd.DataFrame:
+    return pd.read_csv(data_dir("kernels") / "measurements" / NAME)
+
+
+def ahead_bytes(what: str, profile: HardwareProfile) -> int:
+    """How far a pass' loads run ahead of its stores: what the threads on all SMs hold, a row a warp in softmax."""
+    values = recorder().COLUMNS // WARP if what == "softmax" else PIECE_BYTES // (128 * ELEMENT_BYTES)
+    registers = max(LEAST_REGISTERS, values + PASS_REGISTERS)
+    threads = min(int(profile.need("max_threads_per_sm")), int(profile.need("registers_per_sm")) // registers)
+    return threads * values * ELEMENT_BYTES * profile.sm_count
+
+
+def accesses(one: str, pieces: int, ahead: int) -> tuple[Steps, Steps]:
+    """(mode, piece) of all accesses of a pass in their order; pieces of tensor b come after those of a.
+
+    Loads go `ahead` pieces before stores.
+    """
+    what, *named = one.replace("to ", "").split()
+    piece = np.arange(pieces)
+    loads = piece + pieces * "ab".index(named[0])
+    stores = piece + pieces * "ab".index(named[-1])
+    if what == "fill":
+        return np.ones(pieces, dtype=np.int64), stores
+    if what == "sum":
+        return np.zeros(pieces, dtype=np.int64), loads
+    order = np.argsort(np.concatenate([piece, piece + ahead]), kind="stable")
+    return np.repeat([0, 1], pieces)[order], np.concatenate([loads, stores])[order]
+
+
+def play(chain: str, mib: int, made: L2Model, profile: HardwareProfile, window: bool) -> list[tuple[int, int]]:
+    """(HBM bytes read, written) by the end of each pass of a chain, from an empty L2."""
+    pieces = mib * MIB // PIECE_BYTES
+    l2 = L2(made, np.full(2 * pieces, PIECE_BYTES, dtype=np.int32), np.zeros(2 * pieces, dtype=np.uint8))
+    sides = sm_partitions(profile.sm_count, made.partitions, made.side_ends)
+    found = []
+    for n, one in enumerate(chain.split(", "), start=1):
+        ahead = ahead_bytes(one.split()[0], profile) // PIECE_BYTES if window else 0
+        mode, number = accesses(one, pieces, ahead)
+        l2.access(mode, number, sides[number % pieces % sides.size])
+        read, written = l2.counts()
+        found.append((sum(read) + n * made.launch_fetch_bytes, sum(written)))
+    return found
+
+
+def played(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `model_read`, `model_write`, and `step_read`, `step_write` of loads and stores in step."""
+    profile = load_profile("h200-sxm")
+    made = model(profile)
+    chains = {
+        (chain, mib, window): play(chain, mib, made, profile, window)
+        for chain, mib in zip(rows.chain, rows.mib, strict=True)
+        for window in (True, False)
+    }
+    for name, window in (("model", True), ("step", False)):
+        found = [chains[chain, mib, window][n - 1] for chain, mib, n in rows[["chain", "mib", "launches"]].to_numpy()]
+        rows = rows.assign(**{f"{name}_read": [r for r, _ in found], f"{name}_write": [w for _, w in found]})
+    return rows
+
+
+def error(rows: pd.DataFrame, name: str) -> float:
+    """Mean absolute error of reads and writes alike, MB."""
+    errors = [(rows[f"{name}_{what}"] - rows[f"hbm_{what}"]).abs() for what in ("read", "write")]
+    return float(np.mean(errors)) / 1e6
+
+
+def sizes(rows: pd.DataFrame) -> str:
+    """Markdown: whole chains of the sizes SHOWN, MB."""
+    lines = ["| chain | MiB | HBM reads, MB | model | in step | HBM writes, MB | model | in step |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    whole = rows[rows.launches == rows.chain.str.count(",") + 1]
+    for row in whole[whole.mib.isin(SHOWN)].to_dict("records"):
+        counts = [row[f"{name}_{what}"] / 1e6 for what in ("read", "write") for name in ("hbm", "model", "step")]
+        lines.append(f"| {row['chain']} | {row['mib']} | {' | '.join(f'{n:.1f}' for n in counts)} |")
+    return "\n".join(lines)
+
+
+def errors(rows: pd.DataFrame) -> str:
+    """Markdown: by chain, MB."""
+    lines = ["| chain | ranges | mean absolute error, MB | in step |", "| --- | ---: | ---: | ---: |"]
+    for chain, several in (*rows.groupby("chain", sort=False), ("all", rows)):
+        lines.append(f"| {chain} | {len(several)} | {error(several, 'model'):.2f} | {error(several, 'step'):.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    rows = played(recorded())
+    print(sizes(rows))
+    print()
+    print(errors(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""HBM bytes of passes over tensors, one after the other: `python kernels/passes.py --out h200_passes.csv`.
+
+PyTorch fills, copies, scales, sums and normalises tensors of 8 to 64 MiB, so that a pass finds some of what the one
+before left in the L2. A range holds the first launches of a chain: one, two, and so on, each range from a flushed L2.
+`benchmarks/passes.py` sets the rows beside the replay's model of the L2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from experiment import write_provenance
+
+from iosim.errors import InputError
+from iosim.files import write_whole
+from iosim.kernelbuild import driver
+from iosim.kernelbuild.ncu import METRICS, import_report, unit_scale
+from iosim.measure.collect import run_profiler
+from iosim.measure.machine import profiler_version
+from iosim.measure.ranges import _table
+
+MIB = 1 << 20
+SIZES = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 48, 56, 64)
+"""MiB of a tensor."""
+COLUMNS = 1024
+"""Of a tensor's rows, fp32: a warp holds one in softmax."""
+CHAINS = (
+    "sum a, sum a", "fill a, sum a", "fill a, fill a", "scale a, scale a", "fill a, scale a to b",
+    "copy a to b, copy a to b", "copy a to b, sum a", "copy a to b, sum b", "fill a, softmax a to b, sum a",
+)  # fmt: skip
+"""The first tensor of a pass is read, but by a fill; the last is written, but by a sum."""
+COUNTED = ("hbm_read", "hbm_write")
+OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none")
+
+Range = tuple[str, int, int]
+"""Chain, MiB of a tensor, launches."""
+
+
+def plan() -> list[Range]:
+    return [(chain, mib, n + 1) for chain in CHAINS for mib in SIZES for n in range(chain.count(",") + 1)]
+
+
+def run(one: str, tensors: Mapping[str, Any]) -> None:
+    """One pass, one launch."""
+    import torch
+
+    what, *named = one.replace("to ", "").split()
+    first, last = tensors[named[0]], tensors[named[-1]]
+    if what == "fill":
+        last.fill_(1.0)
+    elif what == "copy":
+        last.copy_(first)
+    elif what == "scale":
+        torch.mul(first, 1.0, out=last)
+    elif what == "softmax":
+        torch.softmax(first, -1, out=last)
+    else:
+        torch.sum(first)
+
+
+def launch_all() -> None:
+    """Every range of the plan; each chain ran before as a whole."""
+    import torch
+
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    whole = {name: torch.zeros(max(SIZES) * MIB // 4, device="cuda") for name in "ab"}
+    for chain, mib, launches in plan():
+        tensors = {name: each[: mib * MIB // 4].view(-1, COLUMNS) for name, each in whole.items()}
+        passes = chain.split(", ")
+        if launches == 1:
+            for one in passes:
+                run(one, tensors)
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStart()
+        for one in passes[:launches]:
+            run(one, tensors)
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStop()
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """A row a range, with what was counted."""
+    report = folder / "report"
+    options = [*OPTIONS, "--metrics", ",".join(METRICS[name][0] for name in COUNTED), "-f", "-o", str(report)]
+    said = run_profiler(options, [sys.executable, __file__, "--launch"])
+    found = report.with_suffix(".ncu-rep")
+    if not found.is_file():
+        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
+    names, units, rows = _table(import_report(found))
+    if len(rows) != len(plan()):
+        raise InputError(f"{len(rows)} ranges were seen, {len(plan())} made")
+    table = pd.DataFrame(plan(), columns=["chain", "mib", "launches"])
+    for name in COUNTED:
+        at = names.index(METRICS[name][0])
+        table[name] = [round(float(row[at].replace(",", "")) * unit_scale(units[at])) for row in rows]
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
+    parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
+    parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
+    parser.add_argument("--dry-run", action="store_true", help="count the ranges; needs no GPU")
+    arguments = parser.parse_args()
+    if arguments.dry_run:
+        print(f"{len(plan())} ranges of {len(CHAINS)} chains")
+        return
+    if arguments.launch:
+        launch_all()
+        return
+    if arguments.out is None:
+        parser.error("--out FILE is needed")
+    import torch
+
+    out: Path = arguments.out
+    with tempfile.TemporaryDirectory() as name:
+        table = measured(Path(name))
+    write_whole(out, table.to_csv(index=False))
+    driver.use_device()
+    write_provenance(
+        out, f"python kernels/passes.py --out {out.name}", pytorch=torch.__version__, profiler=profiler_version(),
+        profiler_options=" ".join(OPTIONS), tensors=f"fp32, rows of {COLUMNS:,}",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        print(f"passes: {error}", file=sys.stderr)
+        sys.exit(2)

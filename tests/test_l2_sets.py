@@ -1,0 +1,182 @@
+"""Which lines share a set: the search of kernels/sets.py, what it recorded, and the model of the L2 beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from iosim.simulator import l2
+
+ROOT = Path(__file__).parent.parent
+
+
+def load(folder: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{folder}_sets", ROOT / folder / "sets.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCHMARK, KERNEL = load("benchmarks"), load("kernels")
+
+
+# The search, on a set that is known.
+
+
+class KnownSet:
+    """A set of `ways` lines, least recently used first out, instead of a GPU; every `wrong`-th test is disturbed.
+
+    The lines that a test reads are counted as they come: nothing that the search asks for reads one twice.
+    """
+
+    def __init__(self, lines: npt.NDArray[np.int64], ways: int, wrong: int = 0) -> None:
+        self.lines, self.ways, self.wrong, self.made = np.sort(lines), ways, wrong, 0
+
+    def cycles(
+        self, target: int, tests: Sequence[Sequence[tuple[int, int]]], keep: Sequence[int] = ()
+    ) -> npt.NDArray[np.int32]:
+        segments = np.array([s for test in tests for s in test] or [(0, 0)])
+        inside = np.diff(np.searchsorted(self.lines, np.stack([segments[:, 0], segments.sum(axis=1)])), axis=0)[0]
+        read = np.concatenate([[0], np.cumsum(inside)])[np.cumsum([0, *(len(test) for test in tests)])]
+        gone = np.isin(keep, self.lines).sum() + np.diff(read) >= self.ways
+        number = self.made + 1 + np.arange(len(tests))
+        self.made += len(tests)
+        return np.where(gone | ((number % self.wrong == 0) if self.wrong else False), 650, 330).astype(np.int32)
+
+
+def known(seed: int) -> npt.NDArray[np.int64]:
+    """Two lines each of about half of the pages."""
+    rng = np.random.default_rng(seed)
+    pages = np.flatnonzero(rng.random(KERNEL.PAGES) < 0.55) * KERNEL.LINES
+    first = pages + rng.integers(0, KERNEL.LINES - 512, pages.size)
+    made: npt.NDArray[np.int64] = np.concatenate([first, first + rng.integers(2, 400, pages.size)])
+    return made
+
+
+@pytest.mark.parametrize(("seed", "ways"), [(0, 16), (1, 16), (2, 12), (3, 20)])
+def test_the_search_finds_the_ways_and_every_line(seed: int, ways: int) -> None:
+    lines, target = known(seed), KERNEL.targets(4)[seed]
+    lines = lines[lines // 2 != target // 2]
+    found = KERNEL.study(KnownSet(lines, ways), target, KERNEL.bases(target)[0])
+    assert len(found.fills) == ways
+    assert found.lines == sorted(lines.tolist())
+
+
+def test_a_target_that_nothing_drives_out_fails() -> None:
+    target = KERNEL.targets(1)[0]
+    assert KERNEL.study(KnownSet(np.array([5, 6]), 16), target, KERNEL.bases(target)[0]) is None
+
+
+@pytest.mark.parametrize("wrong", [7, 30, 60, 1200, 20000])  # of some 26,000 tests
+def test_a_disturbed_search_fails_or_is_right(wrong: int) -> None:
+    target, lines = KERNEL.targets(1)[0], known(4)
+    lines = lines[lines // 2 != target // 2]
+    disturbed = KnownSet(lines, 16, wrong)
+    found = KERNEL.study(disturbed, target, KERNEL.bases(target)[0])
+    assert disturbed.made < 60_000
+    assert (found is None) == (wrong < 1000)
+    if found is not None:
+        assert len(found.fills) == 16
+        assert len(set(found.lines) ^ set(lines.tolist())) <= 0.01 * lines.size
+
+
+def test_bases_never_hold_the_target() -> None:
+    for target in KERNEL.targets(400):
+        assert target % 2 == 0
+        for base in KERNEL.bases(target):
+            assert not base <= target // KERNEL.LINES < base + KERNEL.WIDTH
+        assert len(KERNEL.bases(target)) >= 2
+
+
+def test_a_dry_run_needs_no_gpu() -> None:
+    command = [sys.executable, str(ROOT / "kernels" / "sets.py"), "--dry-run", "--lines", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "10 lines of 10 pages, among 16,777,216 lines of 1,024 pages\n"
+
+
+# What was recorded.
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return BENCHMARK.recorded()
+
+
+def test_sets_have_16_ways(found: Any) -> None:
+    assert np.mean(found.ways == 16) > 0.99
+    assert found.failed < 0.03 * found.ways.size
+
+
+def test_how_many_sets_there_are(found: Any) -> None:
+    # 1,024 pages of 16,384 lines; a set gets 1,116 of them, its target among them
+    assert found.sets == pytest.approx(16384 * 1024 / 1116, rel=0.002)
+    assert found.sets == pytest.approx(15047, rel=0.01)
+    assert found.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h200-sxm")).sets, rel=0.01)
+
+
+def test_a_page_gives_a_set_two_lines_or_none(found: Any) -> None:
+    assert np.mean(found.counts == 0) == pytest.approx(0.476, abs=0.005)
+    assert np.mean(found.counts == 2) == pytest.approx(0.502, abs=0.005)
+    assert np.mean(found.counts == 4) == pytest.approx(0.021, abs=0.005)
+
+
+def test_a_hit_is_told_from_a_miss(found: Any) -> None:
+    assert found.miss_cycles > found.hit_cycles + 2 * KERNEL.MARGIN
+
+
+# The model beside it.
+
+FAR = 0.05
+"""Of all sets: what the share that is overfull may be off, wherever it is looked at."""
+
+
+def furthest(found: Any, made: list[npt.NDArray[np.int64]]) -> float:
+    looked_at = [*((n, 0) for n in BENCHMARK.FULL), *((n, BENCHMARK.GAP) for n in BENCHMARK.TWICE)]
+    return max(
+        abs(BENCHMARK.averaged(made, "overfull", *at) - BENCHMARK.overfull(found.counts, *at)) for at in looked_at
+    )
+
+
+def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
+    made = BENCHMARK.modelled()
+    assert furthest(found, made) < FAR
+    for pages in BENCHMARK.IN_A_ROW:
+        assert 0.2 < BENCHMARK.variance(found.counts, pages) < 0.6
+        assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 0.9
+
+
+def test_pages_in_strict_turn_would_be_seen(
+    found: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(l2, "SHUFFLED_PAGES", 0.0)
+    assert furthest(found, BENCHMARK.modelled()) > FAR
+
+
+def test_pages_anywhere_would_be_seen(found: Any) -> None:
+    sets = 15047
+    places = np.random.default_rng(0).integers(0, sets, (4, BENCHMARK.PAGES))
+    made = [BENCHMARK.filled(each, BENCHMARK.LINES // 2, sets) for each in places]
+    assert furthest(found, made) > 4 * FAR
+    assert BENCHMARK.averaged(made, "variance", 128) > 10
+
+
+def test_filled_by_hand() -> None:
+    # 60 sets, of which those numbered 0, 15, 30, 45 are looked at; a page fills 20 sets
+    assert BENCHMARK.filled(np.array([0, 50]), 20, 60).tolist() == [[2, 2], [2, 0], [0, 0], [0, 0]]
+    counts = np.array([[2, 0, 2], [0, 2, 4]])
+    assert BENCHMARK.windows(counts, 2).tolist() == [[2, 2], [2, 6]]
+    assert BENCHMARK.variance(counts, 3) == 0.25  # 2 and 3 pairs
+    assert BENCHMARK.overfull(8 * counts, 1) == pytest.approx(1 / 6)  # 32 lines of the last page
