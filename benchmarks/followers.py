@@ -8,14 +8,12 @@ and what was measured at the edge. An error is the model's bytes less the measur
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from recorders import recorder
 
 from iosim._data import data_dir
 from iosim.hardware import load_profile
@@ -31,26 +29,14 @@ FEW_MIB = 26.25
 """What stays behind long fills."""
 TENSORS = {"data": 0, "foreign": 1}
 Steps = npt.NDArray[np.int_]
-
-
-def recorder() -> ModuleType:
-    """kernels/followers.py, which is a script."""
-    name = "kernels_followers"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, data_dir("kernels") / "followers.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+KERNEL = recorder("followers")
 
 
 def recorded() -> pd.DataFrame:
     """The recorded rows, with the Case of each."""
-    made = recorder()
     table = pd.read_csv(data_dir("kernels") / "measurements" / "h200_iosim_followers.csv")
-    names = list(made.Case.__dataclass_fields__)
-    table["case"] = [made.Case(**row) for row in table[names].to_dict("records")]
+    names = list(KERNEL.Case.__dataclass_fields__)
+    table["case"] = [KERNEL.Case(**row) for row in table[names].to_dict("records")]
     return table
 
 
@@ -61,7 +47,7 @@ def accesses(case: Any) -> tuple[Steps, Steps, Steps]:
     takes every so manyth piece, the sides in turn; where each of them takes all of it, the first of either side stands
     for the others.
     """
-    ops, table = recorder().OPS, case.table()
+    ops, table = KERNEL.OPS, case.table()
     pieces = case.chunk // PIECE_KIB
     shape = (table.shape[0], pieces, table.shape[1], 2)
     piece, group, side = np.ogrid[:pieces, : table.shape[1], :2]

@@ -1,4 +1,4 @@
-"""Which lines of a set stay, on the GPU and in the replay's model of the L2: `python benchmarks/orders.py`.
+"""Which lines of a set stay, on the GPU and in the replay's model: `python benchmarks/orders.py [--gpu h100]`.
 
 kernels/sets.py loaded and stored lines of one set in some orders, and asked where a line was after so many loads of
 others. Here the model does the same in a single set. Prints a Markdown table: after how many loads a line was last
@@ -7,44 +7,29 @@ found on the SM's side, and where it was then.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from recorders import asked_gpu, measurements, recorder
 
-from iosim._data import data_dir
 from iosim.hardware import load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 
-NAME = "h200_l2_orders.csv"
 PLACES = ("near", "far", "memory")
 DIRTY_WAYS = 8
 """Dirty lines of a set at which it writes the oldest back before it takes another: what the profile comes to."""
 LINES = 512
 """Of a page: half of them are near."""
 SEED = 1
+KERNEL = recorder("sets")
 
 
-def recorder() -> ModuleType:
-    """kernels/sets.py, which is a script."""
-    name = "kernels_sets"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, data_dir("kernels") / "sets.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-def recorded() -> pd.DataFrame:
+def recorded(gpu: str = "h200") -> pd.DataFrame:
     """The recorded rows; `sets` are those that were asked, `found` is where most of them had the line."""
-    table = pd.read_csv(data_dir("kernels") / "measurements" / NAME)
+    table = pd.read_csv(measurements(f"{gpu}_l2_orders.csv"))
     counts = table[list(PLACES)]
     return table.assign(sets=counts.sum(axis=1), found=counts.idxmax(axis=1))
 
@@ -57,10 +42,10 @@ def one_set(dirty_ways: float = DIRTY_WAYS) -> L2Model:
 def place(made: L2Model, order: str, then: int, asked: str) -> str:
     """Where the model has the line that is asked for."""
     l2 = L2(made, np.full(LINES, made.line_bytes, dtype=np.int32), np.zeros(LINES, dtype=np.uint8))
-    home, kernel = l2.samples.home, recorder()
-    sides: Any = kernel.Sides(np.flatnonzero(home == 0), np.flatnonzero(home == 1), 0.0, 0.0)
+    home = l2.samples.home
+    sides: Any = KERNEL.Sides(np.flatnonzero(home == 0), np.flatnonzero(home == 1), 0.0, 0.0)
     lines, steps = (np.array(n) for n in sides.test(order, then, asked, np.random.default_rng(SEED)))
-    mode, side = (steps == kernel.STEPS["store"]).astype(np.uint8), np.zeros(lines.size, dtype=np.uint8)
+    mode, side = (steps == KERNEL.STEPS["store"]).astype(np.uint8), np.zeros(lines.size, dtype=np.uint8)
     l2.access(mode[:-1], lines[:-1], side[:-1])
     read, crossed = sum(l2.counts()[0]), int(l2.state.fabric)
     l2.access(mode[-1:], lines[-1:], side[-1:])
@@ -88,7 +73,7 @@ def table(rows: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    rows = played(recorded(), one_set())
+    rows = played(recorded(asked_gpu(__doc__)), one_set())
     print(table(rows))
     same, agreed = rows[list(PLACES)].max(axis=1) == rows.sets, rows.found == rows.model
     print(f"\n{len(rows)} questions to {rows.sets.max()} sets; {same.mean():.1%} were answered alike by all of them, "

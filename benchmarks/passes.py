@@ -8,13 +8,10 @@ the recording process a flush left no dirty lines of others.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from recorders import recorder
 
 from iosim._data import data_dir
 from iosim.hardware import HardwareProfile, load_profile
@@ -30,18 +27,7 @@ ELEMENT_BYTES, WARP = 4, 32
 SHOWN = (24, 32, 48)
 """MiB of a tensor."""
 Steps = npt.NDArray[np.int64]
-
-
-def recorder() -> ModuleType:
-    """kernels/passes.py, which is a script."""
-    name = "kernels_passes"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, data_dir("kernels") / "passes.py")
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+KERNEL = recorder("passes")
 
 
 def recorded() -> pd.DataFrame:
@@ -50,7 +36,7 @@ def recorded() -> pd.DataFrame:
 
 def ahead_bytes(what: str, profile: HardwareProfile) -> int:
     """How far a pass' loads run ahead of its stores: what the threads on all SMs hold, a row a warp in softmax."""
-    values = recorder().COLUMNS // WARP if what == "softmax" else PIECE_BYTES // (128 * ELEMENT_BYTES)
+    values = KERNEL.COLUMNS // WARP if what == "softmax" else PIECE_BYTES // (128 * ELEMENT_BYTES)
     registers = max(LEAST_REGISTERS, values + PASS_REGISTERS)
     threads = min(int(profile.need("max_threads_per_sm")), int(profile.need("registers_per_sm")) // registers)
     return threads * values * ELEMENT_BYTES * profile.sm_count

@@ -1,8 +1,8 @@
-"""HBM reads by where tensors lie, beside what is predicted: `python benchmarks/placement.py`. Prints a Markdown table.
+"""HBM reads by where tensors lie, beside what is predicted: `python benchmarks/placement.py [--gpu h100]`.
 
 kernels/placement.py ran library kernels with their tensors at other places in memory. A prediction knows no place: it
 is the mean over several. `apart` is how far two launches at the very same place lie apart; `recorded` are the rows of
-kernels/measurements/h200_library_kernels.csv for the same call.
+kernels/measurements/h200_library_kernels.csv for the same call, on the H200. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pandas as pd
+from recorders import asked_gpu, measurements
 
 import iosim
-from iosim._data import data_dir
 
 SAME = ("base 0 MiB", "base 0 MiB again")
 PROBLEM = ["implementation", "batch", "heads", "seq", "head_dim", "causal"]
@@ -38,23 +38,23 @@ class Row:
         return f"{self.implementation} {p.batch} x {p.heads} x {p.seq_q:,}, {p.head_dim}, {p.mask}"
 
 
-def measured() -> pd.DataFrame:
-    return pd.read_csv(data_dir("kernels") / "measurements" / "h200_placement.csv")
+def measured(gpu: str = "h200") -> pd.DataFrame:
+    return pd.read_csv(measurements(f"{gpu}_placement.csv"))
 
 
 def recorded(implementation: str, p: iosim.AttentionProblem) -> tuple[int, ...]:
     """HBM reads of the recorded launches of a call."""
-    t = pd.read_csv(data_dir("kernels") / "measurements" / "h200_library_kernels.csv")
+    t = pd.read_csv(measurements("h200_library_kernels.csv"))
     t = t[(t.implementation == implementation) & (t.batch == p.batch) & (t.heads == p.heads)]
     t = t[(t.kv_heads == p.heads) & (t.seq_q == p.seq_q) & (t.seq_k == p.seq_k) & (t.head_dim == p.head_dim)]
     t = t[(t.causal == (p.mask == "causal")) & (t.dtype == "bfloat16")]
     return tuple(int(n) for n in t.hbm_read)
 
 
-def rows() -> list[Row]:
+def rows(gpu: str = "h200") -> list[Row]:
     """A row a problem, in the order of the table."""
     made = []
-    for key, table in measured().groupby(PROBLEM, sort=False):
+    for key, table in measured(gpu).groupby(PROBLEM, sort=False):
         implementation, batch, heads, seq, head_dim, causal = key
         mask = "causal" if causal else "none"
         p = iosim.AttentionProblem(
@@ -62,9 +62,10 @@ def rows() -> list[Row]:
         )
         read = table.hbm_read
         one, other = (float(table[table.place == place].hbm_read.iloc[0]) for place in SAME)
-        predicted = float(iosim.predict(p, implementation, "h200").total("hbm", "read"))
+        predicted = float(iosim.predict(p, implementation, gpu).total("hbm", "read"))
+        known = recorded(implementation, p) if gpu == "h200" else ()
         made.append(Row(implementation, p, float(read.min()), float(read.median()), float(read.max()),
-                        abs(one / other - 1), recorded(implementation, p), predicted))  # fmt: skip
+                        abs(one / other - 1), known, predicted))  # fmt: skip
     return made
 
 
@@ -80,7 +81,7 @@ def table(made: list[Row]) -> str:
 
 
 def main() -> None:
-    print(table(rows()))
+    print(table(rows(asked_gpu(__doc__))))
 
 
 if __name__ == "__main__":

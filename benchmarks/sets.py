@@ -1,4 +1,4 @@
-"""How pages of device memory fill the sets of the L2, measured and in the replay's model: `python benchmarks/sets.py`.
+"""How pages of memory fill the L2's sets, measured and in the model: `python benchmarks/sets.py [--gpu h100]`.
 
 kernels/sets.py found which lines of 1,024 pages in a row share a set with each of some 400 lines. Prints what follows
 from them, and two Markdown tables that set the measured sets beside those that iosim/simulator/l2.py makes of as many
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from recorders import asked_gpu, measurements
 
-from iosim._data import data_dir
 from iosim.hardware import load_profile
 from iosim.simulator.l2 import PAGE_BYTES, PLACEMENTS, TWINS, _page_places, model
 
@@ -21,9 +21,8 @@ LINES = PAGE_BYTES // LINE_BYTES
 PAGES = 1024
 WAYS = 16
 IN_A_ROW = (1, 2, 4, 8, 16, 32, 64, 128)
-FULL = (12, 13, 14, 15, 16, 17)
-TWICE, GAP = (6, 7, 8), 200
-"""Pages of each of two areas, and pages from the start of one to that of the other."""
+GAP = 200
+"""Pages from the start of one of two areas to that of the other."""
 EVERY = 15
 """One of so many of the model's sets is looked at."""
 
@@ -58,9 +57,9 @@ class Recorded:
         return LINES * PAGES / self.lines_of_a_set
 
 
-def recorded() -> Recorded:
-    """What is in kernels/measurements/h200_l2_sets.npz."""
-    with np.load(data_dir("kernels") / "measurements" / "h200_l2_sets.npz") as file:
+def recorded(gpu: str = "h200") -> Recorded:
+    """What is in kernels/measurements/GPU_l2_sets.npz."""
+    with np.load(measurements(f"{gpu}_l2_sets.npz")) as file:
         of_set = np.split(file["lines"].astype(np.int64), np.cumsum(file["count"])[:-1])
         lines = [np.sort(np.append(found, target)) for found, target in zip(of_set, file["target"], strict=True)]
         counts = np.array([np.bincount(each // LINES, minlength=PAGES) for each in lines])
@@ -83,9 +82,9 @@ def filled(places: Counts, each: int, sets: int) -> Counts:
     return TWINS * ((looked_at - places[None, :]) % sets < each).astype(np.int64)
 
 
-def modelled(pages: int = PAGES) -> list[Counts]:
-    """Lines by set and page in the replay's model of the H200, one table a placement."""
-    each, sets = LINES // TWINS, model(load_profile("h200-sxm")).sets
+def modelled(gpu: str = "h200", pages: int = PAGES) -> list[Counts]:
+    """Lines by set and page in the replay's model of a GPU, one table a placement."""
+    each, sets = LINES // TWINS, model(load_profile(gpu)).sets
     return [filled(_page_places(pages, each, sets, n), each, sets) for n in range(PLACEMENTS)]
 
 
@@ -111,10 +110,16 @@ def averaged(several: list[Counts], figure: str, pages: int, gap: int = 0) -> fl
     return float(np.mean([variance(c, pages) if figure == "variance" else overfull(c, pages, gap) for c in several]))
 
 
-def facts(found: Recorded) -> str:
+def about_full(found: Recorded) -> list[tuple[int, int]]:
+    """(pages in a row, 0) and (pages of each of two areas, GAP) with about as many lines as the sets have ways."""
+    full = int(WAYS * found.sets / LINES)
+    return [*((n, 0) for n in range(full - 2, full + 4)), *((full // 2 + n, GAP) for n in (-1, 0, 1))]
+
+
+def facts(found: Recorded, gpu: str = "h200") -> str:
     """What the recorded sets say, in lines."""
     size = 2 * found.sets * WAYS * LINE_BYTES
-    known = load_profile("h200-sxm").need("l2_bytes")
+    known = load_profile(gpu).need("l2_bytes")
     share = {n: float(np.mean(found.counts == n)) for n in (0, 2, 4)}
     low, high = np.percentile(found.distances, [5, 95])
     return "\n".join([
@@ -136,7 +141,7 @@ def tables(found: Recorded, made: list[Counts]) -> str:
         real, mine = variance(found.counts, pages), averaged(made, "variance", pages)
         lines.append(f"| {pages} | {real:.2f} | {mine:.2f} |")
     lines += ["", f"| pages | sets that get more than {WAYS} lines, measured | model |", "| --- | ---: | ---: |"]
-    for pages, gap in [*((n, 0) for n in FULL), *((n, GAP) for n in TWICE)]:
+    for pages, gap in about_full(found):
         name = f"twice {pages}, {gap} apart" if gap else f"{pages} in a row"
         real, mine = overfull(found.counts, pages, gap), averaged(made, "overfull", pages, gap)
         lines.append(f"| {name} | {real:.1%} | {mine:.1%} |")
@@ -144,10 +149,11 @@ def tables(found: Recorded, made: list[Counts]) -> str:
 
 
 def main() -> None:
-    found = recorded()
-    print(facts(found))
+    gpu = asked_gpu(__doc__)
+    found = recorded(gpu)
+    print(facts(found, gpu))
     print()
-    print(tables(found, modelled()))
+    print(tables(found, modelled(gpu)))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import compiled, write_provenance
+from experiment import compiled, run_script, write_provenance
 
 from iosim.errors import InputError
 from iosim.files import write_whole
@@ -401,8 +401,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"ends: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

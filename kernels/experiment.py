@@ -1,18 +1,29 @@
-"""What the experiments of this folder share: compiling a source for this machine's GPU, and a table's provenance."""
+"""What the experiments of this folder share: compiling a source for this machine's GPU, running themselves under the
+profiler, a table's provenance, and how they end."""
 
 from __future__ import annotations
 
 import datetime
 import json
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from iosim.errors import InputError
 from iosim.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.compiler import compiler_version, find_nvcc
+from iosim.kernelbuild.ncu import METRICS, Profiled, import_report
+from iosim.measure.collect import run_profiler
+from iosim.measure.machine import profiler_version
+
+FROM_EMPTY = ("--clock-control", "none", "--cache-control", "all")
+"""Options of the profiler: the GPU's own clocks, and every launch from a flushed L2."""
 
 
 def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None) -> Path:
@@ -40,6 +51,53 @@ def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None
     return cubin
 
 
+def profiled(
+    own: Sequence[str], options: Sequence[str], counted: Sequence[str], folder: Path, leaves: Path | None = None
+) -> str:
+    """Runs a script of this folder under the profiler; gives the raw page of the report.
+
+    Args:
+        own: the script and its arguments.
+        options: the profiler's, but for what is counted.
+        counted: columns of the tidy table.
+        folder: where the report goes.
+        leaves: a file that the script writes, if any.
+
+    Raises:
+        InputError: the profiler refuses, or there is no report, or not what the script leaves.
+    """
+    report = folder / "report"
+    metrics = ",".join(METRICS[name][0] for name in counted)
+    said = run_profiler([*options, "--metrics", metrics, "-f", "-o", str(report)], [sys.executable, *own])
+    found = report.with_suffix(".ncu-rep")
+    if not found.is_file() or (leaves is not None and not leaves.is_file()):
+        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
+    return import_report(found)
+
+
+def counts(launch: Profiled, counted: Sequence[str]) -> dict[str, int]:
+    """What the profiler counted of a launch, by column of the tidy table; 0 where its report lacks one."""
+    return {name: round(launch.column(name) or 0) for name in counted}
+
+
+def record(
+    out: Path, measure: Callable[[Path], pd.DataFrame], command: str, options: Sequence[str], **more: str
+) -> None:
+    """Writes the table that `measure` makes of PyTorch's kernels in an empty folder, and its provenance.
+
+    `options` are those of the profiler that decide what is counted; see `write_provenance` for the others.
+    """
+    import torch
+
+    with tempfile.TemporaryDirectory() as name:
+        table = measure(Path(name))
+    write_whole(out, table.to_csv(index=False))
+    driver.use_device()
+    write_provenance(
+        out, command, pytorch=torch.__version__, profiler=profiler_version(), profiler_options=" ".join(options), **more
+    )
+
+
 def write_provenance(out: Path, command: str, **more: str) -> None:
     """Writes FILE.provenance.toml beside a table: GPU, driver, compiler, day, command, and `more`."""
     told = {
@@ -47,3 +105,12 @@ def write_provenance(out: Path, command: str, **more: str) -> None:
         "date": datetime.date.today().isoformat(), "command": command, **more,
     }  # fmt: skip
     write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Runs a script's `main`; what it finds wrong is told in one line, and the script ends with 2."""
+    try:
+        main()
+    except InputError as error:
+        print(f"{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+        sys.exit(2)

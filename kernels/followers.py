@@ -24,13 +24,12 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import compiled, write_provenance
+from experiment import FROM_EMPTY, compiled, counts, profiled, run_script, write_provenance
 
 from iosim.errors import InputError
 from iosim.files import write_whole
 from iosim.kernelbuild import driver
-from iosim.kernelbuild.ncu import METRICS, import_report, parse_raw
-from iosim.measure.collect import run_profiler
+from iosim.kernelbuild.ncu import parse_raw
 from iosim.measure.machine import profiler_version
 
 HERE = Path(__file__).resolve().parent
@@ -198,18 +197,11 @@ def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
 def measured(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path, folder: Path) -> pd.DataFrame:
     """The cases with what the profiler counted."""
     given = {"side": side.tolist(), "cubin": str(cubin), "cases": [asdict(c) for c in cases]}
-    (folder / "plan.json").write_text(json.dumps(given), encoding="utf-8")
-    report = folder / "report"
-    options = ["--clock-control", "none", "--cache-control", "all", "--kernel-name", "regex:^follow", "--metrics",
-               ",".join(METRICS[name][0] for name in COUNTED), "-f", "-o", str(report)]  # fmt: skip
-    said = run_profiler(options, [sys.executable, __file__, "--play", str(folder / "plan.json")])
-    found = report.with_suffix(".ncu-rep")
-    if not found.is_file():
-        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
-    profiled, _ = parse_raw(import_report(found))
-    rows = [asdict(c) | {name: round(launch.column(name) or 0) for name in COUNTED}
-            for c, launch in zip(cases, profiled, strict=True)]  # fmt: skip
-    return pd.DataFrame(rows)
+    planned = folder / "plan.json"
+    planned.write_text(json.dumps(given), encoding="utf-8")
+    options = [*FROM_EMPTY, "--kernel-name", "regex:^follow"]
+    launches, _ = parse_raw(profiled([__file__, "--play", str(planned)], options, COUNTED, folder))
+    return pd.DataFrame([asdict(c) | counts(launch, COUNTED) for c, launch in zip(cases, launches, strict=True)])
 
 
 def main() -> None:
@@ -241,13 +233,9 @@ def main() -> None:
     write_whole(out, table.to_csv(index=False))
     write_provenance(
         out, f"python kernels/followers.py --out {out.name}", profiler=profiler_version(),
-        profiler_options="--clock-control none --cache-control all", side_of_each_sm="".join(map(str, side)),
+        profiler_options=" ".join(FROM_EMPTY), side_of_each_sm="".join(map(str, side)),
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"followers: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,10 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import write_provenance
+from experiment import profiled, record, run_script
 
 from iosim.errors import InputError
-from iosim.files import write_whole
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.ncu import METRICS, import_report, unit_scale
-from iosim.measure.collect import run_profiler
-from iosim.measure.machine import profiler_version
+from iosim.kernelbuild.ncu import METRICS, unit_scale
 from iosim.measure.ranges import _table
 
 MIB = 1 << 20
@@ -90,13 +85,7 @@ def launch_all() -> None:
 
 def measured(folder: Path) -> pd.DataFrame:
     """A row a range, with what was counted."""
-    report = folder / "report"
-    options = [*OPTIONS, "--metrics", ",".join(METRICS[name][0] for name in COUNTED), "-f", "-o", str(report)]
-    said = run_profiler(options, [sys.executable, __file__, "--launch"])
-    found = report.with_suffix(".ncu-rep")
-    if not found.is_file():
-        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
-    names, units, rows = _table(import_report(found))
+    names, units, rows = _table(profiled([__file__, "--launch"], OPTIONS, COUNTED, folder))
     if len(rows) != len(plan()):
         raise InputError(f"{len(rows)} ranges were seen, {len(plan())} made")
     table = pd.DataFrame(plan(), columns=["chain", "mib", "launches"])
@@ -120,22 +109,10 @@ def main() -> None:
         return
     if arguments.out is None:
         parser.error("--out FILE is needed")
-    import torch
-
     out: Path = arguments.out
-    with tempfile.TemporaryDirectory() as name:
-        table = measured(Path(name))
-    write_whole(out, table.to_csv(index=False))
-    driver.use_device()
-    write_provenance(
-        out, f"python kernels/passes.py --out {out.name}", pytorch=torch.__version__, profiler=profiler_version(),
-        profiler_options=" ".join(OPTIONS), tensors=f"fp32, rows of {COLUMNS:,}",
-    )  # fmt: skip
+    command = f"python kernels/passes.py --out {out.name}"
+    record(out, measured, command, OPTIONS, tensors=f"fp32, rows of {COLUMNS:,}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"passes: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,14 +21,10 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import write_provenance
+from experiment import FROM_EMPTY, counts, profiled, record, run_script
 
 from iosim.errors import InputError
-from iosim.files import write_whole
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.ncu import METRICS, import_report, parse_raw
-from iosim.measure.collect import run_profiler
-from iosim.measure.machine import profiler_version
+from iosim.kernelbuild.ncu import parse_raw
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -139,24 +134,18 @@ def launch_all(out: Path) -> None:
 
 def measured(folder: Path) -> pd.DataFrame:
     """A row a case and place: where its tensors lay, in pages from the lowest of all, and what was counted."""
-    made, report = folder / "made.json", folder / "report"
-    metrics = ",".join(METRICS[name][0] for name in COUNTED)
-    options = ["--clock-control", "none", "--cache-control", "all", "--profile-from-start", "off", "--kernel-name",
-               KERNELS, "--metrics", metrics, "-f", "-o", str(report)]  # fmt: skip
-    said = run_profiler(options, [sys.executable, __file__, "--launch", str(made)])
-    found = report.with_suffix(".ncu-rep")
-    if not found.is_file() or not made.is_file():
-        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
-    profiled, _ = parse_raw(import_report(found))
+    made = folder / "made.json"
+    options = [*FROM_EMPTY, "--profile-from-start", "off", "--kernel-name", KERNELS]
+    launches, _ = parse_raw(profiled([__file__, "--launch", str(made)], options, COUNTED, folder, leaves=made))
     calls = json.loads(made.read_text(encoding="utf-8"))
-    if len(profiled) != len(calls):
-        raise InputError(f"{len(profiled)} launches were seen, {len(calls)} made")
+    if len(launches) != len(calls):
+        raise InputError(f"{len(launches)} launches were seen, {len(calls)} made")
     lowest = min(min(call["addresses"]) for call in calls) // PAGE * PAGE
     rows = []
-    for call, launch in zip(calls, profiled, strict=True):
+    for call, launch in zip(calls, launches, strict=True):
         pages = [f"{(address - lowest) / PAGE:.12g}" for address in call.pop("addresses")]
-        counts = {name: round(launch.column(name) or 0) for name in COUNTED}
-        rows.append(call | dict(zip(("q_page", "k_page", "v_page", "o_page"), pages, strict=True)) | counts)
+        of_tensors = dict(zip(("q_page", "k_page", "v_page", "o_page"), pages, strict=True))
+        rows.append(call | of_tensors | counts(launch, COUNTED))
     return pd.DataFrame(rows)
 
 
@@ -178,23 +167,12 @@ def main() -> None:
         return
     if arguments.out is None:
         parser.error("--out FILE is needed")
-    import torch
-
     out: Path = arguments.out
-    with tempfile.TemporaryDirectory() as name:
-        table = measured(Path(name))
-    write_whole(out, table.to_csv(index=False))
-    driver.use_device()
-    write_provenance(
-        out, f"python kernels/placement.py --out {out.name}", pytorch=torch.__version__, profiler=profiler_version(),
-        profiler_options="--clock-control none --cache-control all", inputs="random normal",
+    record(
+        out, measured, f"python kernels/placement.py --out {out.name}", FROM_EMPTY, inputs="random normal",
         pages="of 2 MiB, counted from the lowest that holds a tensor of the table",
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        print(f"placement: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import load_script
 
 import iosim
 from iosim.reproduce import reproduce, sections
@@ -23,12 +23,7 @@ TEXT = (DOCS / "claims.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_claims", DOCS / "make_claims.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return load_script(DOCS / "make_claims.py")
 
 
 def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:

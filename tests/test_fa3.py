@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import load_script
 from strategies import disagreements
 
 from iosim import step_time, timing
@@ -368,11 +368,7 @@ class TestQuantisation:
 
 
 def test_the_figure_shows_every_fp16_point() -> None:
-    spec = importlib.util.spec_from_file_location("make_utilisation", REPORTS / "make_utilisation.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = load_script(REPORTS / "make_utilisation.py")
     drawn = made.svg(made.panels())
     root = ElementTree.fromstring(drawn)
     dots = [c for c in root.iter("{http://www.w3.org/2000/svg}circle") if len(c)]

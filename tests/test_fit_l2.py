@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
+from scripts import load_script
 
 from iosim.hardware import load_profile
 from iosim.simulator.l2 import L2Model, model
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "fit_l2.py"
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def fit_l2() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fit_l2", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fit_l2"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/fit_l2.py")
 
 
 def test_every_scan_is_read_and_the_cliff_is_where_some_hit(fit_l2: ModuleType) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import ROOT, load_script
 from test_engine import LINE, Access, play, random_trace, small
 
 from iosim.errors import InputError
@@ -22,20 +20,8 @@ from iosim.hardware import load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 
-ROOT = Path(__file__).parent.parent
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_followers", ROOT / "benchmarks" / "followers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BENCHMARK = load()
-KERNEL = BENCHMARK.recorder()
+BENCHMARK = load_script("benchmarks/followers.py")
+KERNEL = BENCHMARK.KERNEL
 Case = KERNEL.Case
 STORE, REDUCE = KERNEL.OPS["store"], KERNEL.OPS["reduce"]
 

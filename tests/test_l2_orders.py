@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from scripts import ROOT, load_script
 
-ROOT = Path(__file__).parent.parent
-
-
-def load(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BENCHMARK = load("benchmarks/orders.py")
-KERNEL = BENCHMARK.recorder()
+BENCHMARK = load_script("benchmarks/orders.py")
+KERNEL = BENCHMARK.KERNEL
 RECORDED = ROOT / "kernels" / "measurements" / "h200_l2_orders.csv"
 
 
@@ -195,6 +180,10 @@ def wrong(rows: pd.DataFrame, dirty_ways: float) -> int:
 
 def test_the_model_answers_alike(rows: pd.DataFrame) -> None:
     assert wrong(rows, BENCHMARK.DIRTY_WAYS) == 0
+
+
+def test_the_model_answers_as_another_gpu_does() -> None:
+    assert wrong(BENCHMARK.recorded("h100"), BENCHMARK.DIRTY_WAYS) == 0
 
 
 def test_another_number_of_dirty_lines_would_be_seen(rows: pd.DataFrame) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib.util
 import shutil
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import load_script
 
 import iosim.occupancy as module
 from iosim.errors import InputError
@@ -21,18 +19,7 @@ from iosim.occupancy import occupancy
 FACTORS = {"warps": 1, "registers": 2, "shared_memory": 4, "blocks": 8}
 UNLIMITED = str(2**31 - 1)
 
-
-def _load_maker() -> ModuleType:
-    path = Path(__file__).parent / "golden" / "make_occupancy.py"
-    spec = importlib.util.spec_from_file_location("make_occupancy", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-maker = _load_maker()
+maker = load_script("tests/golden/make_occupancy.py")
 
 
 def profile_of(cc: str) -> HardwareProfile:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
+from scripts import ROOT, load_script
 
 from iosim.hardware import load_profile
 
-ROOT = Path(__file__).parent.parent
 MOST_ERROR = 1.5
 """Mean absolute error of reads and writes, MB."""
 
 
-def load(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_").removesuffix(".py"), ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BENCHMARK = load("benchmarks/passes.py")
-KERNEL = BENCHMARK.recorder()
+BENCHMARK = load_script("benchmarks/passes.py")
+KERNEL = BENCHMARK.KERNEL
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import load_script
 
 from iosim._data import data_dir
 from iosim.catalog import Overrides, resolve
@@ -269,12 +269,7 @@ def test_slopes(share: float, ctas: int) -> None:
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     """kernels/ends.py."""
-    spec = importlib.util.spec_from_file_location("kernels_ends", data_dir("kernels") / "ends.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["kernels_ends"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(data_dir("kernels") / "ends.py")
 
 
 def test_keys_of_a_causal_kernel(script: ModuleType) -> None:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
+from scripts import load_script
 
 from iosim.errors import InputError
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model
 from iosim.simulator.lowering import lower
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "true_times.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("true_times", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TIMES = load()
+TIMES = load_script("benchmarks/true_times.py")
 # what is left over, and grows with it: see docs/replay.md
 ERROR = {
     "heads fastest": 0.02, "heads fastest, alternating": 0.13, "queries fastest": 0.03,

@@ -1,0 +1,18 @@
+"""Loads scripts of this repository, which no package holds, as modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))  # for what its scripts share
+
+from recorders import load
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_script(path: str | Path) -> ModuleType:
+    """A script, by its path or by that in the repository, such as `benchmarks/orders.py`."""
+    return load(ROOT / path)
