@@ -24,7 +24,7 @@ FOLLOWED_TOUCHES = 100_000_000
 """Look-ups of followed lines that a launch makes, about: `FEWEST_SETS` to `MOST_SETS` sets are followed by it."""
 FOLLOWED_STEPS = 6_000_000
 """Small steps that a launch plays of work tiles that store to the same place at each and are followed there, about."""
-FEWEST_SETS, MOST_SETS = 4, 32
+FEWEST_SETS, MOST_SETS = 2, 32
 FINE_STEPS = 8
 """Small steps of a coarse one up to which all heads are played."""
 HEADS_PLAYED = 2
