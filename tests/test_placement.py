@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from scripts import ROOT, load_script
 
+import iosim
+from iosim.simulator.replay import PLACEMENT_TOLD
+
 BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("kernels/placement.py")
 
 
@@ -87,3 +90,21 @@ def test_another_gpu_is_predicted_nearly_as_well() -> None:
     """An H100, on which no kernel was looked at before."""
     for row in BENCHMARK.rows("h100"):
         assert row.predicted == pytest.approx(row.median, rel=0.15), row.name
+
+
+def test_a_prediction_says_how_far_places_move_it(rows: list[Any]) -> None:
+    """Nothing where everything fits; elsewhere of the size of what was measured."""
+    measured = BENCHMARK.measured()
+    for row in rows:
+        p = row.problem
+        made = iosim.predict(p, row.implementation, "h200")
+        assert made.replay is not None
+        share = made.replay.placement_bytes / made.total("hbm", "read")
+        said = [note for note in made.notes if "where the tensors lie" in note]
+        assert bool(said) == (share > PLACEMENT_TOLD)
+        assert not said or f"by {share:.0%} (standard deviation" in said[0]
+        of = measured[(measured.implementation == row.implementation) & (measured.heads == p.heads)]
+        read = of[(of.seq == p.seq_q) & (of.causal == (p.mask == "causal"))].hbm_read
+        assert share == pytest.approx(read.std() / read.mean(), rel=1.0, abs=0.02), row.name
+    fits = iosim.predict(iosim.AttentionProblem(heads=8, seq_q=4096, dtype="bf16"), "cutlass", "h200")
+    assert not [note for note in fits.notes if "where the tensors lie" in note]

@@ -212,16 +212,13 @@ class L2:
     def read_again(self) -> tuple[int, float]:
         """(bytes read from HBM again, the standard deviation of that over placements of the tensors in memory).
 
-        Sets of a placement differ too, so that the mean over few of them is off by chance: what the sets' own variance
-        explains of the variance between placements is taken off.
+        Sets of a placement are spread regularly over its pages, so that the mean over few of them stands for all.
         """
-        lost = self._lost.reshape(self._samples.placements, -1).astype(np.float64)
-        mean, (placements, sets) = lost.mean(), lost.shape
-        if placements < 2 or not mean:
-            return int(self.state.again), 0.0
-        by_chance = lost.var(axis=1, ddof=1).mean() / sets if sets > 1 else 0.0
-        variance = max(0.0, float(lost.mean(axis=1).var(ddof=1) - by_chance))
-        return int(self.state.again), int(self.state.again) * variance**0.5 / float(mean)
+        again = int(self.state.again)
+        lost = self._lost.reshape(self._samples.placements, -1).mean(axis=1)
+        if lost.size < 2 or not lost.any():
+            return again, 0.0
+        return again, again * float(lost.std(ddof=1) / lost.mean())
 
     def dirty_bytes(self) -> int:
         """Bytes that are dirty in the L2 now."""
