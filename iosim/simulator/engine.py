@@ -209,16 +209,15 @@ class L2:
         """(HBM bytes read, HBM bytes written) so far, by tensor number."""
         return list(self.state.hbm_read), list(self.state.hbm_write)
 
-    def read_again(self) -> tuple[int, float]:
-        """(bytes read from HBM again, the standard deviation of that over placements of the tensors in memory).
+    def placement_bytes(self) -> float:
+        """Standard deviation of the bytes read from HBM again over placements of the tensors in memory.
 
         Sets of a placement are spread regularly over its pages, so that the mean over few of them stands for all.
         """
-        again = int(self.state.again)
         lost = self._lost.reshape(self._samples.placements, -1).mean(axis=1)
         if lost.size < 2 or not lost.any():
-            return again, 0.0
-        return again, again * float(lost.std(ddof=1) / lost.mean())
+            return 0.0
+        return int(self.state.again) * float(lost.std(ddof=1) / lost.mean())
 
     def dirty_bytes(self) -> int:
         """Bytes that are dirty in the L2 now."""

@@ -178,7 +178,7 @@ def replay(
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
     return Replay(
-        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.read_again()[1]
+        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes()
     )
 
 
