@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from iosim import AttentionProblem, predict
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 
 GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
 KERNELS = {"flash_attention": "fa2", "vllm_flash_attn": "fa2", "vllm_flash_attn_fa2": "fa2",

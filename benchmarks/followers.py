@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 from recorders import recorder
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.hardware import load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 
 
 def load(script: Path) -> ModuleType:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from iosim import capacity, step_time, timing
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
 from iosim.catalog import Overrides, resolve
 from iosim.count import count
 from iosim.hardware import HardwareProfile, load_profile

@@ -12,7 +12,7 @@ import json
 from statistics import median
 
 from iosim import load_profile
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.training import Decoder, Kind, Setup, plan
 from iosim.training.allocator import peaks
 from iosim.training.layers import step_seconds

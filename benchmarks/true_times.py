@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
 from iosim.catalog import Overrides, resolve
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel

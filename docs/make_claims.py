@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from iosim.base.files import write_whole
 from iosim.commands.reproduce import markdown
-from iosim.files import write_whole
 from iosim.reproduce import Row, reproduce, sections
 
 PLACE = Path(__file__).resolve().parent / "claims.md"

@@ -4,9 +4,9 @@ Run it as `python examples/decode.py`; examples/output/decode.txt holds what it 
 """
 
 from iosim import AttentionProblem, predict
+from iosim.base.units import bytes_text, seconds_text
 from iosim.catalog import Overrides
 from iosim.inference import ModelShape, decode_point
-from iosim.units import bytes_text, seconds_text
 
 GPU = "h200"
 CONTEXT = 32768

@@ -12,7 +12,7 @@ import csv
 import sys
 
 import iosim
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 
 CALLS = ("22", "96", "160", "68", "121", "110", "117")
 

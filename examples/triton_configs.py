@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 
 from iosim import AttentionProblem
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.commands.triton_list import ranked, source
 from iosim.streaming_mask import streaming_mask
 from iosim.triton_kernel import Config, rank

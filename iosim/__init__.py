@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "AttentionProblem": "iosim.problem",
     "HardwareProfile": "iosim.hardware",
-    "InputError": "iosim.errors",
+    "InputError": "iosim.base.errors",
     "Kernel": "iosim.kernel",
     "Overrides": "iosim.catalog",
     "Prediction": "iosim.prediction",
@@ -29,9 +29,9 @@ _WHERE = {
 __all__ = ["__version__", *_WHERE]
 
 if TYPE_CHECKING:
+    from iosim.base.errors import InputError as InputError
     from iosim.catalog import Overrides as Overrides
     from iosim.catalog import resolve as resolve
-    from iosim.errors import InputError as InputError
     from iosim.hardware import HardwareProfile as HardwareProfile
     from iosim.hardware import list_profiles as list_profiles
     from iosim.hardware import load_profile as load_profile

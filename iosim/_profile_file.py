@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 
 SCHEMA = 1
 MAX_FILE_BYTES = 1_000_000

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 COMMANDS = (
     "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.errors import unknown_name
+from iosim.base.errors import unknown_name
 
 
 @dataclass(frozen=True, slots=True)

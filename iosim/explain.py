@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.units import bytes_text, seconds_text
 from iosim.launch import Chain, Launch
 from iosim.prediction import Prediction
 from iosim.simulator.engine import PS
 from iosim.simulator.lowering import SPILL
 from iosim.simulator.tracing import LaunchTrace, TraceResult, trace
 from iosim.trials import MAX_ACCESSES, SAME_TIME, Track, Tried, run
-from iosim.units import bytes_text, seconds_text
 
 NEARLY = 1.15
 """HBM bytes within this factor of a number are said to be that number."""

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from iosim import _profile_file as _file
-from iosim._data import data_dir
-from iosim.errors import InputError, unknown_name
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError, unknown_name
 
 _DTYPE_WORDS = {
     "float16": "fp16",

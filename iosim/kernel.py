@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
 
 MAX_BLOCK = 4096

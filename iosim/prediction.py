@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iosim.algorithms.registry import reading
+from iosim.base.units import bytes_text, seconds_text
 from iosim.bounds import HbmBounds
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
@@ -13,7 +14,6 @@ from iosim.launch import Chain
 from iosim.problem import AttentionProblem
 from iosim.timing import ChainTime
 from iosim.traffic import DIRECTIONS, Traffic
-from iosim.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from iosim.simulator.replay import Replay

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides, resolve
 from iosim.count import count, visited_pairs
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per

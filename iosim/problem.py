@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from iosim.base.errors import InputError
 from iosim.dtypes import INPUT_DTYPES, DType, dtype
-from iosim.errors import InputError
 from iosim.mask import IntervalMask, Mask
 from iosim.sparse import words
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.problem import MAX_TOKENS
 from iosim.sparse import BlockMask
 

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.dual import ArrayKind, lifted
-from iosim.errors import InputError
 from iosim.formula import closed_form
 from iosim.kernel import MAX_BLOCK, Kernel, Tile
 from iosim.lifting import lifted_chain

@@ -18,8 +18,8 @@ import numpy as np
 import sympy as sp
 
 from iosim import floor_sums
+from iosim.base.errors import InputError
 from iosim.dual import Compare, lifted
-from iosim.errors import InputError
 from iosim.formula import closed_form
 from iosim.kernel import Kernel
 from iosim.lifting import LISTS, lifted_chain

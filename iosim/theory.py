@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 
 @dataclass(frozen=True)

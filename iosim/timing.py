@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Mode, Per

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.catalog.choices import fa3_section_heads
-from iosim.errors import InputError
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Direction, Order
 from iosim.prediction import Prediction

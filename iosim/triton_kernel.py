@@ -17,9 +17,9 @@ from itertools import product
 
 from iosim import capacity
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, entry, resolve
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.problem import AttentionProblem
 from iosim.triton_kernel import KERNEL, Config, misfit, time_config

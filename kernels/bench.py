@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench_time import chains, library
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild import MinimalSpec, NaiveSpec
 from iosim.kernelbuild.launch import Order, Shape
 from iosim.measure.case import PROBLEM, Case, describe, flops

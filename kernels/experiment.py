@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.compiler import compiler_version, find_nvcc
 from iosim.kernelbuild.ncu import METRICS, Profiled, import_report

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import FROM_EMPTY, compiled, counts, profiled, run_script, write_provenance
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.ncu import parse_raw
 from iosim.measure.machine import profiler_version

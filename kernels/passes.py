@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import profiled, record, run_script
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.ncu import METRICS, unit_scale
 from iosim.measure.ranges import _table
 

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import compiled, run_script, write_provenance
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.compiler import Built
 from iosim.kernelbuild.launch import Forward, Order, Shape

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from iosim.files import write_whole
+from iosim.base.files import write_whole
 from iosim.report.axes import NEUTRAL, colour, length_text
 from iosim.reproduce.published import Point, points
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, predict, resolve
+from iosim.base.files import write_whole
+from iosim.base.units import size, sizes
 from iosim.cli import main
 from iosim.dtypes import dtype
-from iosim.files import write_whole
-from iosim.units import size, sizes
 
 # (command line, words that the one line must hold: the option or field, the value, what would be accepted)
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -15,11 +15,11 @@ from test_lowering import objects_of, wrong_bytes
 
 from iosim import predict
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
 from iosim.capacity import estimate
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.execute import execute, random_arrays, reference
 from iosim.execute.reference import dense_mask, dropout_factor
 from iosim.hardware import load_profile

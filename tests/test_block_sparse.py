@@ -16,8 +16,8 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
 from iosim.catalog import Overrides, resolve
 from iosim.cli import main
 from iosim.commands import common

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import check_profile_file, list_profiles, load_profile
 from iosim.kernelbuild.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
 from iosim.kernelbuild.ncu import Profiled

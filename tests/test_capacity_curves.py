@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.hardware import load_profile
 from iosim.simulator.scan import PATTERNS, scan
 

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, entry, entry_name, entry_names, resolve
 from iosim.catalog.choices import fa2_splits, fa3_section_heads
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Direction, Order, Scheduler

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import iosim
-from iosim._data import data_dir
+from iosim.base.data import data_dir
+from iosim.base.units import bytes_text, seconds_text, size, sizes
 from iosim.cli import COMMANDS, main
-from iosim.units import bytes_text, seconds_text, size, sizes
 
 HEAVY = ("torch", "pandas", "sympy", "plotly", "numpy")
 

@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import predict
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
 from iosim.cli import main
 from iosim.compare import GROUPS, Comparison, by_group, compare
 from iosim.compare.figures import figures, linear_axis
 from iosim.compare.study import QUANTITIES, choose_method
 from iosim.compare.tensors import group_of
-from iosim.errors import InputError
 from iosim.predictor import tile_accesses
 from iosim.problem import AttentionProblem
 from iosim.report import ReportRequest
-from iosim.units import bytes_text
 
 KERNELS = ("naive", "fa2", "fa3")
 GPUS = ("a100", "h100")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.distributed import (
     SCHEDULES,
@@ -37,7 +38,6 @@ from iosim.distributed.chunks import Pair, contiguous, pair, striped
 from iosim.distributed.links import Cluster, Link
 from iosim.distributed.memory import passing_bytes, received_bytes
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
-from iosim.errors import InputError
 from iosim.execute import ExecutionError, random_arrays, reference
 from iosim.hardware import load_profile
 from iosim.predictor import predict

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_cache import LOAD, REDUCE, STORE, SlowL2, lru_hits, reuse_distances
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import load_profile
 from iosim.simulator import scan as scans
 from iosim.simulator.engine import L2

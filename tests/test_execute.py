@@ -15,7 +15,7 @@ from strategies import TOLERANCE, altered, table
 
 import iosim.execute.registry as registry
 from iosim.algorithms import algorithms, plan
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.execute import (
     Body,
     ExecutionError,

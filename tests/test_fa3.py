@@ -18,11 +18,11 @@ from strategies import disagreements
 
 from iosim import step_time, timing
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.catalog import resolve
 from iosim.catalog.hopper import cluster
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Order

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from iosim import count as counting
 from iosim.algorithms import algorithms, plan
+from iosim.base.errors import InputError
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.formula import BlockSums, access_bytes, closed_form, overhead_bytes
 from iosim.kernel import Edge, Kernel, Tile
 from iosim.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import _profile_file, hardware
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile, check_profile_file, list_profiles, load_profile
 
 MIB = 2**20

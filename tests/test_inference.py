@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import disagreements, problems, tiles
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
 from iosim.catalog.choices import fa2_splits
 from iosim.catalog.inference import fa3_splits
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware import load_profile
 from iosim.inference import ModelShape, decode_point, default_kernel, sweep

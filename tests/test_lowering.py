@@ -14,8 +14,8 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.count import access_bytes
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Edge, Launch, Order, Schedule, Scheduler

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.kernelbuild import compiler, driver, ncu
 from iosim.kernelbuild.launch import Order, Shape
 from iosim.kernelbuild.ncu import Profiled, parse_query, parse_raw, refusal

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernelbuild.ncu import METRICS, Profiled
 from iosim.measure import chain_case, chain_collect

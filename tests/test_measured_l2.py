@@ -12,11 +12,11 @@ from functools import cache
 
 import pytest
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem

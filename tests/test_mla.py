@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from strategies import altered, disagreements
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.bounds import bounds
 from iosim.catalog import Overrides, resolve
 from iosim.catalog.inference import flashmla_splits
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Tile

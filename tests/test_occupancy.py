@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripts import load_script
 
 import iosim.occupancy as module
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.occupancy import occupancy
 

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import altered, disagreements, problems, tiles
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
 from iosim.algorithms.cache import TABLE
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides
 from iosim.cli import main
 from iosim.count import access_bytes, count
-from iosim.errors import InputError
 from iosim.execute import execute
 from iosim.execute.pages import shuffled_table
 from iosim.kernel import Kernel, Tile

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import _profile_file
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile, check_profile_file, load_profile
 
 MIB = 2**20

@@ -20,8 +20,8 @@ from strategies import cases
 from test_lowering import moved
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Launch, Schedule, Scheduler

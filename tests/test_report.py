@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from iosim.base.errors import InputError
 from iosim.cli import build_parser, main
 from iosim.commands import common
-from iosim.errors import InputError
 from iosim.problem import AttentionProblem
 from iosim.report import ReportRequest, axes, build, render
 from iosim.report.model import Report
@@ -266,7 +266,7 @@ def test_problem_options_give_the_problem_back(values: dict) -> None:
 
 
 def test_a_profile_of_ones_own_is_named_by_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from iosim._data import data_dir
+    from iosim.base.data import data_dir
 
     text = (data_dir("hardware_profiles") / "a100-sxm-80gb.toml").read_text()
     mine = tmp_path / "mine.toml"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from iosim import files
+from iosim.base import files
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.problem import AttentionProblem
 from iosim.report import ReportRequest, build, places, render, targets, write
 from iosim.report.model import Report
@@ -57,7 +57,7 @@ def test_the_page_is_one_small_file_that_fetches_nothing(report: Report) -> None
 
 
 def test_what_users_name_is_escaped(tmp_path: Path) -> None:
-    from iosim._data import data_dir
+    from iosim.base.data import data_dir
 
     text = (data_dir("hardware_profiles") / "l4.toml").read_text()
     mine = tmp_path / "x<script>alert(1)</script>&.toml".replace("/", "_")

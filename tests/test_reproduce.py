@@ -8,8 +8,8 @@ import json
 
 import pytest
 
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.reproduce import Row, reproduce, section, sections
 
 KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note"]

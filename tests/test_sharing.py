@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import load_script
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel
 from iosim.problem import AttentionProblem

@@ -7,7 +7,7 @@ import sys
 import pytest
 import sympy as sp
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.theory import BOUNDS, bound, flash1_blocks, flash_is_optimal
 
 N, D, M = 1024, 64, 50_000

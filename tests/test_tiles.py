@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import predict
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import list_profiles, load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.problem import AttentionProblem

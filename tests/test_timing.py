@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import capacity
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import resolve
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Launch, Order

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.training.allocator import MIB, CachingAllocator, peaks

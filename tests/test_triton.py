@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim._data import data_dir
 from iosim.algorithms import plan
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.launch import Order
 from iosim.problem import AttentionProblem

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scripts import load_script
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model
 from iosim.simulator.lowering import lower

@@ -12,11 +12,11 @@ from strategies import disagreements
 
 from iosim.algorithms import plan
 from iosim.algorithms.registry import reading
+from iosim.base.errors import InputError
 from iosim.bounds import memory
 from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware import load_profile
 from iosim.kernel import Kernel, Tile

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.cli import main
 from iosim.hardware import load_profile
 from iosim.validation import Comparison, Gate, Residual, compare, default_files, read

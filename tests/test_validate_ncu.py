@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.kernelbuild.ncu import Profiled, parse_raw
 from iosim.validation import Comparison, compare

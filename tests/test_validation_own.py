@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim import step_time
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.hardware import load_profile
 from iosim.mask import IntervalMask
 from iosim.timing import executed_pairs

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.errors import InputError
 from iosim.hardware import load_profile
 from iosim.validation import Comparison, Residual, compare, read, report
 from iosim.validation.reasons import Group, groups, reason_of

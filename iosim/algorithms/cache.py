@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.algorithms.common import load, store
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
 from iosim.mask import IntervalMask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
 from iosim.mask import IntervalMask, Mask

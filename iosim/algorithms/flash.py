@@ -32,7 +32,7 @@ from iosim.algorithms.common import (
 )
 from iosim.algorithms.registry import algorithm
 from iosim.algorithms.terms import backward_terms, forward_terms
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Resources, Scheduler, Tensor, tensors
 from iosim.problem import AttentionProblem

@@ -19,7 +19,7 @@ from dataclasses import replace
 from iosim.algorithms import flash
 from iosim.algorithms.common import load, matrix, row_domain, store
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
 from iosim.problem import AttentionProblem

@@ -20,7 +20,7 @@ from iosim.algorithms.common import load, matrix, row_vector, score_matrix, stor
 from iosim.algorithms.naive import ChainBuilder, add_bias, mask_keys
 from iosim.algorithms.registry import algorithm
 from iosim.algorithms.terms import added_mask, convert_mask, stored_mask
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Per, Tensor
 from iosim.problem import AttentionProblem

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per, tensors
 from iosim.problem import AttentionProblem

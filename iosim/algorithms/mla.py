@@ -13,7 +13,7 @@ from iosim.algorithms.cache import append_tensors, in_cache, table_access, table
 from iosim.algorithms.common import attention_domain, load, matrix, resources, row_vector
 from iosim.algorithms.flash import finish
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per, Resources, Scheduler, tensors
 from iosim.problem import AttentionProblem

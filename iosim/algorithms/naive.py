@@ -28,7 +28,7 @@ from iosim.algorithms import terms
 from iosim.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
 from iosim.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
 from iosim.problem import AttentionProblem

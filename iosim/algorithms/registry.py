@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from iosim.errors import InputError, unknown_name
+from iosim.base.errors import InputError, unknown_name
 from iosim.kernel import Kernel
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem

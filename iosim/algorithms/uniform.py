@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from iosim.algorithms import flash, naive
 from iosim.algorithms.registry import algorithm
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain
 from iosim.problem import AttentionProblem

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.catalog import hopper, inference, shared_values
 from iosim.catalog.features import SCORE_TENSORS
 from iosim.catalog.loader import Entry
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Order, Schedule, Scheduler

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Order
 from iosim.problem import AttentionProblem

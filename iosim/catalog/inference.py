@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.catalog.loader import Entry
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Mode, Overhead

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosim.errors import InputError, unknown_name
+from iosim.base.errors import InputError, unknown_name
 
 _HERE = Path(__file__).resolve().parent
 SCHEMA = 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from iosim.base.errors import InputError
 from iosim.catalog import choices, inference
 from iosim.catalog.features import check_features
 from iosim.catalog.loader import Entry, entry
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Spill, Tile
 from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler

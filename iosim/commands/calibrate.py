@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.measure.calibrate import Entry
@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.files import write_whole
+    from iosim.base.files import write_whole
     from iosim.measure.profile_text import profile_text
 
     name = _name(args)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.catalog import Overrides
@@ -22,7 +22,7 @@ DEFAULT_SEQ_LEN = "4096"
 
 def whole(text: str) -> int:
     """argparse type for a whole number, k and m allowed."""
-    from iosim.units import size
+    from iosim.base.units import size
 
     try:
         return size(text, "value")
@@ -32,7 +32,7 @@ def whole(text: str) -> int:
 
 def signed(text: str) -> int:
     """argparse type for a whole number of either sign, k and m allowed."""
-    from iosim.units import size
+    from iosim.base.units import size
 
     try:
         return -size(text[1:], "value") if text.startswith("-") else size(text, "value")
@@ -164,8 +164,8 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or --causal beside --window.
     """
+    from iosim.base.units import sizes
     from iosim.problem import AttentionProblem
-    from iosim.units import sizes
 
     words, lengths = mask_words(args), sequence_words(args)
     return [
@@ -203,7 +203,7 @@ def sequence_words(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InputError: no lengths, or options that say another length.
     """
-    from iosim.units import sizes
+    from iosim.base.units import sizes
 
     given = {n: getattr(args, n) for n in ("seq_lens", "seq_lens_k") if getattr(args, n) is not None}
     if not given:
@@ -277,7 +277,7 @@ def emit(text: str, out: str | None) -> None:
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
-    from iosim.files import write_whole
+    from iosim.base.files import write_whole
 
     write_whole(out, text)
 

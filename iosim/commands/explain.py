@@ -59,8 +59,8 @@ def _track(changes: Iterable[Any]) -> Iterable[Any]:
 
 def as_text(e: Explanation, *, markdown: bool) -> str:
     """The explanation for a person."""
+    from iosim.base.units import bytes_text, seconds_text
     from iosim.commands.tiles import md_table
-    from iosim.units import bytes_text, seconds_text
 
     p = e.prediction
     q = p.problem

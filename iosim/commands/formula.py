@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.kernel import Kernel

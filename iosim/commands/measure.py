@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.measure.case import Case
@@ -141,8 +141,8 @@ def _run_chains(args: argparse.Namespace) -> int:
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
+    from iosim.base.units import sizes
     from iosim.measure import chain_case
-    from iosim.units import sizes
 
     refused = [name for name in NOT_OF_CHAINS if getattr(args, name) != args.default_of(name)]
     if args.plan is not None:
@@ -206,9 +206,9 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
 
 def _choice(args: argparse.Namespace) -> Choice:
+    from iosim.base.units import sizes
     from iosim.kernel import Tile
     from iosim.measure.choose import Choice
-    from iosim.units import sizes
 
     tiles = [Tile.parse(text) for text in args.tile.split(",")] if args.tile else None
     return Choice(

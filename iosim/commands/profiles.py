@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.errors import InputError
 
 
 def add_parser(subparsers: Any) -> None:

@@ -52,8 +52,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.base.errors import InputError
     from iosim.distributed import cluster, study
-    from iosim.errors import InputError
     from iosim.hardware import load_profile
 
     found = common.problems(args)
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         layers=args.layers, track=_track,
     )  # fmt: skip
     if args.html is not None:
+        from iosim.base.files import write_whole
         from iosim.distributed.page import render
-        from iosim.files import write_whole
 
         write_whole(args.html, render(results, found[0], args.gpus, subject(args, found[0], links), _command()))
     common.emit(as_text(results, args, found[0], links), args.out)
@@ -137,7 +137,7 @@ def _flat(r: Result) -> dict[str, Any]:
 
 
 def _table(results: Sequence[Result]) -> str:
-    from iosim.units import bytes_text, seconds_text
+    from iosim.base.units import bytes_text, seconds_text
 
     return common.table_text(
         {

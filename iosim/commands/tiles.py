@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.errors import InputError
+    from iosim.base.errors import InputError
     from iosim.tiles import pick_tiles
 
     if args.top is not None and args.top < 1:
@@ -67,8 +67,8 @@ def triton_text(args: argparse.Namespace) -> str:
     Raises:
         InputError: options that do not go with it, or nothing fits.
     """
+    from iosim.base.errors import InputError
     from iosim.commands import triton_list
-    from iosim.errors import InputError
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         given = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
@@ -139,7 +139,7 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
-    from iosim.units import bytes_text, seconds_text
+    from iosim.base.units import bytes_text, seconds_text
 
     estimated = "e" if c.registers_source == "estimated" else ""
     return {

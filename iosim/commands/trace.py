@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.errors import InputError
+    from iosim.base.errors import InputError
     from iosim.predictor import predict
     from iosim.simulator.tracing import trace
 

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace, **values: int) -> tuple[Decoder, Setup]:
     """The model and the setup; `values` stand for options that hold a list."""
-    from iosim.errors import InputError
+    from iosim.base.errors import InputError
     from iosim.training import Decoder, Setup
 
     layers, width, batch, tokens = (
@@ -118,8 +118,8 @@ def _one(text: str | None, default: int, name: str) -> int:
     Raises:
         InputError: several, or none.
     """
-    from iosim.errors import InputError
-    from iosim.units import sizes
+    from iosim.base.errors import InputError
+    from iosim.base.units import sizes
 
     option = f"--{name.replace('_', '-')}"
     if text is None:
@@ -131,10 +131,10 @@ def _one(text: str | None, default: int, name: str) -> int:
 
 
 def _run_frontier(args: argparse.Namespace) -> int:
-    from iosim.errors import unknown_name
+    from iosim.base.errors import unknown_name
+    from iosim.base.units import sizes
     from iosim.hardware import load_profile
     from iosim.training import frontier, predict_training
-    from iosim.units import sizes
 
     axis = args.frontier
     if axis not in AXES:
@@ -170,7 +170,7 @@ def _text(made: TrainingPrediction, form: str) -> str:
 
 
 def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
-    from iosim.units import bytes_text
+    from iosim.base.units import bytes_text
 
     if form == "json":
         data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": found.to_dict()}

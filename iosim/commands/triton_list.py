@@ -51,7 +51,7 @@ def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, 
     Raises:
         InputError: an unknown choice, nothing fits, or Triton's kernel cannot run a problem there.
     """
-    from iosim.errors import InputError
+    from iosim.base.errors import InputError
     from iosim.hardware import load_profile
     from iosim.triton_kernel import rank, space, tutorial_configs
 

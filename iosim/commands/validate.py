@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.commands import common
-from iosim.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.hardware import HardwareProfile
@@ -97,7 +97,7 @@ def _files(args: argparse.Namespace) -> list[Path]:
 
 def write_report(comparison: Comparison, folder: str) -> None:
     """validation.html and validation.md in a directory that exists."""
-    from iosim.files import write_whole
+    from iosim.base.files import write_whole
     from iosim.validation import report
 
     write_whole(Path(folder) / "validation.html", report.html(comparison))
@@ -120,8 +120,8 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 
 def _given(args: argparse.Namespace) -> Given:
+    from iosim.base.units import sizes
     from iosim.kernel import Tile
-    from iosim.units import sizes
     from iosim.validation.given import Given
 
     settings: dict[str, Any] = {

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.catalog import entry, resolve
 from iosim.compare.tensors import by_group
-from iosim.errors import InputError
 from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
 from iosim.problem import AttentionProblem
 from iosim.report.assemble import fits

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from iosim.base.units import bytes_text, seconds_text
 from iosim.compare.study import Comparison, Entry
 from iosim.compare.tensors import GROUPS, by_group
 from iosim.report.assemble import fits
 from iosim.report.model import number_text
 from iosim.report.words import subject_of
-from iosim.units import bytes_text, seconds_text
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which JSON and the page keep."""

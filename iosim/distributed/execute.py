@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.errors import InputError
 from iosim.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send
 from iosim.distributed.widths import token_bytes
-from iosim.errors import InputError
 from iosim.execute.reference import random_arrays, reference
 from iosim.execute.registry import ExecutionError
 from iosim.problem import AttentionProblem

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iosim.base.errors import InputError
 from iosim.distributed.schedule import INPUTS, SCHEDULES, ChunkSchedule, Step, build
 from iosim.distributed.widths import token_bytes
-from iosim.errors import InputError
 from iosim.problem import AttentionProblem
 
 SAVED = ("Q", "K", "V", "O", "LSE")

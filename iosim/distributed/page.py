@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from iosim.base.units import bytes_text, seconds_text
 from iosim.distributed.closed_forms import idle_of_unbalanced
 from iosim.distributed.schedule import schedules
 from iosim.distributed.study import Result
@@ -13,7 +14,6 @@ from iosim.problem import AttentionProblem
 from iosim.report import axes
 from iosim.report.model import Cell, Column, Panel, Table
 from iosim.report.sections import Section, document
-from iosim.units import bytes_text, seconds_text
 
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.errors import InputError, unknown_name
 from iosim.distributed.chunks import Pair, check_gpus, check_problem, contiguous, pair, striped
-from iosim.errors import InputError, unknown_name
 from iosim.problem import AttentionProblem
 
 INPUTS = ("Q", "K", "V", "dO", "O", "LSE")

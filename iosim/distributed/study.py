@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from iosim.algorithms.registry import reading
+from iosim.base.errors import InputError, unknown_name
 from iosim.catalog import resolve
 from iosim.distributed import baselines
 from iosim.distributed.baselines import Baseline
@@ -19,7 +20,6 @@ from iosim.distributed.memory import longest_sequence, memory
 from iosim.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedules
 from iosim.distributed.timing import ChunkTimes, Timeline, simulate
 from iosim.distributed.widths import sequence_width_bytes
-from iosim.errors import InputError, unknown_name
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.predictor import predict

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.algorithms.cache import TABLE
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.execute.pages import place_of_rows, scattered
 from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array, round_to

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from iosim.base.units import bytes_text, seconds_text
 from iosim.inference.decode import DecodePoint
 from iosim.report import axes
 from iosim.report.page import page
-from iosim.units import bytes_text, seconds_text
 
 TITLE = "Attention per generated token"
 NOTE = (

@@ -13,8 +13,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild.spec import Spec
 
 _INCLUDE = re.compile(r'#include "([^"]+)"')

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 _MAX_DYNAMIC_SHARED = 8
 _NUM_REGS, _LOCAL_BYTES = 4, 3

@@ -9,7 +9,7 @@ import ctypes
 import math
 from dataclasses import dataclass
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.compiler import Built, build
 from iosim.kernelbuild.driver import Function, compute_capability, multiprocessors
 from iosim.kernelbuild.spec import DIRECTIONS, ORDERS, SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.compiler import build, compiler_version, find_nvcc
 from iosim.kernelbuild.spec import MicroSpec

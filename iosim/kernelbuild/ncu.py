@@ -15,7 +15,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 SECTOR_BYTES = 32
 

@@ -24,8 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild.compiler import compile_to, compiler_version, find_nvcc, source_files
 from iosim.kernelbuild.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, FwdSpec
 

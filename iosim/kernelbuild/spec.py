@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 SHARED_BYTES_PER_CTA = {"7.5": 65_536, "8.0": 166_912, "8.6": 101_376, "8.9": 101_376, "9.0": 232_448}
 """Most shared memory that one CTA may ask for (CUDA C Programming Guide, compute capabilities)."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernelbuild.microbench import MIB, SCHEMA
 from iosim.measure.fit import L2Fit, fit, points_of

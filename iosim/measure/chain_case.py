@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.launch import Shape
 from iosim.kernelbuild.spec import NaiveSpec
 from iosim.measure.case import DTYPE_NAMES, Case

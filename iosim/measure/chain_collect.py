@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild.ncu import METRICS, Profiled, import_report, parse_raw, refusal
 from iosim.measure.chain_case import (
     COLUMNS,

@@ -18,7 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.measure.case import TOLERANCE
 from iosim.measure.chain_case import OWN, ChainCase
 from iosim.measure.harness import (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild.launch import Order, Shape
 from iosim.kernelbuild.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
 from iosim.kernelbuild.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec

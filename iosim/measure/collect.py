@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import iosim
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
 from iosim.measure.case import TOLERANCE, Case
 from iosim.measure.machine import facts, prebuild, profiler_version, write_provenance

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.microbench import MIB, far_bytes
 from iosim.kernelbuild.ncu import METRICS, Profiled, available_metrics, import_report, parse_raw, refusal
 from iosim.measure.collect import run_profiler

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.kernelbuild import driver
 from iosim.kernelbuild.compiler import build, compiler_version, find_nvcc
 from iosim.kernelbuild.ncu import find_ncu

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild.launch import Order, Shape
 from iosim.kernelbuild.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
 from iosim.kernelbuild.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec

@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from iosim._data import data_dir
 from iosim._profile_file import read_toml
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile, list_profiles, load_profile
 from iosim.measure.calibrate import Entry, derive, digits, plain, tensor
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import torch
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.compiler import cache_key
 from iosim.measure.case import Case, describe
 from iosim.measure.harness import inputs, launches, loaded, trusted, workspace

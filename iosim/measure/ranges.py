@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.ncu import METRICS, unit_scale
 
 SHOWN = 240

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.measure.case import Case, describe, flops
 from iosim.measure.collect import Collected
 from iosim.measure.harness import inputs, launches, trusted, workspace

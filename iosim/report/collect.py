@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem import AttentionProblem

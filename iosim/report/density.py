@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.predictor import predict
 from iosim.problem import AttentionProblem
 from iosim.report import axes

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iosim.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     import pandas

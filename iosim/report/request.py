@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields
 
+from iosim.base.errors import InputError
 from iosim.catalog import entry_name
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile, list_profiles, load_profile
 from iosim.predictor import L2_STARTS, METHODS
 from iosim.problem import AttentionProblem

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, seconds_text
 from iosim.report import axes
 from iosim.report.figures import FROM, WHO
 from iosim.report.model import Cell, Column, Figure, Panel, Series, Table, number_text
 from iosim.report.request import Gpu, ReportRequest, problem_options
 from iosim.tile_space import BLOCK_K, BLOCK_Q
 from iosim.tiles import TileCandidate, TileRanking, pick_tiles
-from iosim.units import bytes_text, seconds_text
 
 SLOWEST_COLOUR = 4.0
 """Times the fastest from which on the colour stays the same."""

@@ -9,7 +9,7 @@ import csv
 from collections.abc import Iterator
 from functools import lru_cache, partial
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.catalog import Overrides
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.prediction import Prediction

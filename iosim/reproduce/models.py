@@ -6,9 +6,9 @@ import csv
 from collections.abc import Container
 from dataclasses import replace
 
-from iosim._data import data_dir
 from iosim.algorithms import flash, flash1, naive
 from iosim.algorithms.common import matrix
+from iosim.base.data import data_dir
 from iosim.catalog import resolve
 from iosim.count import count
 from iosim.hardware import HardwareProfile

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.hardware import load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.reproduce.row import Row
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.simulator.coarse import Coarse
 from iosim.simulator.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.simulator.lowering import LoweredLaunch, Template

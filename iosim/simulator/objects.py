@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
 from iosim.launch import Chain, Launch, Tensor
-from iosim.units import bytes_text
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

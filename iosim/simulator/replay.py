@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Mode, Scheduler
@@ -24,7 +25,6 @@ from iosim.simulator.sampling import Windows, sampling_plan
 from iosim.simulator.sharing import rates_of
 from iosim.timing import chain_time
 from iosim.traffic import Traffic, TrafficRow
-from iosim.units import bytes_text
 
 FOREIGN_OBJECT_BYTES = 65536
 COARSE_SAMPLES = 1e-9

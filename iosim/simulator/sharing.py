@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from statistics import mean, median
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.kernel import Kernel
 from iosim.launch import Scheduler
 from iosim.problem import AttentionProblem

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.launch import Launch, Mode, Per
 from iosim.prediction import Prediction

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
 
 MAX_BLOCKS = 1 << 25

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.errors import InputError
-from iosim.files import write_whole
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.mask import BoolArray, IntArray
 from iosim.sparse.blocks import BlockMask, ranges
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.mask import IntArray
 from iosim.sparse.blocks import BlockMask, _refuse_too_many, ranges
 

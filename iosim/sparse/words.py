@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:

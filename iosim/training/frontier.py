@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.training.layers import peak_bytes
 from iosim.training.model import Decoder

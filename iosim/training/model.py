@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.errors import InputError, unknown_name
+from iosim.base.errors import InputError, unknown_name
 from iosim.training.graph import Parameter
 
 NORMS = ("layer", "rms", "none")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosim.errors import InputError, unknown_name
+from iosim.base.errors import InputError, unknown_name
 from iosim.training.graph import Parameter
 
 STEPS = ("foreach", "loop", "fused")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.training.attention import attention
 from iosim.training.builder import Builder
 from iosim.training.graph import Gradient, Graph, Kind

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.training import allocator, saved
 from iosim.training.graph import Graph, Kind
@@ -14,7 +15,6 @@ from iosim.training.plan import plan
 from iosim.training.setup import Setup
 from iosim.training.step_time import StepTime, step_time
 from iosim.training.timeline import Timeline, play
-from iosim.units import bytes_text, seconds_text
 
 
 @dataclass(frozen=True)

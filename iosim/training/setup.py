@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.errors import InputError, unknown_name
+from iosim.base.errors import InputError, unknown_name
 from iosim.training.model import Decoder, whole
 from iosim.training.optimizers import Optimizer, optimizer
 from iosim.training.precision import Precision, precision

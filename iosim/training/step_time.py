@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.predictor import predict
 from iosim.problem import AttentionProblem

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iosim.algorithms import plan
+from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
 from iosim.catalog.loader import entry_name
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel, Spill
 from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.kernelbuild.ncu import METRICS, Profiled, import_report, parse_raw
 from iosim.validation.given import Call, Given, Unknown
 from iosim.validation.recognise import recognise

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.validation.residuals import REGIMES, Residual
 from iosim.validation.rows import QUANTITIES
 

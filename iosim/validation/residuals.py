@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.bounds import kept_keys
 from iosim.count import count
-from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Mode

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 
 QUANTITIES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "time")
 """What is compared: bytes, and seconds."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 from iosim.validation.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, build, compiler, driver, find_nvcc
 from iosim.kernelbuild.compiler import cache_key, parse_report
 from iosim.kernelbuild.microbench import cliff_bytes

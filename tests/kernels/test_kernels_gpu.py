@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iosim._data import data_dir
-from iosim.errors import InputError
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
 from iosim.kernelbuild import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
 from iosim.kernelbuild.launch import Forward, Order, Shape
 

@@ -9,7 +9,7 @@ from itertools import groupby
 
 import pytest
 
-from iosim._data import data_dir
+from iosim.base.data import data_dir
 from iosim.kernelbuild import FwdSpec
 
 PATH = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 _BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def data_dir(name: str) -> Path:

@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from iosim.errors import InputError
+from iosim.base.errors import InputError
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
