@@ -13,7 +13,7 @@ import statistics
 
 from iosim import step_time
 from iosim.count import count
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.simulator.replay import replay
 from iosim.timing import chain_time
 from iosim.validation import Row, read

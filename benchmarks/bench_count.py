@@ -12,8 +12,8 @@ import time
 from iosim.algorithms import plan
 from iosim.catalog import resolve
 from iosim.count import count
-from iosim.hardware import load_profile
-from iosim.problem import AttentionProblem
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
 
 RUNS = 9
 LENGTHS = (1 << 17, 1 << 18, 1 << 19, 1 << 20)

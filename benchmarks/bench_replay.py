@@ -18,8 +18,8 @@ import numpy as np
 
 from iosim.algorithms import plan
 from iosim.catalog import resolve
-from iosim.hardware import load_profile
-from iosim.problem import AttentionProblem
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model
 from iosim.simulator.lowering import LoweredLaunch, Template

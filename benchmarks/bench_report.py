@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.report import ReportRequest, build, render
 
 GPUS = ("t4", "l4", "a100", "h100", "h200")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iosim.base.data import data_dir
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.scan import scan, with_capacity
 

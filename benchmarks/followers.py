@@ -16,7 +16,7 @@ import pandas as pd
 from recorders import recorder
 
 from iosim.base.data import data_dir
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.replay import FOREIGN_OBJECT_BYTES

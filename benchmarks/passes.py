@@ -14,7 +14,7 @@ import pandas as pd
 from recorders import recorder
 
 from iosim.base.data import data_dir
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model, sm_partitions
 from iosim.simulator.replay import LEAST_REGISTERS, PASS_REGISTERS

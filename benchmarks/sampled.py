@@ -11,8 +11,8 @@ from typing import Any
 
 from iosim.algorithms import plan
 from iosim.catalog import Overrides, resolve
-from iosim.hardware import load_profile
-from iosim.problem import AttentionProblem
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.replay import Replay, replay
 
 M = 1 << 20

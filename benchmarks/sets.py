@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator.l2 import PAGE_BYTES, PLACEMENTS, TWINS, _page_places, model
 
 LINE_BYTES = 128

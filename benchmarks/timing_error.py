@@ -20,10 +20,10 @@ from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.catalog import Overrides, resolve
 from iosim.count import count
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Direction, Order, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.traffic import Traffic
 from iosim.triton_kernel import Config, unit_of
 

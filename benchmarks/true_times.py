@@ -17,10 +17,10 @@ import numpy as np
 from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.catalog import Overrides, resolve
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model
 from iosim.simulator.lowering import lower

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from iosim import AttentionProblem, predict
 from iosim.prediction import Prediction
+from iosim.problem.masks import BlockMask
 from iosim.report.density import without_mask
-from iosim.sparse import BlockMask
 from iosim.sparse.theta import beside
 
 PATTERNS = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from iosim.base.units import bytes_text
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.validation import compare
 from iosim.validation.given import Given
 from iosim.validation.profile_rows import read_profile

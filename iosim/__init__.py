@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "AttentionProblem": "iosim.problem",
-    "HardwareProfile": "iosim.hardware",
+    "AttentionProblem": "iosim.problem.attention",
+    "HardwareProfile": "iosim.hardware.profile",
     "InputError": "iosim.base.errors",
     "Kernel": "iosim.kernel",
     "Overrides": "iosim.catalog",
     "Prediction": "iosim.prediction",
     "Tile": "iosim.kernel",
-    "list_profiles": "iosim.hardware",
-    "load_profile": "iosim.hardware",
+    "list_profiles": "iosim.hardware.profile",
+    "load_profile": "iosim.hardware.profile",
     "predict": "iosim.predictor",
     "resolve": "iosim.catalog",
 }
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from iosim.base.errors import InputError as InputError
     from iosim.catalog import Overrides as Overrides
     from iosim.catalog import resolve as resolve
-    from iosim.hardware import HardwareProfile as HardwareProfile
-    from iosim.hardware import list_profiles as list_profiles
-    from iosim.hardware import load_profile as load_profile
+    from iosim.hardware.profile import HardwareProfile as HardwareProfile
+    from iosim.hardware.profile import list_profiles as list_profiles
+    from iosim.hardware.profile import load_profile as load_profile
     from iosim.kernel import Kernel as Kernel
     from iosim.kernel import Tile as Tile
     from iosim.prediction import Prediction as Prediction
     from iosim.predictor import predict as predict
-    from iosim.problem import AttentionProblem as AttentionProblem
+    from iosim.problem.attention import AttentionProblem as AttentionProblem
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.count import count
 from iosim.launch import Chain, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 @dataclass(frozen=True)

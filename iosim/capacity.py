@@ -9,7 +9,7 @@ between fit in the L2? The rule knows nothing of drift between CTAs, grid order 
 from __future__ import annotations
 
 from iosim.count import count_launch, overhead_bytes
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.launch import Access, Chain, Launch, Mode, Order, Per, Tensor
 from iosim.residency import residency
 from iosim.traffic import Traffic, TrafficRow

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
-from iosim.mask import IntArray
+from iosim.problem.masks.mask import IntArray
 from iosim.traffic import Traffic, TrafficRow
 
 

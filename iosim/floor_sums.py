@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from iosim.mask import IntArray
+from iosim.problem.masks.mask import IntArray
 
 
 def floor_sum(n: int, m: int, a: int, b: int) -> int:

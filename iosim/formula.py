@@ -19,8 +19,8 @@ from functools import cached_property
 
 from iosim.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
-from iosim.mask import IntervalMask
-from iosim.sparse.packed import PackedMask
+from iosim.problem.masks.mask import IntervalMask
+from iosim.problem.masks.packed import PackedMask
 from iosim.traffic import Traffic, TrafficRow
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from iosim.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
+from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES = 32
 

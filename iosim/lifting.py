@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 from iosim.algorithms import plan
-from iosim.dtypes import DType
 from iosim.dual import Dual, Kind
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Domain
-from iosim.mask import IntervalMask, Mask
-from iosim.problem import AttentionProblem
-from iosim.sparse.blocks import BlockMask
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import DType
+from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.mask import IntervalMask, Mask
 
 
 class _LiftedProblem(AttentionProblem):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from iosim.algorithms.registry import reading
 from iosim.base.units import bytes_text, seconds_text
 from iosim.bounds import HbmBounds
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.timing import ChainTime
 from iosim.traffic import DIRECTIONS, Traffic
 

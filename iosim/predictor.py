@@ -10,11 +10,11 @@ from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides, resolve
 from iosim.count import count, visited_pairs
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per
 from iosim.prediction import Prediction
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.residency import residency
 from iosim.timing import chain_time
 from iosim.traffic import Traffic

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.hardware import HardwareProfile
+from iosim.hardware.occupancy import Occupancy, occupancy
+from iosim.hardware.profile import HardwareProfile
 from iosim.launch import Launch
-from iosim.occupancy import Occupancy, occupancy
 
 REGISTERS_BESIDES_ACCUMULATORS = 56
 """Addresses, row statistics and operand fragments of a tensor-core attention kernel: an estimate, used only where no

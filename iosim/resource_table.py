@@ -13,9 +13,9 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Tile
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FILE = "resources.csv"
 SAME_BUILD = {"fp16": "bf16"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Launch, Mode, Per
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.problem import MAX_TOKENS
-from iosim.sparse import BlockMask
+from iosim.problem.attention import MAX_TOKENS
+from iosim.problem.masks import BlockMask
 
 
 def streaming_mask(seq: int, context: int, contexts_back: int) -> BlockMask:

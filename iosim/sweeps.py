@@ -20,8 +20,8 @@ from iosim.dual import ArrayKind, lifted
 from iosim.formula import closed_form
 from iosim.kernel import MAX_BLOCK, Kernel, Tile
 from iosim.lifting import lifted_chain
-from iosim.mask import IntArray, IntervalMask
-from iosim.problem import MAX_SIZE, MAX_TOKENS, AttentionProblem
+from iosim.problem.attention import MAX_SIZE, MAX_TOKENS, AttentionProblem
+from iosim.problem.masks.mask import IntArray, IntervalMask
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
 BLOCKS = ("block_q", "block_k", "backward_block_q", "backward_block_k")

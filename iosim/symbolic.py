@@ -23,7 +23,7 @@ from iosim.dual import Compare, lifted
 from iosim.formula import closed_form
 from iosim.kernel import Kernel
 from iosim.lifting import LISTS, lifted_chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.sparse.sums import NAMES as SUMS
 from iosim.traffic import Traffic
 

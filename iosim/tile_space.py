@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Tile
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 
 BLOCK_Q = (16, 32, 64, 128, 192, 256)

@@ -18,11 +18,11 @@ from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.catalog import entry, entry_names, resolve
 from iosim.count import count
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.occupancy import occupancy
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Launch
-from iosim.occupancy import occupancy
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.residency import needed_registers, residency
 from iosim.resource_table import BuildReport, build_report
 from iosim.step_time import MatrixUnit

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Mode, Per
 from iosim.makespan import makespan
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.residency import Residency, residency
 from iosim.step_time import (
     ACHIEVED_SHARE,

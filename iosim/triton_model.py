@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile, load_profile
-from iosim.problem import AttentionProblem
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.problem.attention import AttentionProblem
 from iosim.triton_kernel import KERNEL, Config, misfit, time_config
 
 Arguments = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Profiles FlexAttention over block masks: `python kernels/flex.py --out FILE.csv`, on a GPU with PyTorch and ncu.
 
 A row is a launch, its L2 flushed before, in the columns of `h200_library_kernels.csv`; `note` names the mask in the
-words of `AttentionProblem`, from which `iosim.sparse` makes the blocks.
+words of `AttentionProblem`, from which `iosim.problem.masks` makes the blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def block_mask(tokens: int, mask: str, words: dict[str, int]) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     from iosim import AttentionProblem
-    from iosim.sparse import BlockMask as Blocks
+    from iosim.problem.masks import BlockMask as Blocks
 
     made = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
     assert isinstance(made, Blocks)

@@ -15,7 +15,7 @@ from iosim.execute.reference import dense_mask
 from iosim.formula import closed_form
 from iosim.kernel import Kernel, Spill, Tile
 from iosim.launch import Chain, Direction, Edge, Mode, Overhead, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.traffic import Traffic
 
 DTYPES = {

@@ -15,7 +15,7 @@ from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, p
 from iosim.base.files import write_whole
 from iosim.base.units import size, sizes
 from iosim.cli import main
-from iosim.dtypes import dtype
+from iosim.problem.dtypes import dtype
 
 # (command line, words that the one line must hold: the option or field, the value, what would be accepted)
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -22,10 +22,10 @@ from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
 from iosim.execute.reference import dense_mask, dropout_factor
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Order, Schedule
-from iosim.problem import ADDED, AttentionProblem
+from iosim.problem.attention import ADDED, AttentionProblem
 from iosim.simulator.lowering import lower
 from iosim.sweeps import sweep
 from iosim.symbolic import derive

@@ -26,15 +26,15 @@ from iosim.execute.reference import dense_mask
 from iosim.formula import closed_form
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Access, Domain, Edge, Mode, Per, Tensor
-from iosim.mask import IntervalMask
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask, butterfly, strided, window_global
+from iosim.problem.masks.mask import IntervalMask
 from iosim.report.assemble import build
-from iosim.report.markdown import render
 from iosim.report.request import ReportRequest, length_options, problem_options
+from iosim.show.markdown import render
 from iosim.simulator.lowering import lower
 from iosim.simulator.objects import streams
 from iosim.simulator.tracing import trace
-from iosim.sparse import BlockMask, butterfly, strided, window_global
 from iosim.validation.match import problem_of
 from iosim.validation.rows import Row, read
 

@@ -13,7 +13,7 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import check_profile_file, list_profiles, load_profile
+from iosim.hardware.profile import check_profile_file, list_profiles, load_profile
 from iosim.kernelbuild.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
 from iosim.kernelbuild.ncu import Profiled
 from iosim.measure import counters, fit, profile_text

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from iosim.base.data import data_dir
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator.scan import PATTERNS, scan
 
 MIB = 1 << 20

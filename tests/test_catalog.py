@@ -12,11 +12,11 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.catalog import Overrides, entry, entry_name, entry_names, resolve
 from iosim.catalog.choices import fa2_splits, fa3_section_heads
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Direction, Order, Scheduler
 from iosim.predictor import check_fits, predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 PAIRS = ("a100", "h100", "l4", "rtx-3090")  # cc 8.0, 9.0, 8.9, 8.6
 

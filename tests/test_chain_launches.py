@@ -13,9 +13,9 @@ from iosim.algorithms import plan
 from iosim.algorithms.matrix_tiles import fp32_tile, half_tile
 from iosim.catalog import resolve
 from iosim.count import count
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.blocks import addresses
 from iosim.simulator.lowering import lower
 

@@ -9,9 +9,9 @@ import pytest
 
 from iosim.algorithms import plan
 from iosim.catalog import Overrides, resolve
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator import coarse as coarses
 from iosim.simulator import replay as replays
 from iosim.simulator.coarse import Coarse, coarse_plan

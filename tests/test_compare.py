@@ -24,7 +24,7 @@ from iosim.compare.figures import figures, linear_axis
 from iosim.compare.study import QUANTITIES, choose_method
 from iosim.compare.tensors import group_of
 from iosim.predictor import tile_accesses
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.report import ReportRequest
 
 KERNELS = ("naive", "fa2", "fa3")

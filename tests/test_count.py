@@ -12,8 +12,8 @@ from iosim.algorithms import plan
 from iosim.count import count, visited_splits
 from iosim.kernel import Kernel, Schedule, Spill, Tile
 from iosim.launch import Chain, Domain, Edge, Launch, Mode, Overhead, Scheduler
-from iosim.mask import IntervalMask, key_blocks
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntervalMask, key_blocks
 
 Bytes = dict[str, int]
 

@@ -39,9 +39,9 @@ from iosim.distributed.links import Cluster, Link
 from iosim.distributed.memory import passing_bytes, received_bytes
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
 from iosim.execute import ExecutionError, random_arrays, reference
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 H100 = load_profile("h100")
 NO_LATENCY = Cluster(Link("test", 1e9, 0.0, ""))

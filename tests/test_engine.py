@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference_cache import LOAD, REDUCE, STORE, SlowL2, lru_hits, reuse_distances
 
 from iosim.base.errors import InputError
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator import scan as scans
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model, sm_partitions

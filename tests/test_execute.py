@@ -30,7 +30,7 @@ from iosim.execute import (
 from iosim.execute.memory import Memory, moved_bytes, storage_format
 from iosim.kernel import Kernel, Schedule, Tile
 from iosim.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def flash(tile: tuple[int, int] = (8, 8), **changes: Any) -> Kernel:

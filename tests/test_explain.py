@@ -14,7 +14,7 @@ from iosim import AttentionProblem
 from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.explain import Explanation, explain
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Spill
 from iosim.launch import Direction, Order
 from iosim.predictor import predict

@@ -23,12 +23,12 @@ from iosim.catalog import resolve
 from iosim.catalog.hopper import cluster
 from iosim.cli import main
 from iosim.count import count
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Order
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import reproduce
 from iosim.reproduce.published import Point, points
 from iosim.residency import residency

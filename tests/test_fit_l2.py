@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from scripts import load_script
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator.l2 import L2Model, model
 
 MIB = 1 << 20

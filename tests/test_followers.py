@@ -16,7 +16,7 @@ from scripts import ROOT, load_script
 from test_engine import LINE, Access, play, random_trace, small
 
 from iosim.base.errors import InputError
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 

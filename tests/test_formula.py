@@ -17,8 +17,8 @@ from iosim.formula import BlockSums, access_bytes, closed_form, overhead_bytes
 from iosim.kernel import Edge, Kernel, Tile
 from iosim.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
 from iosim.limits import leading, smooth
-from iosim.mask import IntervalMask
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntervalMask
 from iosim.sweeps import sweep
 from iosim.symbolic import derive, symbol
 
@@ -304,7 +304,7 @@ def test_sweep_refuses(values, message):
 
 def test_sweep_needs_no_sympy():
     code = (
-        "import sys; from iosim.sweeps import sweep; from iosim.problem import AttentionProblem as P; "
+        "import sys; from iosim.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
         "from iosim.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
         "sys.exit('sympy' in sys.modules)"
     )

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim import _profile_file, hardware
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile, check_profile_file, list_profiles, load_profile
+from iosim.hardware import profile as hardware
+from iosim.hardware import profile_file as _profile_file
+from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
 
 MIB = 2**20
 SHIPPED = [
@@ -357,6 +358,6 @@ def test_loading_by_name_parses_one_profile(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_import_is_light() -> None:
-    code = "import sys, iosim.hardware, iosim.occupancy; print(*sys.modules)"
+    code = "import sys, iosim.hardware.profile, iosim.hardware.occupancy; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "pandas", "sympy", "plotly", "torch", "tomllib"} & set(loaded)

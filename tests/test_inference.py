@@ -23,12 +23,12 @@ from iosim.catalog.inference import fa3_splits
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.inference import ModelShape, decode_point, default_kernel, sweep
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Scheduler
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.d_decode import TABLE_US, decode_rows
 from iosim.simulator.replay import replay
 

@@ -16,10 +16,10 @@ from iosim import predict
 from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.count import access_bytes
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Edge, Launch, Order, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.simulator.objects import streams
 

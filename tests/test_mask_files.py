@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import iosim.sparse.blocks
+import iosim.problem.masks.blocks
 from iosim import InputError, predict
 from iosim.algorithms import plan
 from iosim.kernel import Kernel, Tile
-from iosim.mask import IntervalMask
-from iosim.problem import AttentionProblem
-from iosim.sparse import BlockMask, butterfly, load_block_mask, save_block_mask, strided, window_global
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask, butterfly, load_block_mask, save_block_mask, strided, window_global
+from iosim.problem.masks.mask import IntervalMask
 
 # Files.
 
@@ -140,7 +140,7 @@ def test_words_that_contradict_each_other(values: dict[str, Any], message: str) 
 
 
 def test_too_many_blocks_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iosim.sparse.blocks, "MAX_BLOCKS", 1000)
+    monkeypatch.setattr(iosim.problem.masks.blocks, "MAX_BLOCKS", 1000)
     with pytest.raises(InputError, match=r"mask: 4,096 kept blocks; accepted: up to 1,000"):
         window_global(64, 1, 64, 0)
 

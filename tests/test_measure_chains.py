@@ -16,7 +16,7 @@ import pytest
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernelbuild.ncu import METRICS, Profiled
 from iosim.measure import chain_case, chain_collect
 from iosim.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted

@@ -17,9 +17,9 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
 from iosim.count import count
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.traffic import Traffic
 
 Row = dict[str, str]

@@ -18,11 +18,11 @@ from iosim.catalog.inference import flashmla_splits
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Edge, Mode, Overhead
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.sweeps import sweep
 from iosim.symbolic import derive
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import load_script
 
-import iosim.occupancy as module
+import iosim.hardware.occupancy as module
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile, load_profile
-from iosim.occupancy import occupancy
+from iosim.hardware.occupancy import occupancy
+from iosim.hardware.profile import HardwareProfile, load_profile
 
 FACTORS = {"warps": 1, "registers": 2, "shared_memory": 4, "blocks": 8}
 UNLIMITED = str(2**31 - 1)

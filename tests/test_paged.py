@@ -25,10 +25,10 @@ from iosim.execute import execute
 from iosim.execute.pages import shuffled_table
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Access, Domain, Mode, Per, Tensor
-from iosim.mask import IntervalMask
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntervalMask
 from iosim.symbolic import derive
 from iosim.table_sums import TableSums
 

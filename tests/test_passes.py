@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scripts import ROOT, load_script
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 
 MOST_ERROR = 1.5
 """Mean absolute error of reads and writes, MB."""

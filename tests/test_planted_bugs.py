@@ -11,13 +11,13 @@ import pytest
 from strategies import OVERHEADS, altered, disagreements
 
 import iosim.count
-import iosim.mask
+import iosim.problem.masks.mask
 from iosim.algorithms import plan
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
-from iosim.mask import Axis, IntervalMask, KeyBlocks
-from iosim.problem import AttentionProblem
-from iosim.sparse import BlockMask
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
+from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
 
 Case = tuple[AttentionProblem, Kernel]
 
@@ -315,14 +315,14 @@ def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pyt
 
 @pytest.mark.parametrize("case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"])
 def test_causal_halved_without_its_diagonal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.mask.key_blocks
+    real = iosim.problem.masks.mask.key_blocks
 
     def wrong(*args: Any) -> KeyBlocks:
         blocks = real(*args)
         end = np.maximum(blocks.end - 1, blocks.first)
         return replace(blocks, end=end, end_row=np.minimum(blocks.end_row, end * args[4]))
 
-    monkeypatch.setattr(iosim.mask, "key_blocks", wrong)
+    monkeypatch.setattr(iosim.problem.masks.mask, "key_blocks", wrong)
     assert disagreements(*CASES[case])
 
 

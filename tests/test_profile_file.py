@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim import _profile_file
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile, check_profile_file, load_profile
+from iosim.hardware import profile_file as _profile_file
+from iosim.hardware.profile import HardwareProfile, check_profile_file, load_profile
 
 MIB = 2**20
 GOOD = """schema = 1

@@ -22,10 +22,10 @@ from test_lowering import moved
 from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Launch, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator import engine
 from iosim.simulator.engine import L2, MAX_TENSORS, TraceRecord
 from iosim.simulator.l2 import L2Model, model, sample_lines

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.report import ReportRequest, build, render
-from iosim.report.model import Report
+from iosim.show.model import Report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

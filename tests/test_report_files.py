@@ -13,9 +13,10 @@ import pytest
 from iosim.base import files
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.problem import AttentionProblem
-from iosim.report import ReportRequest, build, places, render, targets, write
-from iosim.report.model import Report
+from iosim.problem.attention import AttentionProblem
+from iosim.report import ReportRequest, build, render, targets, write
+from iosim.show import places
+from iosim.show.model import Report
 
 SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k,8k"]
 
@@ -165,7 +166,7 @@ def test_a_failed_write_leaves_both_files_as_they_were(
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iosim.report import markdown
+    from iosim.show import markdown
 
     def interrupted(report: Report) -> str:
         raise KeyboardInterrupt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from iosim.distributed.links import cluster
-from iosim.hardware import load_profile
-from iosim.problem import AttentionProblem
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import Row, reproduce
 from iosim.reproduce import e_runs as runs
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim.algorithms import plan
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Launch
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.residency import estimated_registers, needed_registers, residency
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from iosim.algorithms import plan
 from iosim.catalog import resolve
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.launch import Chain
 from iosim.predictor import QUICK_ACCESSES, default_method, tile_accesses
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator import replay as replays
 from iosim.simulator.lowering import LoweredLaunch, Template
 from iosim.simulator.replay import Replay, replay

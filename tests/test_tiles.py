@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from iosim import predict
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import list_profiles, load_profile
+from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel import Kernel, Tile
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.resource_table import BuildReport, build_report, read_table
 from iosim.step_time import MatrixUnit
 from iosim.tile_space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space

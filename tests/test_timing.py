@@ -18,11 +18,11 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.catalog import resolve
 from iosim.count import count
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Launch, Order
 from iosim.makespan import Makespan, _tail, makespan, steps_per_tile
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.step_time import (
     LOAD_CYCLES,
     SYNC_CYCLES,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.training.allocator import MIB, CachingAllocator, peaks
 from iosim.training.layers import peak_bytes, step_seconds

@@ -22,9 +22,9 @@ from iosim.base.errors import InputError
 from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.launch import Order
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.step_time import MatrixUnit
 from iosim.streaming_mask import streaming_mask
 from iosim.triton_kernel import (

@@ -18,10 +18,10 @@ from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel import Kernel, Tile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.lowering import lower
 
 GPUS = ("t4", "l4", "a100", "h100")

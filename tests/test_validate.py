@@ -15,7 +15,7 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.validation import Comparison, Gate, Residual, compare, default_files, read
 from iosim.validation.match import NoModel, match
 from iosim.validation.residuals import REGIMES, calls

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernelbuild.ncu import Profiled, parse_raw
 from iosim.validation import Comparison, compare
 from iosim.validation.given import Given, Unknown

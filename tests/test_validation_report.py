@@ -12,7 +12,7 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.validation import Comparison, Residual, compare, read, report
 from iosim.validation.reasons import Group, groups, reason_of
 from iosim.validation.rows import QUANTITIES, own_file

@@ -21,8 +21,8 @@ from iosim.execute.reference import dense_mask
 from iosim.formula import closed_form
 from iosim.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.launch import Direction, Edge, Order
-from iosim.mask import Axis
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import Axis
 from iosim.simulator.lowering import lower, start_order
 from iosim.simulator.objects import streams
 from iosim.symbolic import derive

@@ -4,7 +4,7 @@ from iosim.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive,
 from iosim.algorithms.registry import algorithm, algorithms, planner, refuse_terms
 from iosim.kernel import Kernel
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -20,8 +20,8 @@ from iosim.algorithms.common import load, store
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
-from iosim.mask import IntervalMask
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import IntervalMask
 
 TABLE = "block_table"
 TABLE_BYTES = 4

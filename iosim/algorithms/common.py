@@ -7,9 +7,9 @@ from dataclasses import replace
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
-from iosim.mask import IntervalMask, Mask
-from iosim.problem import AttentionProblem
-from iosim.sparse.blocks import BlockMask
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.mask import IntervalMask, Mask
 
 
 def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: int | None = None) -> Tensor:

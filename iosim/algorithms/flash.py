@@ -35,7 +35,7 @@ from iosim.algorithms.terms import backward_terms, forward_terms
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Resources, Scheduler, Tensor, tensors
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
 COPIED = ("dO", "O")

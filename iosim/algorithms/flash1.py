@@ -24,7 +24,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.algorithms.terms import backward_terms, forward_terms
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Launch, Per, tensors
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FILL_ROWS = 128
 

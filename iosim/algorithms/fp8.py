@@ -22,7 +22,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 TRANSPOSES = ("in-kernel", "separate")
 SCALE_SOURCE = "one fp32 scale a block, read and written as a sector"

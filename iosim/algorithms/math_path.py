@@ -23,7 +23,7 @@ from iosim.algorithms.terms import added_mask, convert_mask, stored_mask
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Per, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4
 """Rows whose flags, of a byte, leave an SM in one packet: 8.1 bytes a row are written in the list where rows are many,

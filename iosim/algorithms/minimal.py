@@ -12,7 +12,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per, tensors
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 @algorithm("minimal")

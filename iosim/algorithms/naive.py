@@ -31,7 +31,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")
 COPY_ROWS = 128

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from iosim.base.errors import InputError, unknown_name
 from iosim.kernel import Kernel
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 Planner = Callable[[AttentionProblem, Kernel], Chain]
 Reading = Callable[[AttentionProblem, Kernel], AttentionProblem]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from iosim.algorithms.common import load, store
 from iosim.kernel import Kernel
 from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 PASS_ROWS = 4
 """Rows of an N x N tensor that a CTA of an elementwise pass takes."""

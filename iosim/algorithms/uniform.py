@@ -30,7 +30,7 @@ from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:

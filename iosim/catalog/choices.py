@@ -9,10 +9,10 @@ from iosim.base.errors import InputError
 from iosim.catalog import hopper, inference, shared_values
 from iosim.catalog.features import SCORE_TENSORS
 from iosim.catalog.loader import Entry
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Order, Schedule, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128
 MAX_SPLIT_ROWS = 1 << 24

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.catalog.loader import Entry, entry, entry_names
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 SCORE_TENSORS = ("bias", "alibi", "key_padding", "mask_tensor")
 """The terms that come as a tensor beside Q, K and V."""

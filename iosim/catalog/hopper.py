@@ -11,7 +11,7 @@ from dataclasses import replace
 from iosim.base.errors import InputError
 from iosim.kernel import Kernel
 from iosim.launch import Order
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 CLUSTER_HEAD_DIM = 128
 """16-bit kernels of this head dimension and above multicast K and V to the CTAs of a cluster; in fp8 only 192 does."""

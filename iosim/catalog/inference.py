@@ -6,10 +6,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.catalog.loader import Entry
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Mode, Overhead
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def check_cache(data: Entry, problem: AttentionProblem) -> None:

@@ -11,10 +11,10 @@ from iosim.base.errors import InputError
 from iosim.catalog import choices, inference
 from iosim.catalog.features import check_features
 from iosim.catalog.loader import Entry, entry
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel, Spill, Tile
 from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
-from iosim.problem import MAX_SIZE, AttentionProblem
+from iosim.problem.attention import MAX_SIZE, AttentionProblem
 
 MAX_REGISTERS = 255
 MAX_BLOCKS = 1 << 22

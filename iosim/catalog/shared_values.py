@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel, Tile
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 ACCUMULATORS_PER_THREAD = 128
 """fp32 values of O that a thread keeps: half of its 255 registers."""

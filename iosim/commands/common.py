@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.catalog import Overrides
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
 
 
 DEFAULT_SEQ_LEN = "4096"
@@ -165,7 +165,7 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
         InputError: values that make no sense, or --causal beside --window.
     """
     from iosim.base.units import sizes
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
 
     words, lengths = mask_words(args), sequence_words(args)
     return [

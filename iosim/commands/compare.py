@@ -53,7 +53,7 @@ def listed(given: Sequence[str] | None, default: list[str]) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     from iosim.commands.report import progress
     from iosim.compare import compare
-    from iosim.report.places import write_together
+    from iosim.show.places import write_together
 
     found = compare(
         common.problems(args), listed(args.kernel, DEFAULT_KERNELS), listed(args.gpu, ["a100"]), baseline=args.baseline,

@@ -10,7 +10,7 @@ from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.kernel import Kernel
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
     from iosim.symbolic import Formula
 
 DEFAULT_GPU = "a100"
@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _problem(args: argparse.Namespace) -> AttentionProblem:
     """The problem at which the formula is derived: what was given, and stand-ins."""
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
 
     words = common.mask_words(args)
     latent = _reads_latent(args.name)
@@ -101,7 +101,7 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
         stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
         return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
     from iosim.catalog import Overrides, resolve
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
 
     chosen = None if tile is None else (tile.block_q, tile.block_k)
     profile = load_profile(args.gpu or DEFAULT_GPU)
@@ -130,8 +130,8 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     import sympy as sp
 
     from iosim.limits import leading
+    from iosim.problem.masks.words import LISTS
     from iosim.sparse.theta import with_density
-    from iosim.sparse.words import LISTS
     from iosim.symbolic import SYMBOLS, symbol
     from iosim.theory import bound
 
@@ -241,8 +241,8 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
 
 def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
     """The paper's term in numbers beside the count, for a list of blocks with every size given."""
+    from iosim.problem.masks.words import LISTS
     from iosim.sparse.theta import beside
-    from iosim.sparse.words import LISTS
 
     known = [n for n in moved if n is not None]
     if problem.mask not in LISTS or len(known) < len(moved):

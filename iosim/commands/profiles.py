@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from iosim.hardware import list_profiles, load_profile
+    from iosim.hardware.profile import list_profiles, load_profile
 
     rows = []
     for name in list_profiles():
@@ -46,7 +46,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
 
     data = load_profile(args.name).to_dict()
     if args.format == "json":
@@ -69,7 +69,7 @@ def _entry(key: str, value: Any) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from iosim.hardware import check_profile_file
+    from iosim.hardware.profile import check_profile_file
 
     found = check_profile_file(args.file)
     if args.format == "json":

@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.report import ReportRequest, build, targets, write
     from iosim.report.request import QUICK_METHOD
-    from iosim.report.words import omission
+    from iosim.show.words import omission
 
     targets(args.out, args.format)
     request = ReportRequest.of(

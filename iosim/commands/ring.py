@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from iosim.distributed.links import Cluster
     from iosim.distributed.study import Result
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
 
 PROGRESS_AFTER_S = 2.0
 
@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.distributed import cluster, study
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
 
     found = common.problems(args)
     if len(found) > 1:

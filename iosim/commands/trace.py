@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.report.model import Table
+    from iosim.show.model import Table
     from iosim.simulator.tracing import TraceResult
 
 PROGRESS_AFTER_S = 2.0

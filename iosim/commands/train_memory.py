@@ -133,7 +133,7 @@ def _one(text: str | None, default: int, name: str) -> int:
 def _run_frontier(args: argparse.Namespace) -> int:
     from iosim.base.errors import unknown_name
     from iosim.base.units import sizes
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
     from iosim.training import frontier, predict_training
 
     axis = args.frontier

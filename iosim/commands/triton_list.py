@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
     from iosim.triton_kernel import TimedConfig
 
 MS_PER_S = 1e3
@@ -52,7 +52,7 @@ def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, 
         InputError: an unknown choice, nothing fits, or Triton's kernel cannot run a problem there.
     """
     from iosim.base.errors import InputError
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
     from iosim.triton_kernel import rank, space, tutorial_configs
 
     if choice not in CHOICES:

@@ -12,7 +12,7 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.hardware import HardwareProfile
+    from iosim.hardware.profile import HardwareProfile
     from iosim.validation import Comparison, Row
     from iosim.validation.given import Given
     from iosim.validation.residuals import Progress
@@ -64,7 +64,7 @@ def _add_profiled(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
     from iosim.validation import Gate, compare, read
 
     if args.report is not None and not Path(args.report).is_dir():

@@ -12,10 +12,10 @@ from typing import Any
 from iosim.base.units import bytes_text, seconds_text
 from iosim.compare.study import Comparison
 from iosim.compare.tensors import GROUPS, by_group
-from iosim.report import axes
 from iosim.report.collect import Point
 from iosim.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
-from iosim.report.model import Cell, Column, Figure, Panel, Series, Table
+from iosim.show import axes
+from iosim.show.model import Cell, Column, Figure, Panel, Series, Table
 
 Text = Callable[[float], str]
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)

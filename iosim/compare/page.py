@@ -7,11 +7,11 @@ from typing import Any
 
 from iosim.compare.figures import figures
 from iosim.compare.study import QUANTITIES, Comparison, Entry
-from iosim.report import words
 from iosim.report.assemble import fits
-from iosim.report.html import download_button, figure_html, page_text, table_data, table_html, with_arrows
-from iosim.report.model import Cell, Column, Figure, Table
-from iosim.report.page import page
+from iosim.show import words
+from iosim.show.html import download_button, figure_html, page_text, table_data, table_html, with_arrows
+from iosim.show.model import Cell, Column, Figure, Table
+from iosim.show.page import page
 
 TITLE = "Attention side by side"
 

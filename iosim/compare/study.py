@@ -11,7 +11,7 @@ from iosim.base.errors import InputError
 from iosim.catalog import entry, resolve
 from iosim.compare.tensors import by_group
 from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.report.assemble import fits
 from iosim.report.assemble import notes as said
 from iosim.report.collect import Point, Progress, collect, no_progress
@@ -200,7 +200,7 @@ def _first_naive(kernels: Sequence[str]) -> str:
 
 
 def _gpu_label(request: ReportRequest, name: str) -> str:
-    from iosim.hardware import load_profile
+    from iosim.hardware.profile import load_profile
 
     known = {g.label: g for g in request.gpus}
     if name in known:

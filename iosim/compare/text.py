@@ -9,8 +9,8 @@ from iosim.base.units import bytes_text, seconds_text
 from iosim.compare.study import Comparison, Entry
 from iosim.compare.tensors import GROUPS, by_group
 from iosim.report.assemble import fits
-from iosim.report.model import number_text
-from iosim.report.words import subject_of
+from iosim.show.model import number_text
+from iosim.show.words import subject_of
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which JSON and the page keep."""

@@ -20,10 +20,10 @@ from iosim.catalog import resolve
 from iosim.distributed.chunks import check_gpus, check_problem
 from iosim.distributed.links import Cluster
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.predictor import predict
-from iosim.problem import MAX_TOKENS, AttentionProblem
+from iosim.problem.attention import MAX_TOKENS, AttentionProblem
 
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 MAX_GPUS = 512
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from iosim.distributed.widths import token_bytes
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FORMULAS = {
     ("ring", False): "2 Nd (P - 1) / P",

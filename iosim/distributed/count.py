@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from iosim.distributed.schedule import ChunkSchedule, Send, Step
 from iosim.distributed.widths import token_bytes
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:

@@ -18,7 +18,7 @@ from iosim.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send
 from iosim.distributed.widths import token_bytes
 from iosim.execute.reference import random_arrays, reference
 from iosim.execute.registry import ExecutionError
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 Array = npt.NDArray[np.float64]
 Key = tuple[str, int]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 
 GB = 1e9
 DEFAULT_LATENCY_S = 18.0e-6

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from iosim.base.errors import InputError
 from iosim.distributed.schedule import INPUTS, SCHEDULES, ChunkSchedule, Step, build
 from iosim.distributed.widths import token_bytes
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 SAVED = ("Q", "K", "V", "O", "LSE")
 """What a layer keeps for its backward."""

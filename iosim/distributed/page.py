@@ -10,10 +10,10 @@ from iosim.distributed.closed_forms import idle_of_unbalanced
 from iosim.distributed.schedule import schedules
 from iosim.distributed.study import Result
 from iosim.distributed.timing import Timeline
-from iosim.problem import AttentionProblem
-from iosim.report import axes
-from iosim.report.model import Cell, Column, Panel, Table
-from iosim.report.sections import Section, document
+from iosim.problem.attention import AttentionProblem
+from iosim.show import axes
+from iosim.show.model import Cell, Column, Panel, Table
+from iosim.show.sections import Section, document
 
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)

@@ -19,7 +19,7 @@ from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.distributed.chunks import Pair, check_gpus, check_problem, contiguous, pair, striped
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
 PARTIALS = ("O_part", "stats", "dQ", "dK", "dV")

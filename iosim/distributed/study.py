@@ -20,10 +20,10 @@ from iosim.distributed.memory import longest_sequence, memory
 from iosim.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedules
 from iosim.distributed.timing import ChunkTimes, Timeline, simulate
 from iosim.distributed.widths import sequence_width_bytes
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 BASELINES = ("megatron", "rsa")
 

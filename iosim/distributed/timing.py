@@ -20,11 +20,11 @@ from iosim.distributed.count import send_bytes
 from iosim.distributed.links import Cluster
 from iosim.distributed.schedule import ChunkSchedule, Step
 from iosim.distributed.widths import token_bytes
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 @dataclass(frozen=True, slots=True)

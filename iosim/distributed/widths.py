@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FP32_BYTES = 4
 STATISTICS = 2

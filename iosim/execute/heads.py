@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from iosim.execute.rounding import Array
 from iosim.launch import Chain, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def cut(given: Mapping[str, Array], chain: Chain) -> dict[str, Array]:

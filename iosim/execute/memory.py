@@ -18,7 +18,7 @@ from iosim.execute.pages import place_of_rows, scattered
 from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array, round_to
 from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 MAX_ELEMENTS = 1 << 27
 ROW_STATISTICS = ("LSE", "l", "m", "D")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from iosim.algorithms.cache import TABLE
 from iosim.execute.rounding import Array
 from iosim.launch import SECTOR_BYTES, Chain, Tensor
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 Indices = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array
 from iosim.kernel import Kernel
 from iosim.launch import Access, Launch, Mode, Per
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from iosim.execute.dropout import kept_weights
 from iosim.execute.rounding import Array, round_to
-from iosim.problem import AttentionProblem
-from iosim.sparse.blocks import BlockMask
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask
 
 
 def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
@@ -77,7 +77,7 @@ def _one_mask(p: AttentionProblem, seq_q: int, seq_k: int) -> npt.NDArray[np.boo
 
 
 def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
-    """Boolean [block rows, block columns] by each pattern's definition (`iosim.sparse.patterns`)."""
+    """Boolean [block rows, block columns] by each pattern's definition (`iosim.problem.masks.patterns`)."""
     a, b = np.ogrid[: mask.shape[0], : mask.shape[1]]
     block = mask.block_q
     if p.mask == "butterfly":

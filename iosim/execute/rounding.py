@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.dtypes import dtype
+from iosim.problem.dtypes import dtype
 
 Array = npt.NDArray[np.float64]
 

@@ -20,8 +20,8 @@ from iosim.execute.rounding import Array
 from iosim.execute.walk import Walk
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Mode
-from iosim.mask import dense
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import dense
 from iosim.traffic import Traffic
 
 

@@ -14,7 +14,7 @@ from iosim.execute.registry import Body, BodyFactory, ExecutionError
 from iosim.execute.rounding import Array
 from iosim.kernel import Kernel
 from iosim.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.traffic import Traffic, TrafficRow
 
 _PLACES = {

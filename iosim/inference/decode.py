@@ -13,10 +13,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.catalog import Overrides
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import MAX_SIZE, AttentionProblem
+from iosim.problem.attention import MAX_SIZE, AttentionProblem
 
 MAX_LAYERS = 10_000
 FOREIGN = "foreign"

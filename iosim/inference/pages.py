@@ -12,8 +12,8 @@ from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.inference.decode import DecodePoint
-from iosim.report import axes
-from iosim.report.page import page
+from iosim.show import axes
+from iosim.show.page import page
 
 TITLE = "Attention per generated token"
 NOTE = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernelbuild.microbench import MIB, SCHEMA
 from iosim.measure.fit import L2Fit, fit, points_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.simulator.l2 import DEFAULT_WAYS, L2Model, model
 from iosim.simulator.scan import PATTERNS, scan, with_capacity
 

@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from iosim._profile_file import read_toml
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.profile_file import read_toml
 from iosim.measure.calibrate import Entry, derive, digits, plain, tensor
 
 VENDORS = ("boost_clock_hz",)

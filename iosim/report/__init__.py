@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosim.report.assemble import build
-from iosim.report.places import FORMATS, targets, write_together
 from iosim.report.request import ReportRequest
+from iosim.show.places import FORMATS, targets, write_together
 
 if TYPE_CHECKING:
-    from iosim.report.model import Report
+    from iosim.show.model import Report
 
 __all__ = ["FORMATS", "ReportRequest", "build", "render", "targets", "write"]
 
@@ -26,10 +26,10 @@ __all__ = ["FORMATS", "ReportRequest", "build", "render", "targets", "write"]
 def render(report: Report, kind: str) -> str:
     """The report's text as "html" or "md"; the same report gives the same bytes."""
     if kind == "html":
-        from iosim.report import html
+        from iosim.show import html
 
         return html.render(report)
-    from iosim.report import markdown
+    from iosim.show import markdown
 
     return markdown.render(report)
 

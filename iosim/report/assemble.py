@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from iosim.report import figures
 from iosim.report.collect import Point, Progress, collect, no_progress, series
 from iosim.report.density import density
-from iosim.report.model import Cell, Column, Figure, Report, Table
 from iosim.report.request import ReportRequest
 from iosim.report.roofline import roofline
 from iosim.report.tilemap import search, tile_map, tiles_line
+from iosim.show.model import Cell, Column, Figure, Report, Table
 
 TITLE = "Attention traffic report"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from iosim.base.errors import InputError
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.report.request import Gpu, ReportRequest
 
 

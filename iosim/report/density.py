@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from iosim.base.errors import InputError
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
-from iosim.report import axes
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.words import FIELDS
 from iosim.report.collect import Point, series
 from iosim.report.figures import FROM, WHO, kernel_legend, who
-from iosim.report.model import Column, Figure, Panel, Table, number_text
 from iosim.report.request import ReportRequest
-from iosim.sparse.blocks import BlockMask
-from iosim.sparse.words import FIELDS
+from iosim.show import axes
+from iosim.show.model import Column, Figure, Panel, Table, number_text
 
 Value = Callable[[Point], float | None]
 QUANTITIES: dict[str, tuple[str, Value]] = {

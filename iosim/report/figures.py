@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.report import axes
 from iosim.report.collect import Point, series
-from iosim.report.model import COMMANDS, Cell, Column, Figure, Panel, Series, Table, number_text
 from iosim.report.request import Gpu, ReportRequest
+from iosim.show import axes
+from iosim.show.model import COMMANDS, Cell, Column, Figure, Panel, Series, Table, number_text
 
 Value = Callable[[Point], float | None]
 Guide = tuple[str, str, str, list[int], list[float]]

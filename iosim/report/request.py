@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
 from iosim.catalog import entry_name
-from iosim.hardware import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.predictor import L2_STARTS, METHODS
-from iosim.problem import AttentionProblem
-from iosim.sparse.words import LISTS
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.words import LISTS
 
 CHOSEN_BY_PYTORCH = ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention")
 """Kernel names that stand for a choice among the catalog's entries."""

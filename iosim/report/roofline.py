@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
-from iosim.report import axes
+from iosim.hardware.profile import HardwareProfile
 from iosim.report.collect import Point, series
 from iosim.report.figures import FROM, WHO, kernel_legend, who
-from iosim.report.model import Column, Figure, Panel, Table, number_text, rate_text
 from iosim.report.request import ReportRequest
+from iosim.show import axes
+from iosim.show.model import Column, Figure, Panel, Table, number_text, rate_text
 
 DASHES = {"measured": "solid", "specification": "dot"}
 Ceilings = dict[str, tuple[float, float]]

@@ -8,10 +8,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
-from iosim.report import axes
 from iosim.report.figures import FROM, WHO
-from iosim.report.model import Cell, Column, Figure, Panel, Series, Table, number_text
 from iosim.report.request import Gpu, ReportRequest, problem_options
+from iosim.show import axes
+from iosim.show.model import Cell, Column, Figure, Panel, Series, Table, number_text
 from iosim.tile_space import BLOCK_K, BLOCK_Q
 from iosim.tiles import TileCandidate, TileRanking, pick_tiles
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import b_runs
 from iosim.reproduce.models import (
     GB,

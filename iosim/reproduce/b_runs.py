@@ -10,10 +10,10 @@ from functools import partial
 
 from iosim.bounds import memory
 from iosim.catalog import Overrides
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.models import MIB, held, keys_outside, standard, standard_kernel
 from iosim.reproduce.row import Row
 

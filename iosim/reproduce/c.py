@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.reproduce import c_minimal
 from iosim.reproduce.c_study import (
     GPU,

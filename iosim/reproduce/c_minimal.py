@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 
 from iosim.base.data import data_dir
 from iosim.catalog import Overrides
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.c_study import LAYERS_ALONE
 from iosim.reproduce.row import Row
 from iosim.training.frontier import changed

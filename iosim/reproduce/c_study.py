@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.training.frontier import changed
 from iosim.training.layers import memory_lines, step_seconds
 from iosim.training.model import Decoder

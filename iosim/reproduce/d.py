@@ -12,9 +12,9 @@ from functools import partial
 from iosim.algorithms import plan
 from iosim.bounds import memory
 from iosim.catalog import resolve
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.d_decode import decode_rows
 from iosim.reproduce.published import TERA, Point, points
 from iosim.reproduce.registry import section

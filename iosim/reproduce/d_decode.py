@@ -12,7 +12,7 @@ from functools import partial
 from iosim.catalog import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.row import Row
 
 GPU = "a100-sxm-80gb"

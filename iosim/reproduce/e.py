@@ -17,9 +17,9 @@ from iosim.distributed.links import Cluster, Link, cluster, load_link
 from iosim.distributed.schedule import build
 from iosim.distributed.timing import ChunkTimes, simulate
 from iosim.distributed.widths import sequence_width_bytes
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import e_runs as runs
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row

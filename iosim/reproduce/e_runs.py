@@ -13,9 +13,9 @@ from iosim.distributed import baselines
 from iosim.distributed.links import Cluster
 from iosim.distributed.schedule import build
 from iosim.distributed.timing import ChunkTimes, simulate
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.step_time import ACHIEVED_SHARE
 
 KERNEL = "fa2"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from iosim.bounds import bounds
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.models import MB, moved, queries_outside, standard, standard_kernel
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row

@@ -11,10 +11,10 @@ from iosim.algorithms.common import matrix
 from iosim.base.data import data_dir
 from iosim.catalog import resolve
 from iosim.count import count
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MB, GB = 10**6, 10**9

@@ -10,10 +10,10 @@ import csv
 from dataclasses import dataclass
 
 from iosim.base.data import data_dir
-from iosim.hardware import load_profile
+from iosim.hardware.profile import load_profile
 from iosim.prediction import Prediction
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 FILE = "published_utilisation.csv"
 TOKENS = 16384

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 
 DEFAULT_WAYS = 16
 DEFAULT_CAPACITY_FRACTION = 1.0

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.count import count
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Mode, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.residency import residency
 from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import LoweredLaunch, Template

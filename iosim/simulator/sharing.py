@@ -14,7 +14,7 @@ from statistics import mean, median
 from iosim.base.data import data_dir
 from iosim.kernel import Kernel
 from iosim.launch import Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 TABLE = "measurements/h200_cta_shares.csv"
 OWN, MEASURED = ("flash",), {"fa2": "flash", "cutlass": "efficient"}

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.launch import Launch, Mode, Per
 from iosim.prediction import Prediction
 from iosim.simulator.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord

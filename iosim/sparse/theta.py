@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from iosim.kernel import Kernel
-from iosim.problem import AttentionProblem
-from iosim.sparse.blocks import BlockMask
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask
 from iosim.theory import bound
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.training.layers import peak_bytes
 from iosim.training.model import Decoder
 from iosim.training.setup import MAX_TOKENS, Setup

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.report import axes
-from iosim.report.model import Column, Panel, Table
-from iosim.report.sections import Section, document
+from iosim.show import axes
+from iosim.show.model import Column, Panel, Table
+from iosim.show.sections import Section, document
 from iosim.training.frontier import Frontier
 from iosim.training.graph import Kind
 from iosim.training.prediction import TrainingPrediction

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.hardware import HardwareProfile, load_profile
+from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.training import allocator, saved
 from iosim.training.graph import Graph, Kind
 from iosim.training.model import Decoder

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.predictor import predict
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.step_time import ACHIEVED_SHARE
 from iosim.timing import LAUNCH_LATENCY_S
 from iosim.training.graph import Graph, Node, Part

@@ -23,10 +23,10 @@ from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.catalog import Overrides, resolve
 from iosim.catalog.loader import entry_name
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel, Spill
 from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.validation import own_launches
 from iosim.validation.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 

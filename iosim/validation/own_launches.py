@@ -13,9 +13,9 @@ from iosim.algorithms.common import attention_domain, load, store
 from iosim.catalog import Overrides
 from iosim.kernel import Kernel, Tile
 from iosim.launch import Chain, Domain, Launch, Mode, Overhead, Per, Resources
-from iosim.mask import Axis, BoolArray, IntArray, Mask, Visited
-from iosim.problem import AttentionProblem
-from iosim.sparse.blocks import BlockMask, ranges
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask, ranges
+from iosim.problem.masks.mask import Axis, BoolArray, IntArray, Mask, Visited
 
 NAIVE_TILE = (64, 64)
 NAIVE_BUILD = Overrides(tile=NAIVE_TILE, warps=8)

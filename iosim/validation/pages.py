@@ -7,8 +7,8 @@ from html import escape
 from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.report import axes
-from iosim.report.page import page
+from iosim.show import axes
+from iosim.show.page import page
 from iosim.validation.residuals import REGIMES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
 from iosim.validation.sections import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from iosim.report.page import page
+from iosim.show.page import page
 from iosim.validation.match import OWN
 from iosim.validation.pages import drawable, figure, legend, markdown_table, scatter, section_html
 from iosim.validation.reasons import Group, groups, reason_of

@@ -9,10 +9,10 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.bounds import kept_keys
 from iosim.count import count
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Mode
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.simulator.replay import replay
 from iosim.timing import chain_time
 from iosim.validation.match import Case, NoModel, match

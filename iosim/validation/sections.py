@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.problem import AttentionProblem
+from iosim.problem.attention import AttentionProblem
 from iosim.validation.residuals import REGIMES, Comparison, Residual
 from iosim.validation.rows import QUANTITIES
 from iosim.validation.summary import Summary, by_quantity, clean, groups, halves, small

@@ -12,12 +12,12 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from iosim.base.errors import InputError
-from iosim.dtypes import INPUT_DTYPES, DType, dtype
-from iosim.mask import IntervalMask, Mask
-from iosim.sparse import words
+from iosim.problem.dtypes import INPUT_DTYPES, DType, dtype
+from iosim.problem.masks import words
+from iosim.problem.masks.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:
-    from iosim.sparse.blocks import BlockMask
+    from iosim.problem.masks.blocks import BlockMask
 
 MASKS = (*words.INTERVALS, *words.LISTS)
 PASSES = ("fwd", "bwd", "fwd+bwd")
@@ -70,13 +70,13 @@ class AttentionProblem:
         accumulate: type of the running sums, fp32 by default.
         output: type of O and of the gradients; that of the inputs by default, bf16 for fp8.
         mask: "none", "causal" or "window" (intervals of keys); "butterfly", "strided", "window+global" (kept blocks,
-            see `iosim.sparse.patterns`) or "blocks" (kept blocks of your own).
+            see `iosim.problem.masks.patterns`) or "blocks" (kept blocks of your own).
         window: keys kept before the diagonal, for "window": 0 <= i + offset - j <= window; to either side, for
             "window+global": |i - j| <= window.
         mask_block: sides of a mask's block, one number or (queries, keys); 128 where the mask does not say.
         mask_stride: in blocks: strided's stride (square root of the blocks by default), butterfly's largest.
         global_tokens: first tokens that see all and are seen by all, for "window+global"; one block by default.
-        mask_file, mask_blocks: the blocks of "blocks": a file (`iosim.sparse.files`) or a `BlockMask`.
+        mask_file, mask_blocks: the blocks of "blocks": a file (`iosim.problem.masks.files`) or a `BlockMask`.
         seq_lens, seq_lens_k: tokens of each of several sequences, packed one after the other (FlashAttention's
             cu_seqlens); seq_q and seq_k are their sums and batch is 1. A causal diagonal ends in each one's corner.
         offset: key index that faces query 0 on the diagonal; by default the last query faces the last key,

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from iosim.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks
+from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks
 
 
 @dataclass(frozen=True)

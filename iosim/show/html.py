@@ -5,9 +5,9 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from iosim.report import words
-from iosim.report.model import COMMANDS, Cell, Column, Figure, Panel, Report, Series, Table
-from iosim.report.page import page
+from iosim.show import words
+from iosim.show.model import COMMANDS, Cell, Column, Figure, Panel, Report, Series, Table
+from iosim.show.page import page
 
 _EXACT_IN_JAVASCRIPT = 1 << 53
 

@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from iosim import _profile_file as _file
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError, unknown_name
+from iosim.hardware import profile_file as _file
 
 _DTYPE_WORDS = {
     "float16": "fp16",

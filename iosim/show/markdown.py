@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from iosim.report import words
-from iosim.report.model import COMMANDS, Cell, Column, Figure, Report
+from iosim.show import words
+from iosim.show.model import COMMANDS, Cell, Column, Figure, Report
 
 
 def render(report: Report) -> str:

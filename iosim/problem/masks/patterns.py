@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.mask import IntArray
-from iosim.sparse.blocks import BlockMask, _refuse_too_many, ranges
+from iosim.problem.masks.blocks import BlockMask, _refuse_too_many, ranges
+from iosim.problem.masks.mask import IntArray
 
 
 def _band(first: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.mask import BoolArray, IntArray
-from iosim.sparse.blocks import BlockMask, ranges
+from iosim.problem.masks.blocks import BlockMask, ranges
+from iosim.problem.masks.mask import BoolArray, IntArray
 
 MAX_FILE_BYTES = 1 << 30
 Array = npt.NDArray[Any]

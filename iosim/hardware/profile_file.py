@@ -2,7 +2,7 @@
 
 A profile file holds a short header and quantities, each an inline table of a value and its source; docs/profiles.md
 describes the format. This module knows the file: keys, types, plausible ranges, contradictions, inheritance from
-`compute_capability.toml`. It does not know names and aliases (`iosim.hardware` does).
+`compute_capability.toml`. It does not know names and aliases (`iosim.hardware.profile` does).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The words of a problem that make its mask: what goes with which, and the mask they stand for.
 
-A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.mask`) or one of `LISTS` (kept blocks,
-`iosim.sparse.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.sparse.packed`).
+A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.problem.masks.mask`) or one of `LISTS` (kept blocks,
+`iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.problem.masks.packed`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from iosim.base.errors import InputError
-from iosim.mask import IntervalMask, Mask
+from iosim.problem.masks.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:
-    from iosim.problem import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
 
 LISTS = ("butterfly", "strided", "window+global", "blocks")
 INTERVALS = ("none", "causal", "window")
@@ -101,7 +101,7 @@ def _short(value: object) -> str:
 
 
 def _check_blocks(p: AttentionProblem) -> dict[str, Any]:
-    from iosim.sparse.blocks import BlockMask
+    from iosim.problem.masks.blocks import BlockMask
 
     if (p.mask_file is None) == (p.mask_blocks is None):
         raise InputError("mask 'blocks' needs its blocks; accepted: one of mask_file and mask_blocks")
@@ -125,7 +125,7 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
     """The inverse of `blocks_to_dict`."""
     import numpy as np
 
-    from iosim.sparse.blocks import BlockMask
+    from iosim.problem.masks.blocks import BlockMask
 
     try:
         sides = block_sides(values["block"], 1 << 31)
@@ -185,7 +185,7 @@ def make_mask(p: AttentionProblem) -> Mask:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
         return _interval(p, p.seq_q, p.n_seq_k)
-    from iosim.sparse.packed import PackedMask
+    from iosim.problem.masks.packed import PackedMask
 
     masks = tuple(_interval(p, q, k) for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True))
     return PackedMask(p.seq_lens, p.seq_lens_k, masks)
@@ -199,7 +199,7 @@ def _interval(p: AttentionProblem, seq_q: int, seq_k: int) -> IntervalMask:
 
 
 def _list_mask(p: AttentionProblem) -> Mask:
-    from iosim.sparse import files, patterns
+    from iosim.problem.masks import files, patterns
 
     sides = None if p.mask_block is None else block_sides(p.mask_block, 1 << 31)
     if p.mask == "blocks":
@@ -239,7 +239,7 @@ def to_dict(p: AttentionProblem) -> dict[str, Any]:
 
 def mask_text(p: AttentionProblem) -> str:
     """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
-    from iosim.sparse.blocks import BlockMask
+    from iosim.problem.masks.blocks import BlockMask
 
     if isinstance(p.pair_mask, BlockMask):
         m = p.pair_mask

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
-from iosim.hardware import HardwareProfile
+from iosim.hardware.profile import HardwareProfile
 
 _UNLIMITED = 2**31 - 1
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
-from iosim.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
+from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, Steps
 
 MAX_BLOCKS = 1 << 25
 """Kept blocks, or visited tiles, of one head: some seconds and a few GB."""
@@ -134,7 +134,7 @@ class BlockMask:
         made[self.rows, self.indices] = True
         return made
 
-    # What readers ask of a mask (iosim.mask.Mask).
+    # What readers ask of a mask (iosim.problem.masks.mask.Mask).
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         """Whether each pair lies in a kept block, found by searching the row's list."""

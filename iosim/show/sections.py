@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from iosim.report.html import download_button, page_text, table_data, table_html
-from iosim.report.model import Panel, Table
-from iosim.report.page import page
+from iosim.show.html import download_button, page_text, table_data, table_html
+from iosim.show.model import Panel, Table
+from iosim.show.page import page
 
 
 @dataclass(frozen=True)
