@@ -9,10 +9,10 @@ from __future__ import annotations
 import statistics
 import time
 
-from iosim.algorithms import plan
-from iosim.catalog import resolve
 from iosim.count import count
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 
 RUNS = 9

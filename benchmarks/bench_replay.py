@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from iosim.algorithms import plan
-from iosim.catalog import resolve
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model

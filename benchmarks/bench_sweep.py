@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from iosim.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
 from iosim.sweeps import sweep
 
@@ -54,7 +54,7 @@ def start_up() -> float:
     """Seconds from starting Python to the end of a sweep of one combination."""
     code = (
         "from iosim.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
-        "from iosim.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[4096])"
+        "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[4096])"
     )
     took = []
     for _ in range(REPEATS):

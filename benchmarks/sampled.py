@@ -9,9 +9,9 @@ import sys
 import time
 from typing import Any
 
-from iosim.algorithms import plan
-from iosim.catalog import Overrides, resolve
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.replay import Replay, replay
 

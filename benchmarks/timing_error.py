@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from iosim import capacity, step_time, timing
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
-from iosim.catalog import Overrides, resolve
 from iosim.count import count
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Direction, Order, Schedule, Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.traffic import Traffic
 from iosim.triton_kernel import Config, unit_of
 
 SHORT_S = 30e-6

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
-from iosim.catalog import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.engine import L2
 from iosim.simulator.l2 import model

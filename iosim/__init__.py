@@ -16,27 +16,27 @@ _WHERE = {
     "AttentionProblem": "iosim.problem.attention",
     "HardwareProfile": "iosim.hardware.profile",
     "InputError": "iosim.base.errors",
-    "Kernel": "iosim.kernel",
-    "Overrides": "iosim.catalog",
+    "Kernel": "iosim.kernel.kernel",
+    "Overrides": "iosim.kernel.libraries",
     "Prediction": "iosim.prediction",
-    "Tile": "iosim.kernel",
+    "Tile": "iosim.kernel.kernel",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
     "predict": "iosim.predictor",
-    "resolve": "iosim.catalog",
+    "resolve": "iosim.kernel.libraries",
 }
 
 __all__ = ["__version__", *_WHERE]
 
 if TYPE_CHECKING:
     from iosim.base.errors import InputError as InputError
-    from iosim.catalog import Overrides as Overrides
-    from iosim.catalog import resolve as resolve
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles
     from iosim.hardware.profile import load_profile as load_profile
-    from iosim.kernel import Kernel as Kernel
-    from iosim.kernel import Tile as Tile
+    from iosim.kernel.kernel import Kernel as Kernel
+    from iosim.kernel.kernel import Tile as Tile
+    from iosim.kernel.libraries import Overrides as Overrides
+    from iosim.kernel.libraries import resolve as resolve
     from iosim.prediction import Prediction as Prediction
     from iosim.predictor import predict as predict
     from iosim.problem.attention import AttentionProblem as AttentionProblem

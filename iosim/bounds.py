@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.count import count
-from iosim.launch import Chain, Tensor
+from iosim.kernel.launch import Chain, Tensor
 from iosim.problem.attention import AttentionProblem
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from iosim.count import count_launch, overhead_bytes
 from iosim.hardware.profile import HardwareProfile
-from iosim.launch import Access, Chain, Launch, Mode, Order, Per, Tensor
-from iosim.residency import residency
-from iosim.traffic import Traffic, TrafficRow
+from iosim.kernel.launch import Access, Chain, Launch, Mode, Order, Per, Tensor
+from iosim.kernel.residency import residency
+from iosim.kernel.traffic import Traffic, TrafficRow
 
 
 def shared_capacity_bytes(profile: HardwareProfile) -> int:

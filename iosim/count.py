@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
-from iosim.traffic import Traffic, TrafficRow
 
 
 def _key_rows(domain: Domain, edge: Edge) -> IntArray:

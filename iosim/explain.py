@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.launch import Chain, Launch
+from iosim.kernel.launch import Chain, Launch
 from iosim.prediction import Prediction
 from iosim.simulator.engine import PS
 from iosim.simulator.lowering import SPILL

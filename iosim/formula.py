@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iosim.dual import ceil_div, clip, clipped_floor_sum, maximum, minimum
-from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
-from iosim.traffic import Traffic, TrafficRow
 
 
 @dataclass(frozen=True)

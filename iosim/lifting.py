@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from iosim.algorithms import plan
 from iosim.dual import Dual, Kind
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Domain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Domain
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import DType
 from iosim.problem.masks.blocks import BlockMask

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from iosim.launch import Domain, Launch, Order, Schedule
+from iosim.kernel.launch import Domain, Launch, Order, Schedule
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from iosim.algorithms.registry import reading
 from iosim.base.units import bytes_text, seconds_text
 from iosim.bounds import HbmBounds
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
+from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.timing import ChainTime
-from iosim.traffic import DIRECTIONS, Traffic
 
 if TYPE_CHECKING:
     from iosim.simulator.replay import Replay

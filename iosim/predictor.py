@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
-from iosim.catalog import Overrides, resolve
 from iosim.count import count, visited_pairs
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Per
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Per
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.residency import residency
+from iosim.kernel.traffic import Traffic
 from iosim.prediction import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import residency
 from iosim.timing import chain_time
-from iosim.traffic import Traffic
 
 if TYPE_CHECKING:
     from iosim.simulator.replay import Replay

@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Launch, Mode, Per
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Launch, Mode, Per
 
 MMA_ROWS = 16
 """Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.dual import ArrayKind, lifted
 from iosim.formula import closed_form
-from iosim.kernel import MAX_BLOCK, Kernel, Tile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import MAX_BLOCK, Kernel, Tile
 from iosim.lifting import lifted_chain
 from iosim.problem.attention import MAX_SIZE, MAX_TOKENS, AttentionProblem
 from iosim.problem.masks.mask import IntArray, IntervalMask

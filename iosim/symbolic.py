@@ -21,11 +21,11 @@ from iosim import floor_sums
 from iosim.base.errors import InputError
 from iosim.dual import Compare, lifted
 from iosim.formula import closed_form
-from iosim.kernel import Kernel
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.traffic import Traffic
 from iosim.lifting import LISTS, lifted_chain
 from iosim.problem.attention import AttentionProblem
 from iosim.sparse.sums import NAMES as SUMS
-from iosim.traffic import Traffic
 
 
 def _whole(*values: Any) -> tuple[int, ...] | None:

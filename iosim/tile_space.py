@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Tile
+from iosim.kernel.kernel import Tile
 from iosim.problem.attention import AttentionProblem
 from iosim.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim import capacity
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog import entry, entry_names, resolve
 from iosim.count import count
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Launch
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.libraries import entry, entry_names, resolve
+from iosim.kernel.residency import needed_registers, residency
+from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import needed_registers, residency
-from iosim.resource_table import BuildReport, build_report
 from iosim.step_time import MatrixUnit
 from iosim.tile_space import rejection, tile_space
 from iosim.timing import chain_time

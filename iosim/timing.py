@@ -13,11 +13,12 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Mode, Per
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Mode, Per
+from iosim.kernel.residency import Residency, residency
+from iosim.kernel.traffic import Traffic
 from iosim.makespan import makespan
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import Residency, residency
 from iosim.step_time import (
     ACHIEVED_SHARE,
     MMA_SYNC_SHARE,
@@ -28,7 +29,6 @@ from iosim.step_time import (
     step_cost,
     step_cycles,
 )
-from iosim.traffic import Traffic
 
 LAUNCH_LATENCY_S = 3.9e-6
 """Seconds of a launch that has next to nothing to do: cudnn's combine of 32 CTAs and 0.5 MB takes 3.97 us

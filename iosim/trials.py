@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog.choices import fa3_section_heads
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Direction, Order
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Direction, Order
+from iosim.kernel.libraries.choices import fa3_section_heads
+from iosim.kernel.residency import needed_registers
 from iosim.prediction import Prediction
 from iosim.predictor import check_fits, predict
-from iosim.residency import needed_registers
 from iosim.simulator.lowering import lower
 from iosim.step_time import is_attention_loop
 

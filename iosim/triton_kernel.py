@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from itertools import product
 
 from iosim import capacity
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides, entry, resolve
 from iosim.count import count
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import Overrides, entry, resolve
+from iosim.kernel.residency import needed_registers
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import needed_registers
 from iosim.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 from iosim.timing import ChainTime, chain_time
 

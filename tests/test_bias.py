@@ -14,7 +14,6 @@ from strategies import GRADIENT_FACTOR, TOLERANCE, cases, disagreements, table
 from test_lowering import objects_of, wrong_bytes
 
 from iosim import predict
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
 from iosim.capacity import estimate
@@ -23,8 +22,9 @@ from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
 from iosim.execute.reference import dense_mask, dropout_factor
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Order, Schedule
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Order, Schedule
 from iosim.problem.attention import ADDED, AttentionProblem
 from iosim.simulator.lowering import lower
 from iosim.sweeps import sweep

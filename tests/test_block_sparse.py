@@ -16,16 +16,16 @@ from strategies import disagreements, flash1_cases, flash_cases, naive_cases, ta
 from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
-from iosim.catalog import Overrides, resolve
 from iosim.cli import main
 from iosim.commands import common
 from iosim.count import access_bytes, count, visited_pairs
 from iosim.execute.reference import dense_mask
 from iosim.formula import closed_form
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Access, Domain, Edge, Mode, Per, Tensor
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Access, Domain, Edge, Mode, Per, Tensor
+from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global
 from iosim.problem.masks.mask import IntervalMask

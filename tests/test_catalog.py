@@ -7,14 +7,14 @@ import re
 
 import pytest
 
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides, entry, entry_name, entry_names, resolve
-from iosim.catalog.choices import fa2_splits, fa3_section_heads
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel
-from iosim.launch import Direction, Order, Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Direction, Order, Scheduler
+from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
+from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
 from iosim.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
 

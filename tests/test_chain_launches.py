@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from iosim.algorithms import plan
-from iosim.algorithms.matrix_tiles import fp32_tile, half_tile
-from iosim.catalog import resolve
 from iosim.count import count
 from iosim.hardware.profile import load_profile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.blocks import addresses
 from iosim.simulator.lowering import lower

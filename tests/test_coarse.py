@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from iosim.algorithms import plan
-from iosim.catalog import Overrides, resolve
 from iosim.hardware.profile import load_profile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator import coarse as coarses
 from iosim.simulator import replay as replays

@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
 import iosim.execute.registry as registry
-from iosim.algorithms import algorithms, plan
 from iosim.base.errors import InputError
 from iosim.execute import (
     Body,
@@ -28,8 +27,9 @@ from iosim.execute import (
     round_to,
 )
 from iosim.execute.memory import Memory, moved_bytes, storage_format
-from iosim.kernel import Kernel, Schedule, Tile
-from iosim.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.kernel import Kernel, Schedule, Tile
+from iosim.kernel.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
 from iosim.problem.attention import AttentionProblem
 
 

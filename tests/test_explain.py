@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from iosim import AttentionProblem
-from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.explain import Explanation, explain
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Spill
-from iosim.launch import Direction, Order
+from iosim.kernel.kernel import Spill
+from iosim.kernel.launch import Direction, Order
+from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.trials import MAX_ACCESSES, run
 

@@ -17,21 +17,21 @@ from scripts import load_script
 from strategies import disagreements
 
 from iosim import step_time, timing
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog import resolve
-from iosim.catalog.hopper import cluster
 from iosim.cli import main
 from iosim.count import count
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Order
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Order
+from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.hopper import cluster
+from iosim.kernel.residency import residency
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import reproduce
 from iosim.reproduce.published import Point, points
-from iosim.residency import residency
 from iosim.step_time import MatrixUnit, SmRates, StepCost, computing_groups, matrix_unit, step_cost, step_cycles
 from iosim.timing import beside, chain_time, executed_pairs, reuses_keys
 

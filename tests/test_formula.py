@@ -10,12 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from iosim import count as counting
-from iosim.algorithms import algorithms, plan
 from iosim.base.errors import InputError
 from iosim.count import count
 from iosim.formula import BlockSums, access_bytes, closed_form, overhead_bytes
-from iosim.kernel import Edge, Kernel, Tile
-from iosim.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
+from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.kernel import Edge, Kernel, Tile
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
 from iosim.limits import leading, smooth
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
@@ -305,7 +305,7 @@ def test_sweep_refuses(values, message):
 def test_sweep_needs_no_sympy():
     code = (
         "import sys; from iosim.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
-        "from iosim.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
+        "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
         "sys.exit('sympy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,19 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import disagreements, problems, tiles
 
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides, resolve
-from iosim.catalog.choices import fa2_splits
-from iosim.catalog.inference import fa3_splits
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
 from iosim.inference import ModelShape, decode_point, default_kernel, sweep
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Scheduler
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.choices import fa2_splits
+from iosim.kernel.libraries.inference import fa3_splits
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.d_decode import TABLE_US, decode_rows

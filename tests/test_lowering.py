@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.count import access_bytes
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Edge, Launch, Order, Schedule, Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Edge, Launch, Order, Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.simulator.objects import streams

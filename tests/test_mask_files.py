@@ -12,8 +12,8 @@ import pytest
 
 import iosim.problem.masks.blocks
 from iosim import InputError, predict
-from iosim.algorithms import plan
-from iosim.kernel import Kernel, Tile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask, butterfly, load_block_mask, save_block_mask, strided, window_global
 from iosim.problem.masks.mask import IntervalMask

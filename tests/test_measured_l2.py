@@ -12,15 +12,15 @@ from functools import cache
 
 import pytest
 
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides, resolve
 from iosim.count import count
 from iosim.hardware.profile import load_profile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.traffic import Traffic
 
 Row = dict[str, str]
 

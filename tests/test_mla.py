@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import altered, disagreements
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.bounds import bounds
-from iosim.catalog import Overrides, resolve
-from iosim.catalog.inference import flashmla_splits
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Edge, Mode, Overhead
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Edge, Mode, Overhead
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.inference import flashmla_splits
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.sweeps import sweep

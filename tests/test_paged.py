@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import altered, disagreements, problems, tiles
 
-from iosim.algorithms import plan
-from iosim.algorithms.cache import TABLE
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.bounds import bounds, memory
-from iosim.catalog import Overrides
 from iosim.cli import main
 from iosim.count import access_bytes, count
 from iosim.execute import execute
 from iosim.execute.pages import shuffled_table
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Access, Domain, Mode, Per, Tensor
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Access, Domain, Mode, Per, Tensor
+from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem

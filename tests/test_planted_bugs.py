@@ -12,9 +12,9 @@ from strategies import OVERHEADS, altered, disagreements
 
 import iosim.count
 import iosim.problem.masks.mask
-from iosim.algorithms import plan
-from iosim.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks

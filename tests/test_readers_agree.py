@@ -10,7 +10,7 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
 
 from iosim.execute import random_arrays, reference
 from iosim.execute.reference import dense_mask, dropout_factor
-from iosim.kernel import Kernel
+from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd", "fwd+bwd") if p == "fwd" or a not in FORWARD_ONLY]

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from strategies import cases
 from test_lowering import moved
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Launch, Schedule, Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Launch, Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator import engine
 from iosim.simulator.engine import L2, MAX_TENSORS, TraceRecord

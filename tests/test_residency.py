@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosim.algorithms import plan
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.launch import Launch
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.launch import Launch
+from iosim.kernel.residency import estimated_registers, needed_registers, residency
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import estimated_registers, needed_registers, residency
 
 
 def main(tile: Tile, head_dim: int = 128, passes: str = "fwd", **settings: object) -> Launch:

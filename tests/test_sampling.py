@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from iosim.algorithms import plan
-from iosim.catalog import resolve
 from iosim.hardware.profile import load_profile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import resolve
 from iosim.predictor import QUICK_ACCESSES, default_method, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator import replay as replays

@@ -17,9 +17,9 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.resource_table import BuildReport, build_report, read_table
 from iosim.problem.attention import AttentionProblem
-from iosim.resource_table import BuildReport, build_report, read_table
 from iosim.step_time import MatrixUnit
 from iosim.tile_space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space
 from iosim.tiles import TileRanking, backward_shared_bytes, pick_tiles
@@ -34,7 +34,7 @@ HEADER = (
 def no_builds(monkeypatch: pytest.MonkeyPatch) -> dict[object, BuildReport]:
     """An empty resource table, so that the tests do not depend on which builds are recorded."""
     table: dict[object, BuildReport] = {}
-    monkeypatch.setattr("iosim.resource_table._shipped", lambda: table)
+    monkeypatch.setattr("iosim.kernel.resource_table._shipped", lambda: table)
     return table
 
 

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim import capacity
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.catalog import resolve
 from iosim.count import count
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.launch import Launch, Order
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.launch import Launch, Order
+from iosim.kernel.libraries import resolve
 from iosim.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.problem.attention import AttentionProblem
 from iosim.step_time import (

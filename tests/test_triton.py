@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim.algorithms import plan
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
 from iosim.hardware.profile import load_profile
-from iosim.launch import Order
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Order
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.step_time import MatrixUnit
 from iosim.streaming_mask import streaming_mask

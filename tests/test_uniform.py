@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import disagreements
 
-from iosim.algorithms import plan
-from iosim.algorithms.registry import reading
 from iosim.base.errors import InputError
 from iosim.bounds import memory
-from iosim.catalog import resolve
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
-from iosim.kernel import Kernel, Tile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.lowering import lower

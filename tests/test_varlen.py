@@ -13,14 +13,14 @@ from strategies import BLOCKS, OVERHEADS, disagreements, table
 from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
-from iosim.algorithms import plan
 from iosim.cli import main
 from iosim.count import count
 from iosim.execute import execute
 from iosim.execute.reference import dense_mask
 from iosim.formula import closed_form
-from iosim.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.launch import Direction, Edge, Order
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.launch import Direction, Edge, Order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
 from iosim.simulator.lowering import lower, start_order

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
-    from iosim.catalog import Overrides
+    from iosim.kernel.libraries import Overrides
     from iosim.problem.attention import AttentionProblem
 
 
@@ -218,8 +218,8 @@ def sequence_words(args: argparse.Namespace) -> dict[str, Any]:
 
 def overrides(args: argparse.Namespace) -> Overrides:
     """The kernel settings given by hand."""
-    from iosim.catalog import Overrides
-    from iosim.kernel import Tile
+    from iosim.kernel.kernel import Tile
+    from iosim.kernel.libraries import Overrides
 
     tile = None
     if args.tile is not None:

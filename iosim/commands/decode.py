@@ -46,8 +46,8 @@ def add_parser(subparsers: Any) -> None:
 def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
     """A point for every GPU, kernel and context asked for."""
     from iosim.base.units import sizes
-    from iosim.catalog import Overrides
     from iosim.inference import ModelShape, sweep
+    from iosim.kernel.libraries import Overrides
 
     kv_heads = args.kv_heads
     if kv_heads is None:

@@ -9,7 +9,7 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.kernel import Kernel
+    from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
     from iosim.symbolic import Formula
 
@@ -77,8 +77,8 @@ def _problem(args: argparse.Namespace) -> AttentionProblem:
 
 def _reads_latent(name: str) -> bool:
     """Whether an algorithm or kernel reads one latent K/V and nothing else."""
-    from iosim.algorithms import algorithms
-    from iosim.catalog import entry, entry_names
+    from iosim.kernel.algorithms import algorithms
+    from iosim.kernel.libraries import entry, entry_names
 
     if name in algorithms() and name not in entry_names():
         return False
@@ -90,8 +90,8 @@ def _reads_latent(name: str) -> bool:
 
 def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel, bool]:
     """(the kernel, whether its tile is a choice rather than a symbol)."""
-    from iosim.algorithms import algorithms
-    from iosim.kernel import Kernel, Tile
+    from iosim.kernel.algorithms import algorithms
+    from iosim.kernel.kernel import Kernel, Tile
 
     tile = None if args.tile is None else Tile.parse(args.tile)
     if args.name in algorithms() and args.gpu is None:
@@ -100,8 +100,8 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
                              "or more")  # fmt: skip
         stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
         return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
-    from iosim.catalog import Overrides, resolve
     from iosim.hardware.profile import load_profile
+    from iosim.kernel.libraries import Overrides, resolve
 
     chosen = None if tile is None else (tile.block_q, tile.block_k)
     profile = load_profile(args.gpu or DEFAULT_GPU)

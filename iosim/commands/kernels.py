@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.catalog import entry, entry_names
+    from iosim.kernel.libraries import entry, entry_names
 
     if args.action == "show":
         if args.name.strip().lower() == "sdpa":

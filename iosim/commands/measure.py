@@ -207,7 +207,7 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
 def _choice(args: argparse.Namespace) -> Choice:
     from iosim.base.units import sizes
-    from iosim.kernel import Tile
+    from iosim.kernel.kernel import Tile
     from iosim.measure.choose import Choice
 
     tiles = [Tile.parse(text) for text in args.tile.split(",")] if args.tile else None

@@ -121,7 +121,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 def _given(args: argparse.Namespace) -> Given:
     from iosim.base.units import sizes
-    from iosim.kernel import Tile
+    from iosim.kernel.kernel import Tile
     from iosim.validation.given import Given
 
     settings: dict[str, Any] = {

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog import entry, resolve
 from iosim.compare.tensors import by_group
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import entry, resolve
 from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.report.assemble import fits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.launch import Chain
+from iosim.kernel.launch import Chain
 from iosim.prediction import Prediction
 
 MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.algorithms import plan
 from iosim.bounds import memory
-from iosim.catalog import resolve
 from iosim.distributed.chunks import check_gpus, check_problem
 from iosim.distributed.links import Cluster
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import MAX_TOKENS, AttentionProblem
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from iosim.algorithms.registry import reading
 from iosim.base.errors import InputError, unknown_name
-from iosim.catalog import resolve
 from iosim.distributed import baselines
 from iosim.distributed.baselines import Baseline
 from iosim.distributed.chunks import check_gpus, check_problem
@@ -21,7 +19,9 @@ from iosim.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedule
 from iosim.distributed.timing import ChunkTimes, Timeline, simulate
 from iosim.distributed.widths import sequence_width_bytes
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 

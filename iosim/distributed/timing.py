@@ -21,7 +21,7 @@ from iosim.distributed.links import Cluster
 from iosim.distributed.schedule import ChunkSchedule, Step
 from iosim.distributed.widths import token_bytes
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
+from iosim.kernel.kernel import Kernel
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.execute.rounding import Array
-from iosim.launch import Chain, Tensor
+from iosim.kernel.launch import Chain, Tensor
 from iosim.problem.attention import AttentionProblem
 
 

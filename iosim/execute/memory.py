@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.algorithms.cache import TABLE
 from iosim.base.errors import InputError
 from iosim.execute.pages import place_of_rows, scattered
 from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array, round_to
-from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
 from iosim.problem.attention import AttentionProblem
 
 MAX_ELEMENTS = 1 << 27

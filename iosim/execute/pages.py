@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from iosim.algorithms.cache import TABLE
 from iosim.execute.rounding import Array
-from iosim.launch import SECTOR_BYTES, Chain, Tensor
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Tensor
 from iosim.problem.attention import AttentionProblem
 
 Indices = npt.NDArray[np.int64]

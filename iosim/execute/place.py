@@ -11,8 +11,8 @@ from iosim.execute.dropout import kept_weights
 from iosim.execute.memory import Indices, Spot
 from iosim.execute.registry import ExecutionError
 from iosim.execute.rounding import Array
-from iosim.kernel import Kernel
-from iosim.launch import Access, Launch, Mode, Per
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Access, Launch, Mode, Per
 from iosim.problem.attention import AttentionProblem
 
 

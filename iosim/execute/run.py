@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.algorithms import plan
-from iosim.algorithms.registry import reading
 from iosim.execute import bodies as _registers_bodies  # noqa: F401
 from iosim.execute.heads import cut, joined, parted
 from iosim.execute.memory import Memory, check_size
@@ -18,11 +16,13 @@ from iosim.execute.reference import random_arrays
 from iosim.execute.registry import body_of
 from iosim.execute.rounding import Array
 from iosim.execute.walk import Walk
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Mode
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Mode
+from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import dense
-from iosim.traffic import Traffic
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from iosim.algorithms.cache import TABLE
 from iosim.execute.memory import Indices, Memory, Spot, moved_bytes
 from iosim.execute.pages import at_sectors
 from iosim.execute.place import Grid, Place
 from iosim.execute.registry import Body, BodyFactory, ExecutionError
 from iosim.execute.rounding import Array
-from iosim.kernel import Kernel
-from iosim.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
+from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.traffic import Traffic, TrafficRow
 
 _PLACES = {
     "q": {Per.QUERY, Per.PAIR, Per.SPLIT}, "q,split": {Per.SPLIT, Per.PAIR}, "k": {Per.KEY, Per.PAIR},

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import MAX_SIZE, AttentionProblem

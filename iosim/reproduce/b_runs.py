@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from iosim.bounds import memory
-from iosim.catalog import Overrides
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem

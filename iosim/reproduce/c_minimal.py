@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 
 from iosim.base.data import data_dir
-from iosim.catalog import Overrides
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.algorithms import plan
 from iosim.bounds import memory
-from iosim.catalog import resolve
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.d_decode import decode_rows

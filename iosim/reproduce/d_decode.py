@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from iosim.catalog import Overrides
+from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -6,14 +6,14 @@ import csv
 from collections.abc import Container
 from dataclasses import replace
 
-from iosim.algorithms import flash, flash1, naive
-from iosim.algorithms.common import matrix
 from iosim.base.data import data_dir
-from iosim.catalog import resolve
 from iosim.count import count
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain
+from iosim.kernel.algorithms import flash, flash1, naive
+from iosim.kernel.algorithms.common import matrix
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

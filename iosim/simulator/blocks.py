@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from iosim.caching_allocator import Block, CachingAllocator
-from iosim.launch import Chain, Tensor
+from iosim.kernel.caching_allocator import Block, CachingAllocator
+from iosim.kernel.launch import Chain, Tensor
 from iosim.simulator.objects import Grid, Int32, streams
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from iosim.launch import Chain, Launch, Mode
+from iosim.kernel.launch import Chain, Launch, Mode
 from iosim.simulator.l2 import L2Model
 from iosim.simulator.lowering import MODES, Lowered, LoweredLaunch, Template, lower
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from iosim.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+from iosim.kernel.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
 from iosim.problem.masks.mask import Steps
 from iosim.simulator.blocks import Blocks
 from iosim.simulator.objects import Grid, cut, refuse_too_large, streams

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
-from iosim.launch import Chain, Launch, Tensor
+from iosim.kernel.launch import Chain, Launch, Tensor
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -12,10 +12,11 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.count import count
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Mode, Scheduler
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Mode, Scheduler
+from iosim.kernel.residency import residency
+from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.residency import residency
 from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
@@ -24,7 +25,6 @@ from iosim.simulator.objects import streams
 from iosim.simulator.sampling import Windows, sampling_plan
 from iosim.simulator.sharing import rates_of
 from iosim.timing import chain_time
-from iosim.traffic import Traffic, TrafficRow
 
 FOREIGN_OBJECT_BYTES = 65536
 COARSE_SAMPLES = 1e-9

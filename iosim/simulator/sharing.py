@@ -12,8 +12,8 @@ from functools import cache
 from statistics import mean, median
 
 from iosim.base.data import data_dir
-from iosim.kernel import Kernel
-from iosim.launch import Scheduler
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 TABLE = "measurements/h200_cta_shares.csv"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.launch import Launch, Mode, Per
+from iosim.kernel.launch import Launch, Mode, Per
 from iosim.prediction import Prediction
 from iosim.simulator.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.simulator.l2 import model

@@ -16,7 +16,7 @@ from typing import Any
 
 from iosim.dual import ceil_div
 from iosim.formula import BlockSums, Sums
-from iosim.launch import Domain, Edge
+from iosim.kernel.launch import Domain, Edge
 
 NAMES = {
     "visits": ("Z", "visited pairs of tiles, of one head"),

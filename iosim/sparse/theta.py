@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from iosim.kernel import Kernel
+from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.theory import bound

@@ -19,13 +19,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from iosim.algorithms import plan
 from iosim.base.errors import InputError
-from iosim.catalog import Overrides, resolve
-from iosim.catalog.loader import entry_name
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel, Spill
-from iosim.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Spill
+from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.loader import entry_name
 from iosim.problem.attention import AttentionProblem
 from iosim.validation import own_launches
 from iosim.validation.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosim.algorithms.common import attention_domain, load, store
-from iosim.catalog import Overrides
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Chain, Domain, Launch, Mode, Overhead, Per, Resources
+from iosim.kernel.algorithms.common import attention_domain, load, store
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Domain, Launch, Mode, Overhead, Per, Resources
+from iosim.kernel.libraries import Overrides
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import Axis, BoolArray, IntArray, Mask, Visited

@@ -10,8 +10,8 @@ from iosim.base.errors import InputError
 from iosim.bounds import kept_keys
 from iosim.count import count
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Mode
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Mode
 from iosim.problem.attention import AttentionProblem
 from iosim.simulator.replay import replay
 from iosim.timing import chain_time

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.algorithms.naive import passes
 from iosim.execute.bodies.common import (
     divided,
     exp_less,
@@ -22,6 +21,7 @@ from iosim.execute.bodies.common import (
 from iosim.execute.place import Place
 from iosim.execute.registry import Body, body
 from iosim.execute.rounding import Array
+from iosim.kernel.algorithms.naive import passes
 
 
 def _runs(at: Place, name: str) -> bool:

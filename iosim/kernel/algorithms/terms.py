@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.common import load, store
-from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
+from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
 PASS_ROWS = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
-from iosim.launch import Launch
+from iosim.kernel.launch import Launch
 
 REGISTERS_BESIDES_ACCUMULATORS = 56
 """Addresses, row statistics and operand fragments of a tensor-core attention kernel: an estimate, used only where no

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.catalog import hopper, inference, shared_values
-from iosim.catalog.features import SCORE_TENSORS
-from iosim.catalog.loader import Entry
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Order, Schedule, Scheduler
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Order, Schedule, Scheduler
+from iosim.kernel.libraries import hopper, inference, shared_values
+from iosim.kernel.libraries.features import SCORE_TENSORS
+from iosim.kernel.libraries.loader import Entry
 from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem
 
 Planner = Callable[[AttentionProblem, Kernel], Chain]

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.cache import (
+from iosim.base.errors import InputError
+from iosim.kernel.algorithms.cache import (
     append_launch,
     append_tensors,
     in_cache,
@@ -19,7 +20,7 @@ from iosim.algorithms.cache import (
     table_access,
     table_tensor,
 )
-from iosim.algorithms.common import (
+from iosim.kernel.algorithms.common import (
     attention_domain,
     head_gradients,
     load,
@@ -30,11 +31,23 @@ from iosim.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.algorithms.registry import algorithm
-from iosim.algorithms.terms import backward_terms, forward_terms
-from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Resources, Scheduler, Tensor, tensors
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.terms import backward_terms, forward_terms
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Launch,
+    Mode,
+    Overhead,
+    Per,
+    Resources,
+    Scheduler,
+    Tensor,
+    tensors,
+)
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26

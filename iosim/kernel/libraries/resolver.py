@@ -8,12 +8,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
-from iosim.catalog import choices, inference
-from iosim.catalog.features import check_features
-from iosim.catalog.loader import Entry, entry
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel, Spill, Tile
-from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.kernel.kernel import Kernel, Spill, Tile
+from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.kernel.libraries import choices, inference
+from iosim.kernel.libraries.features import check_features
+from iosim.kernel.libraries.loader import Entry, entry
 from iosim.problem.attention import MAX_SIZE, AttentionProblem
 
 MAX_REGISTERS = 255

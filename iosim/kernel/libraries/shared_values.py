@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
 
 ACCUMULATORS_PER_THREAD = 128

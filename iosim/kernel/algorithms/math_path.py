@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.common import load, matrix, row_vector, score_matrix, store
-from iosim.algorithms.naive import ChainBuilder, add_bias, mask_keys
-from iosim.algorithms.registry import algorithm
-from iosim.algorithms.terms import added_mask, convert_mask, stored_mask
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Per, Tensor
+from iosim.kernel.algorithms.common import load, matrix, row_vector, score_matrix, store
+from iosim.kernel.algorithms.naive import ChainBuilder, add_bias, mask_keys
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.terms import added_mask, convert_mask, stored_mask
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Per, Tensor
 from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4

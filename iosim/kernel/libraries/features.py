@@ -8,7 +8,7 @@ tensor, as PyTorch's `attn_mask` does.
 from __future__ import annotations
 
 from iosim.base.errors import InputError
-from iosim.catalog.loader import Entry, entry, entry_names
+from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.problem.attention import AttentionProblem
 
 SCORE_TENSORS = ("bias", "alibi", "key_padding", "mask_tensor")

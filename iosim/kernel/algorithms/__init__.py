@@ -1,9 +1,9 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
-from iosim.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
-from iosim.algorithms.registry import algorithm, algorithms, planner, refuse_terms
-from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.kernel.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
+from iosim.kernel.algorithms.registry import algorithm, algorithms, planner, refuse_terms
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem
 
 

@@ -7,11 +7,11 @@ sector) is an L1 matter and not part of the SM<->L2 count.
 
 from __future__ import annotations
 
-from iosim.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
-from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Per, tensors
+from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Per, tensors
 from iosim.problem.attention import AttentionProblem
 
 

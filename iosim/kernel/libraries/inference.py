@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.catalog.loader import Entry
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Kernel
-from iosim.launch import Mode, Overhead
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Mode, Overhead
+from iosim.kernel.libraries.loader import Entry
 from iosim.problem.attention import AttentionProblem
 
 

@@ -9,13 +9,13 @@ take from the width before absorption.
 
 from __future__ import annotations
 
-from iosim.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
-from iosim.algorithms.common import attention_domain, load, matrix, resources, row_vector
-from iosim.algorithms.flash import finish
-from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Chain, Launch, Per, Resources, Scheduler, tensors
+from iosim.kernel.algorithms.cache import append_tensors, in_cache, table_access, table_tensor
+from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_vector
+from iosim.kernel.algorithms.flash import finish
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Per, Resources, Scheduler, tensors
 from iosim.problem.attention import AttentionProblem
 
 

@@ -9,7 +9,7 @@ listing does, where the real kernel starts from zero.
 
 from __future__ import annotations
 
-from iosim.algorithms.common import (
+from iosim.kernel.algorithms.common import (
     attention_domain,
     head_gradients,
     load,
@@ -20,10 +20,10 @@ from iosim.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.algorithms.registry import algorithm
-from iosim.algorithms.terms import backward_terms, forward_terms
-from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Launch, Per, tensors
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.terms import backward_terms, forward_terms
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Access, Chain, Launch, Per, tensors
 from iosim.problem.attention import AttentionProblem
 
 FILL_ROWS = 128

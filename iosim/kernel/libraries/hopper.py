@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Order
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Order
 from iosim.problem.attention import AttentionProblem
 
 CLUSTER_HEAD_DIM = 128

@@ -14,7 +14,7 @@ from pathlib import Path
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel import Tile
+from iosim.kernel.kernel import Tile
 from iosim.problem.attention import AttentionProblem
 
 FILE = "resources.csv"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel, Tile
-from iosim.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms.common import load, store
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
+from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
-from iosim.algorithms import flash, naive
-from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Chain
+from iosim.kernel.algorithms import flash, naive
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem
 
 

@@ -16,7 +16,7 @@ Option `softmax_backward_product`: P o dP is written by a launch of its own firs
 (aten/src/ATen/native/cuda/SoftMax.cu).
 A naive product computes every pair: masks save nothing.
 
-The products' SM<->L2 bytes depend on the tiles of the matrix library: see `iosim.algorithms.matrix_tiles`.
+The products' SM<->L2 bytes depend on the tiles of the matrix library: see `iosim.kernel.algorithms.matrix_tiles`.
 NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each time; these are left out (0.02 %).
 """
 
@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms import terms
-from iosim.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
-from iosim.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
-from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
+from iosim.kernel.algorithms import terms
+from iosim.kernel.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
+from iosim.kernel.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
 from iosim.problem.attention import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosim.algorithms import flash
-from iosim.algorithms.common import load, matrix, row_domain, store
-from iosim.algorithms.registry import algorithm
 from iosim.base.errors import InputError
-from iosim.kernel import Kernel
-from iosim.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
+from iosim.kernel.algorithms import flash
+from iosim.kernel.algorithms.common import load, matrix, row_domain, store
+from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
 from iosim.problem.attention import AttentionProblem
 
 TRANSPOSES = ("in-kernel", "separate")

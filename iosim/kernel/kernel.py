@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
 
 MAX_BLOCK = 4096
 
