@@ -14,8 +14,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("iosim/simulator/engine.c")
-TARGET = Path("iosim/simulator/_engine.so")
+SOURCE = Path("iosim/readers/replay/engine.c")
+TARGET = Path("iosim/readers/replay/_engine.so")
 FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
 
 

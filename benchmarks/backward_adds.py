@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 
-from iosim import step_time
-from iosim.count import count
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.simulator.replay import replay
-from iosim.timing import chain_time
+from iosim.readers.count import count
+from iosim.readers.replay.replay import replay
+from iosim.readers.timing import step_time
+from iosim.readers.timing.chain_time import chain_time
 from iosim.validation import Row, read
 from iosim.validation.match import match
 from iosim.validation.residuals import calls

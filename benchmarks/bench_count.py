@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 import time
 
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
 
 RUNS = 9
 LENGTHS = (1 << 17, 1 << 18, 1 << 19, 1 << 20)

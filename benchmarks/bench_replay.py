@@ -20,10 +20,10 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import model
-from iosim.simulator.lowering import LoweredLaunch, Template
-from iosim.simulator.replay import replay
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.replay import replay
 
 RUNS = 5
 GPU = load_profile("h200-sxm")

@@ -16,7 +16,7 @@ import numpy as np
 
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
-from iosim.sweeps import sweep
+from iosim.readers.formula.sweeps import sweep
 
 REPEATS = 3
 
@@ -53,7 +53,7 @@ def rate(algorithm: str, mask: str, passes: str, values: dict[str, np.ndarray]) 
 def start_up() -> float:
     """Seconds from starting Python to the end of a sweep of one combination."""
     code = (
-        "from iosim.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
+        "from iosim.readers.formula.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
         "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[4096])"
     )
     took = []

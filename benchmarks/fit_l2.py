@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.simulator.l2 import L2Model, model
-from iosim.simulator.scan import scan, with_capacity
+from iosim.readers.replay.l2 import L2Model, model
+from iosim.readers.replay.scan import scan, with_capacity
 
 WAYS = (12, 16, 20, 24)
 CAPACITY = (0.94, 0.96, 0.98, 1.0, 1.02, 1.04)

@@ -17,9 +17,9 @@ from recorders import recorder
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import L2Model, model
-from iosim.simulator.replay import FOREIGN_OBJECT_BYTES
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import L2Model, model
+from iosim.readers.replay.replay import FOREIGN_OBJECT_BYTES
 
 MIB = 1 << 20
 PIECE_KIB = 16

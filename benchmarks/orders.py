@@ -15,8 +15,8 @@ import pandas as pd
 from recorders import asked_gpu, measurements, recorder
 
 from iosim.hardware.profile import load_profile
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import L2Model, model
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import L2Model, model
 
 PLACES = ("near", "far", "memory")
 DIRTY_WAYS = 8

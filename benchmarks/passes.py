@@ -15,9 +15,9 @@ from recorders import recorder
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import L2Model, model, sm_partitions
-from iosim.simulator.replay import LEAST_REGISTERS, PASS_REGISTERS
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import L2Model, model, sm_partitions
+from iosim.readers.replay.replay import LEAST_REGISTERS, PASS_REGISTERS
 
 NAME = "h200_passes.csv"
 MIB = 1 << 20

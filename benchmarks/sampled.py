@@ -13,7 +13,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.replay import Replay, replay
+from iosim.readers.replay.replay import Replay, replay
 
 M = 1 << 20
 CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (

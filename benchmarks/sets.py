@@ -1,7 +1,7 @@
 """How pages of memory fill the L2's sets, measured and in the model: `python benchmarks/sets.py [--gpu h100]`.
 
 kernels/sets.py found which lines of 1,024 pages in a row share a set with each of some 400 lines. Prints what follows
-from them, and two Markdown tables that set the measured sets beside those that iosim/simulator/l2.py makes of as many
+from them, and two Markdown tables that set the measured sets beside those that iosim/readers/replay/l2.py makes of as many
 pages: how unevenly pages in a row fill them, and how many sets get more lines than they have ways.
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from recorders import asked_gpu, measurements
 
 from iosim.hardware.profile import load_profile
-from iosim.simulator.l2 import PAGE_BYTES, PLACEMENTS, TWINS, _page_places, model
+from iosim.readers.replay.l2 import PAGE_BYTES, PLACEMENTS, TWINS, _page_places, model
 
 LINE_BYTES = 128
 LINES = PAGE_BYTES // LINE_BYTES

@@ -1,6 +1,6 @@
 """How the CTAs of an SM share it, as recorded: `python benchmarks/shares.py`. Prints two Markdown tables.
 
-kernels/measurements/h200_cta_shares.csv holds when the first CTAs of a launch ended; iosim/simulator/sharing.py makes
+kernels/measurements/h200_cta_shares.csv holds when the first CTAs of a launch ended; iosim/readers/replay/sharing.py makes
 rates of them. The first table: how much more the oldest gets than the youngest, of their mean, over this project's
 kernels by their number of CTAs an SM; the second: some kernels by name.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from statistics import mean, median
 
-from iosim.simulator.sharing import Key, measured_rates, runs_by_key
+from iosim.readers.replay.sharing import Key, measured_rates, runs_by_key
 
 NAMED: dict[str, Key] = {
     "flash_fwd 128x64, head_dim 128": ("own", 128, 128, 64, 4, 2, False, False, "bf16", 2),

@@ -15,9 +15,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from iosim import capacity, step_time, timing
 from iosim.base.data import data_dir
-from iosim.count import count
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -25,6 +23,10 @@ from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.readers import capacity
+from iosim.readers.count import count
+from iosim.readers.timing import chain_time as timing
+from iosim.readers.timing import step_time
 from iosim.triton_kernel import Config, unit_of
 
 SHORT_S = 30e-6

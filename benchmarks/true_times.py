@@ -21,10 +21,10 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import model
-from iosim.simulator.lowering import lower
-from iosim.simulator.replay import replay
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.replay import replay
 
 EVERY = 64
 TENTH_US_PS = 100_000

@@ -8,8 +8,8 @@ from __future__ import annotations
 from iosim import AttentionProblem, predict
 from iosim.prediction import Prediction
 from iosim.problem.masks import BlockMask
+from iosim.readers.formula.theta import beside
 from iosim.report.density import without_mask
-from iosim.sparse.theta import beside
 
 PATTERNS = {
     "butterfly": {"mask": "butterfly"},

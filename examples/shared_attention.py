@@ -6,8 +6,8 @@ python examples/shared_attention.py
 from __future__ import annotations
 
 from iosim import AttentionProblem, Kernel, Tile, load_profile, predict
-from iosim.count import count
 from iosim.kernel.algorithms import plan
+from iosim.readers.count import count
 
 PAIRS = (("flash", "uniform"), ("naive", "uniform-naive"))
 

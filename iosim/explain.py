@@ -13,9 +13,9 @@ import numpy as np
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch
 from iosim.prediction import Prediction
-from iosim.simulator.engine import PS
-from iosim.simulator.lowering import SPILL
-from iosim.simulator.tracing import LaunchTrace, TraceResult, trace
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.lowering import SPILL
+from iosim.readers.replay.tracing import LaunchTrace, TraceResult, trace
 from iosim.trials import MAX_ACCESSES, SAME_TIME, Track, Tried, run
 
 NEARLY = 1.15

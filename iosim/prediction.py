@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.bounds import HbmBounds
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.timing import ChainTime
+from iosim.readers.bounds import HbmBounds
+from iosim.readers.timing.chain_time import ChainTime
 
 if TYPE_CHECKING:
-    from iosim.simulator.replay import Replay
+    from iosim.readers.replay.replay import Replay
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
-from iosim.bounds import bounds, memory
-from iosim.count import count, visited_pairs
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
@@ -17,10 +15,12 @@ from iosim.kernel.residency import residency
 from iosim.kernel.traffic import Traffic
 from iosim.prediction import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.timing import chain_time
+from iosim.readers.bounds import bounds, memory
+from iosim.readers.count import count, visited_pairs
+from iosim.readers.timing.chain_time import chain_time
 
 if TYPE_CHECKING:
-    from iosim.simulator.replay import Replay
+    from iosim.readers.replay.replay import Replay
 
 METHODS = ("bounds", "capacity", "sampled", "replay")
 SAMPLED_STEPS = 16
@@ -135,11 +135,11 @@ def hbm_traffic(
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
-        from iosim import capacity
+        from iosim.readers import capacity
 
         note = "HBM: capacity rule, an estimate; all outputs counted as written back"
         return capacity.estimate(chain, profile), (note,), None
-    from iosim.simulator.replay import replay
+    from iosim.readers.replay.replay import replay
 
     played = replay(problem, kernel, chain, profile, l2_start=l2_start, part=method == "sampled")
     return played.traffic, played.notes(), played

@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim import capacity
 from iosim.base.errors import InputError
-from iosim.count import count
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
@@ -25,9 +23,11 @@ from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import MatrixUnit
+from iosim.readers import capacity
+from iosim.readers.count import count
+from iosim.readers.timing.chain_time import chain_time
+from iosim.readers.timing.step_time import MatrixUnit
 from iosim.tile_space import rejection, tile_space
-from iosim.timing import chain_time
 
 MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from iosim.base.units import bytes_text
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.tracing import LaunchTrace, TraceResult
 from iosim.show import axes
 from iosim.show.model import Cell, Column, Panel, Table
 from iosim.show.sections import Section, document
-from iosim.simulator.engine import PS
-from iosim.simulator.tracing import LaunchTrace, TraceResult
 from iosim.trace_views import reuse_rows, tensor_rows
 
 MAX_CTA_LINES = 600

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from iosim.simulator.engine import PS
-from iosim.simulator.tracing import LaunchTrace, TraceResult
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.tracing import LaunchTrace, TraceResult
 
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""

@@ -18,8 +18,8 @@ from iosim.kernel.libraries.choices import fa3_section_heads
 from iosim.kernel.residency import needed_registers
 from iosim.prediction import Prediction
 from iosim.predictor import check_fits, predict
-from iosim.simulator.lowering import lower
-from iosim.step_time import is_attention_loop
+from iosim.readers.replay.lowering import lower
+from iosim.readers.timing.step_time import is_attention_loop
 
 MAX_ACCESSES = 80_000_000
 """Accesses that all trials of a kernel may replay together: under ten seconds."""

@@ -15,9 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from iosim import capacity
 from iosim.base.errors import InputError
-from iosim.count import count
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
@@ -26,8 +24,10 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, entry, resolve
 from iosim.kernel.residency import needed_registers
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
-from iosim.timing import ChainTime, chain_time
+from iosim.readers import capacity
+from iosim.readers.count import count
+from iosim.readers.timing.chain_time import ChainTime, chain_time
+from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 
 KERNEL = "triton"
 BLOCK_M = (16, 32, 64, 128, 256)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from iosim.count import count
-from iosim.execute import ExecutionError, execute, reference
-from iosim.execute.reference import dense_mask
-from iosim.formula import closed_form
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Spill, Tile
 from iosim.kernel.launch import Chain, Direction, Edge, Mode, Overhead, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.execute import ExecutionError, execute, reference
+from iosim.readers.execute.reference import dense_mask
+from iosim.readers.formula.closed_form import closed_form
 
 DTYPES = {
     "flash": ("fp32", "tf32", "fp16", "bf16", "fp8"),

@@ -15,20 +15,20 @@ from test_lowering import objects_of, wrong_bytes
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.bounds import bounds, memory
-from iosim.capacity import estimate
 from iosim.cli import main
-from iosim.count import count
-from iosim.execute import execute, random_arrays, reference
-from iosim.execute.reference import dense_mask, dropout_factor
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Order, Schedule
 from iosim.problem.attention import ADDED, AttentionProblem
-from iosim.simulator.lowering import lower
-from iosim.sweeps import sweep
-from iosim.symbolic import derive
+from iosim.readers.bounds import bounds, memory
+from iosim.readers.capacity import estimate
+from iosim.readers.count import count
+from iosim.readers.execute import execute, random_arrays, reference
+from iosim.readers.execute.reference import dense_mask, dropout_factor
+from iosim.readers.formula.sweeps import sweep
+from iosim.readers.formula.symbolic import derive
+from iosim.readers.replay.lowering import lower
 
 SLOW = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]

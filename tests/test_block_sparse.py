@@ -19,9 +19,6 @@ from iosim import InputError, load_profile, predict
 from iosim.base.data import data_dir
 from iosim.cli import main
 from iosim.commands import common
-from iosim.count import access_bytes, count, visited_pairs
-from iosim.execute.reference import dense_mask
-from iosim.formula import closed_form
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Per, Tensor
@@ -29,12 +26,15 @@ from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global
 from iosim.problem.masks.mask import IntervalMask
+from iosim.readers.count import access_bytes, count, visited_pairs
+from iosim.readers.execute.reference import dense_mask
+from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.objects import streams
+from iosim.readers.replay.tracing import trace
 from iosim.report.assemble import build
 from iosim.report.request import ReportRequest, length_options, problem_options
 from iosim.show.markdown import render
-from iosim.simulator.lowering import lower
-from iosim.simulator.objects import streams
-from iosim.simulator.tracing import trace
 from iosim.validation.match import problem_of
 from iosim.validation.rows import Row, read
 
@@ -402,7 +402,7 @@ def test_a_reports_line_gives_the_problem_back(values: dict[str, Any]) -> None:
 @SLOW
 @given(data=st.data())
 def test_the_symbols_give_the_numbers(data: st.DataObject) -> None:
-    from iosim.symbolic import derive
+    from iosim.readers.formula.symbolic import derive
 
     problem, kernel = data.draw(sparse_cases("flash", data.draw(st.sampled_from(("fwd", "bwd")))))
     kernel = kernel.with_(backward_tile=data.draw(st.none() | tiles(problem)))

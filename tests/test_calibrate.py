@@ -19,8 +19,8 @@ from iosim.kernelbuild.ncu import Profiled
 from iosim.measure import counters, fit, profile_text
 from iosim.measure.calibrate import Entry, derive
 from iosim.measure.fit import Point
-from iosim.simulator.l2 import DEFAULT_WAYS, model
-from iosim.simulator.scan import PATTERNS, scan, with_capacity
+from iosim.readers.replay.l2 import DEFAULT_WAYS, model
+from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
 RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
 RAW: dict[str, Any] = json.loads(RECORDED.read_text())

@@ -10,7 +10,7 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
-from iosim.simulator.scan import PATTERNS, scan
+from iosim.readers.replay.scan import PATTERNS, scan
 
 MIB = 1 << 20
 PASSES = 4

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.blocks import addresses
-from iosim.simulator.lowering import lower
+from iosim.readers.count import count
+from iosim.readers.replay.blocks import addresses
+from iosim.readers.replay.lowering import lower
 
 H200 = load_profile("h200")
 MIB = 1 << 20

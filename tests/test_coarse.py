@@ -12,12 +12,12 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator import coarse as coarses
-from iosim.simulator import replay as replays
-from iosim.simulator.coarse import Coarse, coarse_plan
-from iosim.simulator.l2 import model
-from iosim.simulator.lowering import lower
-from iosim.simulator.replay import Replay, replay
+from iosim.readers.replay import coarse as coarses
+from iosim.readers.replay import replay as replays
+from iosim.readers.replay.coarse import Coarse, coarse_plan
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.replay import Replay, replay
 
 
 def problem_of(tokens: int, heads: int, mask: str, **more: object) -> AttentionProblem:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from strategies import table
 
-from iosim.count import count, visited_splits
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Spill, Tile
 from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask, key_blocks
+from iosim.readers.count import count, visited_splits
 
 Bytes = dict[str, int]
 

@@ -38,10 +38,10 @@ from iosim.distributed.chunks import Pair, contiguous, pair, striped
 from iosim.distributed.links import Cluster, Link
 from iosim.distributed.memory import passing_bytes, received_bytes
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
-from iosim.execute import ExecutionError, random_arrays, reference
 from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute import ExecutionError, random_arrays, reference
 
 H100 = load_profile("h100")
 NO_LATENCY = Cluster(Link("test", 1e9, 0.0, ""))

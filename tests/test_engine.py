@@ -13,10 +13,10 @@ from reference_cache import LOAD, REDUCE, STORE, SlowL2, lru_hits, reuse_distanc
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
-from iosim.simulator import scan as scans
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import L2Model, model, sm_partitions
-from iosim.simulator.lowering import LoweredLaunch, Template
+from iosim.readers.replay import scan as scans
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import L2Model, model, sm_partitions
+from iosim.readers.replay.lowering import LoweredLaunch, Template
 
 LINE = 128
 Access = tuple[int, int, int]

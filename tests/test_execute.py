@@ -13,9 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
-import iosim.execute.registry as registry
+import iosim.readers.execute.registry as registry
 from iosim.base.errors import InputError
-from iosim.execute import (
+from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.kernel import Kernel, Schedule, Tile
+from iosim.kernel.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute import (
     Body,
     ExecutionError,
     Place,
@@ -26,11 +30,7 @@ from iosim.execute import (
     reference,
     round_to,
 )
-from iosim.execute.memory import Memory, moved_bytes, storage_format
-from iosim.kernel.algorithms import algorithms, plan
-from iosim.kernel.kernel import Kernel, Schedule, Tile
-from iosim.kernel.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
-from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute.memory import Memory, moved_bytes, storage_format
 
 
 def flash(tile: tuple[int, int] = (8, 8), **changes: Any) -> Kernel:

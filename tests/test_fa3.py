@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from scripts import load_script
 from strategies import disagreements
 
-from iosim import step_time, timing
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -30,10 +28,21 @@ from iosim.kernel.residency import residency
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.timing import chain_time as timing
+from iosim.readers.timing import step_time
+from iosim.readers.timing.chain_time import beside, chain_time, executed_pairs, reuses_keys
+from iosim.readers.timing.step_time import (
+    MatrixUnit,
+    SmRates,
+    StepCost,
+    computing_groups,
+    matrix_unit,
+    step_cost,
+    step_cycles,
+)
 from iosim.reproduce import reproduce
 from iosim.reproduce.published import Point, points
-from iosim.step_time import MatrixUnit, SmRates, StepCost, computing_groups, matrix_unit, step_cost, step_cycles
-from iosim.timing import beside, chain_time, executed_pairs, reuses_keys
 
 H100 = load_profile("h100")
 REPORTS = Path(__file__).resolve().parent.parent / "reports"

@@ -8,7 +8,7 @@ import pytest
 from scripts import load_script
 
 from iosim.hardware.profile import load_profile
-from iosim.simulator.l2 import L2Model, model
+from iosim.readers.replay.l2 import L2Model, model
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim.floor_sums import clipped_floor_sum, clipped_floor_sum_array, floor_sum, floor_sum_array
-from iosim.symbolic import ClippedFloorSum, FloorSum, lambdify
+from iosim.readers.formula.floor_sums import clipped_floor_sum, clipped_floor_sum_array, floor_sum, floor_sum_array
+from iosim.readers.formula.symbolic import ClippedFloorSum, FloorSum, lambdify
 
 whole = st.integers(-400, 400)
 count = st.integers(0, 60)

@@ -17,8 +17,8 @@ from test_engine import LINE, Access, play, random_trace, small
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import L2Model, model
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import L2Model, model
 
 BENCHMARK = load_script("benchmarks/followers.py")
 KERNEL = BENCHMARK.KERNEL

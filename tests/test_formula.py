@@ -9,18 +9,18 @@ import sympy as sp
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from iosim import count as counting
 from iosim.base.errors import InputError
-from iosim.count import count
-from iosim.formula import BlockSums, access_bytes, closed_form, overhead_bytes
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.kernel import Edge, Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
-from iosim.limits import leading, smooth
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
-from iosim.sweeps import sweep
-from iosim.symbolic import derive, symbol
+from iosim.readers import count as counting
+from iosim.readers.count import count
+from iosim.readers.formula.closed_form import BlockSums, access_bytes, closed_form, overhead_bytes
+from iosim.readers.formula.limits import leading, smooth
+from iosim.readers.formula.sweeps import sweep
+from iosim.readers.formula.symbolic import derive, symbol
 
 ALGORITHMS = algorithms()
 FAST = ("flash", "flash1")
@@ -259,7 +259,7 @@ def test_sweeps_are_counts(algorithm, mask, passes):
 
 
 def test_sweep_broadcasts_and_crosses_chunks(monkeypatch):
-    monkeypatch.setattr("iosim.sweeps.CHUNK", 64)
+    monkeypatch.setattr("iosim.readers.formula.sweeps.CHUNK", 64)
     problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3)
     kernel = Kernel("k", "flash", Tile(64, 64), backward_tile=Tile(32, 32))
     seq, blocks = np.arange(1, 400, 7)[:, None], np.array([16, 64, 128])
@@ -304,7 +304,7 @@ def test_sweep_refuses(values, message):
 
 def test_sweep_needs_no_sympy():
     code = (
-        "import sys; from iosim.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
+        "import sys; from iosim.readers.formula.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
         "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
         "sys.exit('sympy' in sys.modules)"
     )
@@ -369,7 +369,7 @@ def test_smooth_and_leading_come_near(algorithm, passes, extra):
 
 def test_flash_meets_the_papers_term_up_to_eight():
     # block_q = M / 4d: 2 N^2 d / block_q = 8 N^2 d^2 / M elements a head
-    from iosim.theory import bound
+    from iosim.readers.formula.theory import bound
 
     made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), Kernel("k", "flash", Tile(128, 64)))
     term = leading(made.total()).subs(BQ, sp.Symbol("M", positive=True) / (4 * D)) / (B * H * E)

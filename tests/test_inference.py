@@ -17,8 +17,6 @@ from strategies import disagreements, problems, tiles
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.count import count
-from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
 from iosim.inference import ModelShape, decode_point, default_kernel, sweep
 from iosim.kernel.algorithms import plan
@@ -29,8 +27,10 @@ from iosim.kernel.libraries.choices import fa2_splits
 from iosim.kernel.libraries.inference import fa3_splits
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.execute import execute, random_arrays, reference
+from iosim.readers.replay.replay import replay
 from iosim.reproduce.d_decode import TABLE_US, decode_rows
-from iosim.simulator.replay import replay
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from scripts import ROOT, load_script
 
-from iosim.simulator import l2
+from iosim.readers.replay import l2
 
 BENCHMARK, KERNEL = load_script("benchmarks/sets.py"), load_script("kernels/sets.py")
 

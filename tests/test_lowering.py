@@ -14,14 +14,14 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.count import access_bytes
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Edge, Launch, Order, Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.lowering import Lowered, LoweredLaunch, Template, lower, start_order
-from iosim.simulator.objects import streams
+from iosim.readers.count import access_bytes
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
+from iosim.readers.replay.objects import streams
 
 SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd") if p == "fwd" or a not in FORWARD_ONLY]

@@ -14,13 +14,13 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
 
 Row = dict[str, str]
 

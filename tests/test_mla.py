@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from strategies import altered, disagreements
 
 from iosim.base.errors import InputError
-from iosim.bounds import bounds
 from iosim.cli import main
-from iosim.count import count
-from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -23,8 +20,11 @@ from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.inference import flashmla_splits
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.sweeps import sweep
-from iosim.symbolic import derive
+from iosim.readers.bounds import bounds
+from iosim.readers.count import count
+from iosim.readers.execute import execute, random_arrays, reference
+from iosim.readers.formula.sweeps import sweep
+from iosim.readers.formula.symbolic import derive
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

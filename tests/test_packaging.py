@@ -66,12 +66,12 @@ def test_it_carries_every_module_and_no_build_product(names: set[str]) -> None:
     modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "iosim").rglob("*.py")}
     assert names >= modules
     assert not [n for n in names if n.endswith((".pyc", ".cubin")) or "__pycache__" in n]
-    assert {n for n in names if n.endswith(".so")} <= {"iosim/simulator/_engine.so"}
+    assert {n for n in names if n.endswith(".so")} <= {"iosim/readers/replay/_engine.so"}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
 def test_it_carries_the_compiled_replay_engine(wheel: Path, names: set[str]) -> None:
-    assert "iosim/simulator/_engine.so" in names
+    assert "iosim/readers/replay/_engine.so" in names
     assert not wheel.name.endswith("-none-any.whl"), "a compiled engine makes the wheel a platform's"
 
 

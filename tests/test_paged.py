@@ -15,11 +15,7 @@ from strategies import altered, disagreements, problems, tiles
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.bounds import bounds, memory
 from iosim.cli import main
-from iosim.count import access_bytes, count
-from iosim.execute import execute
-from iosim.execute.pages import shuffled_table
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel, Tile
@@ -29,8 +25,12 @@ from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
-from iosim.symbolic import derive
-from iosim.table_sums import TableSums
+from iosim.readers.bounds import bounds, memory
+from iosim.readers.count import access_bytes, count
+from iosim.readers.execute import execute
+from iosim.readers.execute.pages import shuffled_table
+from iosim.readers.formula.symbolic import derive
+from iosim.readers.formula.table_sums import TableSums
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -182,7 +182,7 @@ def test_keys_cannot_be_found_without_the_table() -> None:
 
 def test_a_wrong_table_is_not_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that ignores the table reads another sequence's pages."""
-    monkeypatch.setattr("iosim.execute.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row))
+    monkeypatch.setattr("iosim.readers.execute.memory.place_of_rows", lambda tensor, row, entries: (row * 0, row))
     assert any("off by" in text for text in disagreements(CASE, kernel()))
 
 

@@ -10,7 +10,7 @@ import pytest
 from scripts import ROOT, load_script
 
 import iosim
-from iosim.simulator.replay import PLACEMENT_TOLD
+from iosim.readers.replay.replay import PLACEMENT_TOLD
 
 BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("kernels/placement.py")
 

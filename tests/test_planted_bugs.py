@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from strategies import OVERHEADS, altered, disagreements
 
-import iosim.count
 import iosim.problem.masks.mask
+import iosim.readers.count
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
@@ -291,25 +291,25 @@ COUNT_BUGS = {
     ("bug", "case"), [pytest.param(b, c, id=f"{n}: {c}") for n, b in COUNT_BUGS.items() for c in b.cases]
 )
 def test_a_count_that_sees_wrongly(bug: Bug, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.count.access_bytes
+    real = iosim.readers.count.access_bytes
 
     def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
         seen = bug.see(domain, tensor, access)
         return seen if isinstance(seen, int) else real(*seen)
 
-    monkeypatch.setattr(iosim.count, "access_bytes", wrong)
+    monkeypatch.setattr(iosim.readers.count, "access_bytes", wrong)
     assert disagreements(*CASES[case])
 
 
 @pytest.mark.parametrize(("case", "factor"), [("flash packed decode", 2), ("flash", 0.5)])
 def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Per query head where the group is packed in a tile (x 2), per key head where it is not (/ 2)."""
-    real = iosim.count.access_bytes
+    real = iosim.readers.count.access_bytes
 
     def wrong(domain: Domain, tensor: Tensor, access: Access) -> int:
         return int(real(domain, tensor, access) * (factor if tensor.name == "K" else 1))
 
-    monkeypatch.setattr(iosim.count, "access_bytes", wrong)
+    monkeypatch.setattr(iosim.readers.count, "access_bytes", wrong)
     assert disagreements(*CASES[case])
 
 
@@ -359,6 +359,6 @@ def test_row_statistics_counted_by_the_byte(case: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("field", ["per_cta", "per_tile", "per_pair", "per_tile_fetch"])
 def test_an_overhead_forgotten(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.count.overhead_bytes
-    monkeypatch.setattr(iosim.count, "overhead_bytes", lambda x, o: real(x, replace(o, **{field: 0})))
+    real = iosim.readers.count.overhead_bytes
+    monkeypatch.setattr(iosim.readers.count, "overhead_bytes", lambda x, o: real(x, replace(o, **{field: 0})))
     assert disagreements(*CASES["flash persistent"])

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
 
-from iosim.execute import random_arrays, reference
-from iosim.execute.reference import dense_mask, dropout_factor
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute import random_arrays, reference
+from iosim.readers.execute.reference import dense_mask, dropout_factor
 
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd", "fwd+bwd") if p == "fwd" or a not in FORWARD_ONLY]
 

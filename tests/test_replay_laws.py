@@ -26,11 +26,11 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Launch, Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator import engine
-from iosim.simulator.engine import L2, MAX_TENSORS, TraceRecord
-from iosim.simulator.l2 import L2Model, model, sample_lines
-from iosim.simulator.lowering import Lowered, LoweredLaunch, Template
-from iosim.simulator.replay import Replay, replay
+from iosim.readers.replay import engine
+from iosim.readers.replay.engine import L2, MAX_TENSORS, TraceRecord
+from iosim.readers.replay.l2 import L2Model, model, sample_lines
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
+from iosim.readers.replay.replay import Replay, replay
 
 LINE = 128
 H200 = load_profile("h200-sxm")
@@ -241,7 +241,7 @@ def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
     out = os.path.join(tmp_path, "out.json")
     code = textwrap.dedent(f"""
         import sys, threading, time
-        import iosim.simulator.engine as engine
+        import iosim.readers.replay.engine as engine
         run = engine._interruptible
         def told(*arguments):
             print("in the engine", flush=True)

@@ -14,10 +14,10 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.predictor import QUICK_ACCESSES, default_method, tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator import replay as replays
-from iosim.simulator.lowering import LoweredLaunch, Template
-from iosim.simulator.replay import Replay, replay
-from iosim.simulator.sampling import SamplingPlan, Windows, sampling_plan
+from iosim.readers.replay import replay as replays
+from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 
 
 def call(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2) -> tuple[AttentionProblem, Chain]:

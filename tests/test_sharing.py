@@ -22,8 +22,8 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator import sharing
-from iosim.simulator.sharing import measured_rates, rates_from_ends, rates_of, sloped
+from iosim.readers.replay import sharing
+from iosim.readers.replay.sharing import measured_rates, rates_from_ends, rates_of, sloped
 
 GPU = load_profile("h200-sxm")
 Rates = Callable[[Sequence[float], Sequence[float]], Sequence[float]]

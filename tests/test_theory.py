@@ -8,7 +8,7 @@ import pytest
 import sympy as sp
 
 from iosim.base.errors import InputError
-from iosim.theory import BOUNDS, bound, flash1_blocks, flash_is_optimal
+from iosim.readers.formula.theory import BOUNDS, bound, flash1_blocks, flash_is_optimal
 
 N, D, M = 1024, 64, 50_000
 
@@ -83,12 +83,12 @@ def test_unknown_bound():
 
 
 def test_needs_no_sympy():
-    code = "import sys, iosim.theory as t; t.bound('flash').elements(1024, 64, 4096); sys.exit('sympy' in sys.modules)"
+    code = "import sys, iosim.readers.formula.theory as t; t.bound('flash').elements(1024, 64, 4096); sys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_expression_uses_the_formulas_symbols():
-    from iosim.symbolic import symbol
+    from iosim.readers.formula.symbolic import symbol
 
     assert {symbol("seq"), symbol("head_dim"), sp.Symbol("M", positive=True)} == bound(
         "flash"

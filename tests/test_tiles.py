@@ -20,7 +20,7 @@ from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.resource_table import BuildReport, build_report, read_table
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import MatrixUnit
+from iosim.readers.timing.step_time import MatrixUnit
 from iosim.tile_space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space
 from iosim.tiles import TileRanking, backward_shared_bytes, pick_tiles
 

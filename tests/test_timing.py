@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosim import capacity
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Order
 from iosim.kernel.libraries import resolve
-from iosim.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import (
+from iosim.readers import capacity
+from iosim.readers.count import count
+from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S, ChainTime, chain_time
+from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_tile
+from iosim.readers.timing.step_time import (
     LOAD_CYCLES,
     SYNC_CYCLES,
     MatrixUnit,
@@ -34,7 +35,6 @@ from iosim.step_time import (
     step_cost,
     step_cycles,
 )
-from iosim.timing import LAUNCH_LATENCY_S, ChainTime, chain_time
 
 RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
 

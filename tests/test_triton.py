@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.count import count
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import MatrixUnit
+from iosim.readers.count import count
+from iosim.readers.timing.step_time import MatrixUnit
 from iosim.streaming_mask import streaming_mask
 from iosim.triton_kernel import (
     Config,

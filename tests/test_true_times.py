@@ -7,9 +7,9 @@ import pytest
 from scripts import load_script
 
 from iosim.base.errors import InputError
-from iosim.simulator.engine import L2
-from iosim.simulator.l2 import model
-from iosim.simulator.lowering import lower
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import lower
 
 TIMES = load_script("benchmarks/true_times.py")
 # what is left over, and grows with it: see docs/replay.md

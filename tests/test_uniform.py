@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from strategies import disagreements
 
 from iosim.base.errors import InputError
-from iosim.bounds import memory
 from iosim.cli import main
-from iosim.count import count
-from iosim.execute import execute, random_arrays, reference
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.registry import reading
@@ -22,7 +19,10 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.lowering import lower
+from iosim.readers.bounds import memory
+from iosim.readers.count import count
+from iosim.readers.execute import execute, random_arrays, reference
+from iosim.readers.replay.lowering import lower
 
 GPUS = ("t4", "l4", "a100", "h100")
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iosim import step_time
 from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
 from iosim.problem.masks.mask import IntervalMask
-from iosim.timing import executed_pairs
+from iosim.readers.timing import step_time
+from iosim.readers.timing.chain_time import executed_pairs
 from iosim.validation import Residual, Row, compare, own_launches, read
 from iosim.validation.match import NoModel, match
 from iosim.validation.residuals import calls

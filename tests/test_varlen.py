@@ -14,18 +14,18 @@ from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
 from iosim.cli import main
-from iosim.count import count
-from iosim.execute import execute
-from iosim.execute.reference import dense_mask
-from iosim.formula import closed_form
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Direction, Edge, Order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
-from iosim.simulator.lowering import lower, start_order
-from iosim.simulator.objects import streams
-from iosim.symbolic import derive
+from iosim.readers.count import count
+from iosim.readers.execute import execute
+from iosim.readers.execute.reference import dense_mask
+from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.formula.symbolic import derive
+from iosim.readers.replay.lowering import lower, start_order
+from iosim.readers.replay.objects import streams
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SLOW = settings(max_examples=80, deadline=None, suppress_health_check=RARE)

@@ -11,7 +11,7 @@ from iosim.commands import common
 if TYPE_CHECKING:
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
-    from iosim.symbolic import Formula
+    from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_len": 4096, "head_dim": 128}
@@ -110,7 +110,7 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
 
 def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
-    from iosim.sparse.sums import NAMES as SUMS
+    from iosim.readers.formula.block_sums import NAMES as SUMS
 
     names = {size for option, size in SIZES.items() if getattr(args, option) is not None}
     if "seq_q" in names and ("seq_k" in names or args.seq_len_k is None):
@@ -129,11 +129,11 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
     import sympy as sp
 
-    from iosim.limits import leading
     from iosim.problem.masks.words import LISTS
-    from iosim.sparse.theta import with_density
-    from iosim.symbolic import SYMBOLS, symbol
-    from iosim.theory import bound
+    from iosim.readers.formula.limits import leading
+    from iosim.readers.formula.symbolic import SYMBOLS, symbol
+    from iosim.readers.formula.theory import bound
+    from iosim.readers.formula.theta import with_density
 
     kind = "standard" if kernel.algorithm in ("naive", "math") else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
@@ -159,7 +159,7 @@ class _Writer:
     def __init__(self, made: Formula, given: dict[str, int]) -> None:
         import sympy as sp
 
-        from iosim.symbolic import symbol
+        from iosim.readers.formula.symbolic import symbol
 
         self.numbers = {symbol(name): value for name, value in given.items()}
         self.blocks: dict[Any, tuple[Any, str]] = {}
@@ -203,7 +203,7 @@ class _Writer:
 
 def describe(args: argparse.Namespace) -> dict[str, Any]:
     """What the command says, as the JSON's `formula` object."""
-    from iosim.symbolic import SYMBOLS, derive, symbol
+    from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
 
     problem = _problem(args)
     kernel, chosen = _kernel(args, problem)
@@ -242,7 +242,7 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
 def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
     """The paper's term in numbers beside the count, for a list of blocks with every size given."""
     from iosim.problem.masks.words import LISTS
-    from iosim.sparse.theta import beside
+    from iosim.readers.formula.theta import beside
 
     known = [n for n in moved if n is not None]
     if problem.mask not in LISTS or len(known) < len(moved):
@@ -279,7 +279,7 @@ def _table(found: dict[str, Any], key: str) -> str:
         lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
     lines += ["", f"leading term: {found['leading'][key]}", _limit_text(found, key)]
     if found["sparse"]:
-        from iosim.sparse.theta import beside_text
+        from iosim.readers.formula.theta import beside_text
 
         lines.append(beside_text(found["sparse"]))
     lines += ["", "where"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.bounds import memory
 from iosim.distributed.chunks import check_gpus, check_problem
 from iosim.distributed.links import Cluster
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
@@ -24,6 +23,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import MAX_TOKENS, AttentionProblem
+from iosim.readers.bounds import memory
 
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send
 from iosim.distributed.widths import token_bytes
-from iosim.execute.reference import random_arrays, reference
-from iosim.execute.registry import ExecutionError
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute.reference import random_arrays, reference
+from iosim.readers.execute.registry import ExecutionError
 
 Array = npt.NDArray[np.float64]
 Key = tuple[str, int]

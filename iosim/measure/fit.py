@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.simulator.l2 import DEFAULT_WAYS, L2Model, model
-from iosim.simulator.scan import PATTERNS, scan, with_capacity
+from iosim.readers.replay.l2 import DEFAULT_WAYS, L2Model, model
+from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
 WAYS = tuple(sorted({8, 12, 16, 20, 24, DEFAULT_WAYS}))
 CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(17))

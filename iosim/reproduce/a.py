@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.bounds import bounds
 from iosim.hardware.profile import load_profile
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import bounds
 from iosim.reproduce.models import GIB, KIB, moved, queries_outside, standard, standard_kernel
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row

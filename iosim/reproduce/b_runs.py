@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.bounds import memory
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
 from iosim.prediction import Prediction
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import memory
 from iosim.reproduce.models import MIB, held, keys_outside, standard, standard_kernel
 from iosim.reproduce.row import Row
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.bounds import memory
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import memory
 from iosim.reproduce.d_decode import decode_rows
 from iosim.reproduce.published import TERA, Point, points
 from iosim.reproduce.registry import section

@@ -16,7 +16,7 @@ from iosim.distributed.timing import ChunkTimes, simulate
 from iosim.hardware.profile import HardwareProfile
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import ACHIEVED_SHARE
+from iosim.readers.timing.step_time import ACHIEVED_SHARE
 
 KERNEL = "fa2"
 

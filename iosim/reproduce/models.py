@@ -7,7 +7,6 @@ from collections.abc import Container
 from dataclasses import replace
 
 from iosim.base.data import data_dir
-from iosim.count import count
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import flash, flash1, naive
 from iosim.kernel.algorithms.common import matrix
@@ -15,6 +14,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 MB, GB = 10**6, 10**9

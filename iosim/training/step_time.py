@@ -14,8 +14,8 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.step_time import ACHIEVED_SHARE
-from iosim.timing import LAUNCH_LATENCY_S
+from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S
+from iosim.readers.timing.step_time import ACHIEVED_SHARE
 from iosim.training.graph import Graph, Node, Part
 from iosim.training.model import Decoder
 from iosim.training.setup import Setup
@@ -57,7 +57,7 @@ class Rates:
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (iosim.step_time.ACHIEVED_SHARE). fp32 products run on the fp32 units, of whose
+        share that large products reach (iosim.readers.timing.step_time.ACHIEVED_SHARE). fp32 products run on the fp32 units, of whose
         rate the same share is taken.
 
         Raises:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.bounds import kept_keys
-from iosim.count import count
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode
 from iosim.problem.attention import AttentionProblem
-from iosim.simulator.replay import replay
-from iosim.timing import chain_time
+from iosim.readers.bounds import kept_keys
+from iosim.readers.count import count
+from iosim.readers.replay.replay import replay
+from iosim.readers.timing.chain_time import chain_time
 from iosim.validation.match import Case, NoModel, match
 from iosim.validation.rows import QUANTITIES, Row
 

@@ -1,0 +1,26 @@
+"""The executing reader: a chain's launches run on NumPy arrays, every access performed at its place and counted.
+
+It shares the description with the counting reader and nothing else: blocks are visited by looking at every kept pair,
+bytes are counted tile by tile. A body may use only tiles that the launch's accesses have loaded and store only through
+them, so a description that forgets a tensor cannot compute attention.
+"""
+
+from iosim.readers.execute.dropout import kept_weights
+from iosim.readers.execute.place import Place
+from iosim.readers.execute.reference import random_arrays, reference
+from iosim.readers.execute.registry import Body, ExecutionError, body
+from iosim.readers.execute.rounding import round_to
+from iosim.readers.execute.run import Execution, execute
+
+__all__ = [
+    "Body",
+    "Execution",
+    "ExecutionError",
+    "Place",
+    "body",
+    "execute",
+    "kept_weights",
+    "random_arrays",
+    "reference",
+    "round_to",
+]

@@ -1,0 +1,201 @@
+"""Device memory of an execution: one array a tensor, addressed tile by tile, with the bytes that each touch moves.
+
+Arrays are float64 [copies, batch, heads, rows, cols] whatever the layout in memory is, and hold values rounded to the
+tensor's storage format. Memory that nobody has written holds NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.errors import InputError
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute.pages import place_of_rows, scattered
+from iosim.readers.execute.registry import ExecutionError
+from iosim.readers.execute.rounding import Array, round_to
+
+MAX_ELEMENTS = 1 << 27
+ROW_STATISTICS = ("LSE", "l", "m", "D")
+Indices = npt.NDArray[np.int64]
+
+
+def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
+    """Name of the format a tensor is stored in; temporaries take the problem's own format of that width if it has one.
+
+    Raises:
+        ExecutionError: no format is that wide.
+    """
+    if tensor.name in ("Q", "K", "V"):
+        return problem.input_type.name
+    if tensor.name in ("bias", "dBias", "dBias_heads") and tensor.element_bytes == problem.bias_type.bytes:
+        return problem.bias_type.name
+    if tensor.name in ("mask", "mask_added") and tensor.element_bytes > 1:
+        return problem.bias_type.name if tensor.element_bytes == problem.bias_type.bytes else "fp32"
+    if tensor.name == "rng_state":
+        return "fp64"
+    if tensor.name in ("O", "dO", "dQ", "dK", "dV"):
+        return problem.output_type.name
+    if tensor.element_bytes == 4:
+        return "fp32"
+    own = [problem.output_type, problem.input_type] if tensor.name.startswith("d") else [problem.input_type]
+    for kind in (*own, problem.output_type):
+        if kind.bytes == tensor.element_bytes:
+            return kind.name
+    by_width = {1: "fp8", 2: "bf16", 8: "fp64"}
+    if tensor.element_bytes not in by_width:
+        raise ExecutionError(f"tensor {tensor.name} has {tensor.element_bytes} bytes an element: no known format")
+    return by_width[tensor.element_bytes]
+
+
+def check_size(chain: Chain) -> None:
+    """Refuse what would not fit.
+
+    Raises:
+        InputError: the tensors, or the pairs of a head, are more than `MAX_ELEMENTS`.
+    """
+    tensors = sum(t.elements for t in chain.tensors.values())
+    largest = max([tensors, *(x.domain.rows * x.domain.seq_k for x in chain.launches)])
+    if largest > MAX_ELEMENTS:
+        raise InputError(f"a problem of {largest} elements is too large to execute; accepted: up to {MAX_ELEMENTS}")
+
+
+def whole_sectors(n_bytes: int) -> int:
+    """Bytes of the sectors that a run of bytes starting on a sector touches."""
+    return (n_bytes + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES
+
+
+def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int) -> int:
+    """Bytes between SM and L2 as `rows` x `cols` elements are touched once.
+
+    A row vector moves whole sectors, one run or `packet_rows` rows at a time; a matrix whose rows lie apart, whole
+    sectors a row; any other tile, its elements.
+    """
+    if access.rows == "qk":
+        return rows * cols * tensor.element_bytes
+    if cols == 1:
+        run = access.packet_rows or rows
+        return sum(
+            whole_sectors(min(run, rows - start) * tensor.element_bytes) for start in range(0, rows, max(run, 1))
+        )
+    row = cols * tensor.element_bytes
+    return rows * (whole_sectors(row) if tensor.strided else row)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a work tile stands: grid position, split, and the repetition of an access that is made several times."""
+
+    batch: int
+    head: int
+    split: int = 0
+    repetition: int = 0
+
+
+class Memory:
+    """The arrays of a chain. `given` fills tensors by name, in the shape [batch, heads, rows, cols] or without cols."""
+
+    def __init__(self, chain: Chain, problem: AttentionProblem, given: Mapping[str, npt.ArrayLike]) -> None:
+        self.tensors = chain.tensors
+        self.formats = {name: storage_format(t, problem) for name, t in chain.tensors.items()}
+        self.arrays: dict[str, Array] = {}
+        self.written: set[str] = set()
+        for name, t in chain.tensors.items():
+            shape = (t.copies, t.batch, t.heads, t.rows, t.cols)
+            if name not in given:
+                self.arrays[name] = np.full(shape, np.nan)
+                continue
+            values = np.asarray(given[name], dtype=np.float64)
+            if values.size != t.elements:
+                raise InputError(f"array {name} has shape {values.shape}; accepted: {shape[1:]}")
+            held = round_to(values.reshape(shape), self.formats[name])
+            self.arrays[name] = scattered(t, held, given[TABLE]) if t.page_rows else held
+            self.written.add(name)
+
+    def array(self, name: str) -> Array:
+        """A tensor as [batch, heads, rows, cols], or [batch, heads, rows] for a row statistic."""
+        whole = self.arrays[name][0]
+        return np.asarray(whole[..., 0] if name in ROW_STATISTICS else whole, dtype=np.float64)
+
+    def read(
+        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices,
+        entries: Array | None = None,
+    ) -> Array:  # fmt: skip
+        """The tile of the access at query rows `q` and key rows `k`, found through `entries` of the block table where
+        its rows lie in pages."""
+        if tensor.name not in self.written:
+            raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
+        copy, batch, head, row, cols = self._index(tensor, access, domain, spot, q, k)
+        if entries is not None and not isinstance(row, int):
+            there, row = place_of_rows(tensor, row[:, 0], entries)
+            batch, row = there[:, None], row[:, None]
+        tile = self.arrays[tensor.name][copy, batch, head, row, cols]
+        return np.asarray(tile, dtype=np.float64)
+
+    def write(
+        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array,
+        *, add: bool,
+    ) -> None:  # fmt: skip
+        """Store `values`, or add them, at the access's tile, rounded to the tensor's format."""
+        index = self._index(tensor, access, domain, spot, q, k)
+        held = self.arrays[tensor.name]
+        if held[index].shape != values.shape:
+            raise ExecutionError(f"a tile of {tensor.name} has shape {held[index].shape}, not {values.shape}")
+        shared = tensor.heads < domain.heads or tensor.batch < domain.batch
+        if shared and not add and access.per is not Per.LAUNCH:
+            raise ExecutionError(f"several heads of the grid store over each other in {tensor.name}")
+        held[index] = round_to(held[index] + values if add else values, self.formats[tensor.name])
+        self.written.add(tensor.name)
+
+    def _index(
+        self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices
+    ) -> tuple[int | Indices, ...]:
+        along, length = (k, domain.seq_k) if access.rows == "k" else (q, domain.rows)
+        if access.rows == "own":
+            along, length = np.arange(tensor.rows), tensor.rows
+        if tensor.keys_per_row:
+            along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
+        cols = np.arange(tensor.cols)
+        if access.rows == "qk":
+            if tensor.cols != domain.seq_k:
+                raise ExecutionError(f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys")
+            cols = k
+        copy = spot.split if tensor.copies > 1 else 0
+        batch, head, row = _locate(tensor, access, domain, spot, along, length)
+        return copy, batch[:, None], head[:, None], row[:, None], cols[None, :]
+
+
+def _locate(
+    tensor: Tensor, access: Access, domain: Domain, spot: Spot, along: Indices, length: int
+) -> tuple[Indices, Indices, Indices]:
+    """(batch, head, row) in the tensor of every row of a tile."""
+    ones = np.ones_like(along)
+    packs = access.rows != "k" and domain.pack > 1
+    if not packs and domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
+        batch, head, row = np.unravel_index(along, (tensor.batch, tensor.heads, tensor.rows))
+        return batch.astype(np.int64), head.astype(np.int64), row.astype(np.int64)
+    in_batch = (spot.batch if tensor.batch == domain.batch else 0) * ones
+    sequences = tensor.batch // domain.batch
+    if sequences > 1 and access.times * domain.grid_heads == tensor.batch * tensor.heads and tensor.rows == length:
+        heads = tensor.heads // domain.heads
+        which, inside = divmod(spot.repetition, heads)
+        return (spot.batch * sequences + which) * ones, (spot.head * heads + inside) * ones, along
+    if tensor.batch not in (1, domain.batch):
+        raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
+    pack = domain.pack
+    if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
+        return in_batch, spot.head * pack + along % pack, along // pack
+    if tensor.rows != length:
+        raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
+    if domain.heads % tensor.heads == 0:
+        head_index = spot.head // (domain.heads // tensor.heads)
+    elif tensor.heads == domain.heads * access.times:
+        head_index = spot.head * access.times + spot.repetition
+    else:
+        raise ExecutionError(f"{tensor.name} has {tensor.heads} heads, the grid {domain.heads}")
+    return in_batch, head_index * ones, along

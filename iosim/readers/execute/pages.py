@@ -1,0 +1,67 @@
+"""Pages of the key/value cache in an execution: rows stand in memory where a shuffled block table says.
+
+Slots are numbered over all sequences: slot s is page s % pages of sequence s // pages in the array. Rows of a last page
+that no token has are NaN, so that a kernel which reads past the sequence's end does not compute attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Tensor
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute.rounding import Array
+
+Indices = npt.NDArray[np.int64]
+
+
+def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
+    """A block table [batch, pages] by name, every slot used once; empty where the cache has no pages."""
+    if problem.page_size is None:
+        return {}
+    pages = -(-problem.n_seq_k // problem.page_size)
+    slots = np.random.default_rng(seed).permutation(problem.batch * pages)
+    return {TABLE: slots.reshape(problem.batch, pages).astype(np.float64)}
+
+
+def new_tokens(problem: AttentionProblem, chain: Chain, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """The last keys and values as [batch, 1, seq_q, kv_heads x width] and their slots, where the chain appends them."""
+    p, made = problem, {}
+    for name in ("K", "V"):
+        if f"{name}_new" in chain.tensors:
+            rows = np.asarray(arrays[name], dtype=np.float64)[:, :, p.n_seq_k - p.seq_q :]
+            made[f"{name}_new"] = np.moveaxis(rows, 1, 2).reshape(p.batch, 1, p.seq_q, -1)
+    if "slot_mapping" in chain.tensors:
+        slots = np.arange(p.n_seq_k - p.seq_q, p.n_seq_k, dtype=np.float64)
+        made["slot_mapping"] = np.broadcast_to(slots, (p.batch, p.seq_q))
+    return made
+
+
+def scattered(tensor: Tensor, values: Array, table: npt.ArrayLike) -> Array:
+    """`values` [copies, batch, heads, rows, cols] as they lie in memory, whole pages of rows."""
+    slots = np.asarray(table).astype(np.int64).reshape(tensor.batch, -1)
+    size, pages = tensor.page_rows, slots.shape[1]
+    made = np.full((*values.shape[:3], pages * size, values.shape[4]), np.nan)
+    for (batch, page), slot in np.ndenumerate(slots):
+        rows = values[:, batch, :, page * size : (page + 1) * size]
+        to_batch, to_page = divmod(int(slot), pages)
+        made[:, to_batch, :, to_page * size : to_page * size + rows.shape[2]] = rows
+    return made
+
+
+def at_sectors(tensor: Tensor, keys: Indices) -> list[int]:
+    """Sectors of a sequence's block table in which the entries of `keys` lie."""
+    where = keys // tensor.keys_per_row * tensor.element_bytes // SECTOR_BYTES
+    return [int(n) for n in np.unique(where)]
+
+
+def place_of_rows(tensor: Tensor, row: Indices, entries: Array) -> tuple[Indices, Indices]:
+    """(sequence, row) in memory of rows that the loaded `entries`, those of the pages from the first row's, tell."""
+    size = tensor.page_rows
+    pages = -(-tensor.rows // size)
+    slot = entries[:, 0].astype(np.int64)[row // size - int(row[0]) // size]
+    return slot // pages, slot % pages * size + row % size

@@ -1,0 +1,109 @@
+"""execute(): the launches of a chain on real arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Mode
+from iosim.kernel.traffic import Traffic
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.mask import dense
+from iosim.readers.execute import bodies as _registers_bodies  # noqa: F401
+from iosim.readers.execute.heads import cut, joined, parted
+from iosim.readers.execute.memory import Memory, check_size
+from iosim.readers.execute.pages import new_tokens, shuffled_table
+from iosim.readers.execute.reference import random_arrays
+from iosim.readers.execute.registry import body_of
+from iosim.readers.execute.rounding import Array
+from iosim.readers.execute.walk import Walk
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What an execution gives.
+
+    Args:
+        outputs: the chain's output tensors, [batch, heads, rows, cols], row vectors [batch, heads, rows].
+        traffic: SM<->L2 bytes by launch, tensor and direction, as moved.
+        inputs: the arrays it ran on.
+    """
+
+    outputs: dict[str, Array]
+    traffic: Traffic
+    inputs: dict[str, Array]
+
+
+def execute(
+    problem: AttentionProblem,
+    kernel: Kernel,
+    arrays: Mapping[str, npt.ArrayLike] | None = None,
+    seed: int = 0,
+    *,
+    chain: Chain | None = None,
+) -> Execution:
+    """Run the launches that `kernel` makes for `problem` on arrays, counting every byte moved between SMs and L2.
+
+    On-chip arithmetic is float64 whatever `accumulate` says; every value that passes memory is rounded to its tensor's
+    format. A backward alone runs the forward first, uncounted, for what it saves. Cost is O(seq_q x seq_k) and a Python
+    step a tile: this reader is for problems small enough to be checked.
+
+    Args:
+        arrays: Q, K, V [batch, heads, rows, cols], dO for a backward, and what else the problem has (`random_arrays`);
+            random ones by default.
+        seed: of the random arrays and of the dropout mask.
+        chain: the launches to run in place of the kernel's own plan.
+
+    Raises:
+        ExecutionError: the description does not hold what the mathematics needs.
+        InputError: a problem the kernel does not take, one too large, or an array of another shape.
+    """
+    chain = plan(problem, kernel) if chain is None else chain
+    check_size(chain)
+    given = cut(random_arrays(problem, seed), chain) if arrays is None else arrays
+    inputs = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
+    held: dict[str, npt.ArrayLike] = {
+        "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs
+    }  # fmt: skip
+    if problem.passes == "bwd":
+        held = {**_saved(problem, kernel, held, seed, chain), **held}
+    memory, traffic = _run(problem, kernel, chain, held, seed)
+    outputs = {t.name: memory.array(t.name) for t in chain.role("output")}
+    return Execution(parted(outputs, problem), traffic, inputs)
+
+
+def _mask_values(problem: AttentionProblem) -> Array:
+    """The mask as a tensor holds it: 1 and 0, or 0 and -inf to be added."""
+    kept = dense(problem.pair_mask, problem.seq_q, problem.n_seq_k)
+    return np.where(kept, 0.0, -np.inf) if problem.mask_storage == "additive" else kept.astype(np.float64)
+
+
+def _run(
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, given: Mapping[str, npt.ArrayLike], seed: int
+) -> tuple[Memory, Traffic]:
+    held = {name: a for name, a in joined(given, chain).items() if name in chain.tensors}
+    memory, traffic, seen = Memory(chain, problem, held), Traffic(), reading(problem, kernel)
+    for launch in chain.launches:
+        traffic += Walk(launch, memory, seen, kernel, seed, body_of(kernel.algorithm, launch.name)).run()
+    return memory, traffic
+
+
+def _saved(
+    problem: AttentionProblem, kernel: Kernel, given: Mapping[str, npt.ArrayLike], seed: int, backward: Chain
+) -> dict[str, npt.ArrayLike]:
+    """What the forward leaves for `backward`: the tensors of both that the backward reads and does not write first."""
+    before = problem.with_(passes="fwd")
+    kernel = kernel.with_(writes_lse=True)
+    memory, _ = _run(before, kernel, plan(before, kernel), given, seed)
+    written: set[str] = set()
+    wanted: set[str] = set()
+    for launch in backward.launches:
+        wanted |= {a.tensor for a in launch.accesses if a.mode is Mode.LOAD} - written
+        written |= {a.tensor for a in launch.accesses if a.mode is not Mode.LOAD}
+    return {name: memory.arrays[name] for name in wanted & memory.written}

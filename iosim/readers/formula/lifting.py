@@ -1,0 +1,106 @@
+"""Planning on duals: a kernel's chain whose every size carries its companion (`iosim.readers.formula.dual`)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Domain
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import DType
+from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.mask import IntervalMask, Mask
+from iosim.readers.formula.dual import Dual, Kind
+
+
+class _LiftedProblem(AttentionProblem):
+    """A problem whose sizes are duals; its checks were made on the representative."""
+
+    element_bytes: int
+    output_bytes: int
+
+    @property
+    def input_type(self) -> DType:
+        return replace(super().input_type, bytes=self.element_bytes)
+
+    @property
+    def output_type(self) -> DType:
+        return replace(super().output_type, bytes=self.output_bytes)
+
+
+LISTS = "lists"
+"""Companion of a mask's list of blocks: a function from a sum's name (`iosim.readers.formula.block_sums`), its value and whether the
+tile is the backward's own to the sum's companion."""
+
+
+class _LiftedBlocks(BlockMask):
+    """A list of blocks whose sums over visited tiles are duals."""
+
+    lift: Callable[[Domain, str, int], int]
+
+
+def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], Any] | None, kind: Kind) -> Mask:
+    """The mask of a lifted problem, its offset and window, or its sums, duals."""
+    mask = problem.pair_mask
+    if isinstance(mask, IntervalMask):
+        if mask.is_full:
+            return mask
+        offset = problem.n_seq_k - problem.seq_q if problem.offset is None else problem.offset
+        return replace(mask, offset=offset, left=problem.window if mask.left is not None else None)
+    if not isinstance(mask, BlockMask) or symbols is None:
+        return mask
+    tiles: list[tuple[int, int]] = []
+
+    def lift(domain: Domain, name: str, value: int) -> int:
+        tile = int.__index__(domain.block_q), int.__index__(domain.block_k)
+        if tile not in tiles:
+            tiles.append(tile)
+        return Dual(value, symbols(name, value, tiles.index(tile) > 0), kind)
+
+    made = object.__new__(_LiftedBlocks)
+    for name, value in vars(mask).items():
+        object.__setattr__(made, name, value)
+    object.__setattr__(made, "lift", lift)
+    return made
+
+
+def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
+    """The chain of `kernel` on `problem`, planned on duals.
+
+    `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
+    offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q, backward_block_k,
+    splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem sets none.
+    """
+
+    def lift(name: str, value: int) -> int:
+        return Dual(value, companions[name], kind) if name in companions else value
+
+    def lift_tile(tile: Tile, prefix: str = "") -> Tile:
+        made = copy.copy(tile)
+        for name in ("block_q", "block_k"):
+            object.__setattr__(made, name, lift(prefix + name, getattr(tile, name)))
+        return made
+
+    made = object.__new__(_LiftedProblem)
+    put = object.__setattr__
+    for f in fields(problem):
+        value = getattr(problem, f.name)
+        put(made, f.name, lift(f.name, value) if type(value) is int else value)
+    put(made, "element_bytes", lift("element_bytes", problem.input_type.bytes))
+    put(made, "output_bytes", lift("output_bytes", problem.output_type.bytes))
+    put(made, "pair_mask", _lifted_mask(made, companions.get(LISTS), kind))
+    back = kernel.backward_tile
+    return plan(
+        made,
+        replace(
+            kernel,
+            tile=lift_tile(kernel.tile),
+            backward_tile=None if back is None else lift_tile(back, "backward_"),
+            splits=lift("splits", kernel.splits),
+            compiled_head_dim=None,  # counts the products of padded columns, moves no byte
+        ),
+    )

@@ -1,0 +1,319 @@
+"""Formulas in symbols: the closed form of a kernel's traffic as SymPy expressions, and its leading term.
+
+    >>> kernel = Kernel("flash", "flash", Tile(128, 64), writes_lse=False)
+    >>> made = derive(AttentionProblem(heads=32, seq_q=4096, head_dim=128), kernel)
+    >>> print(made.total("write"))
+    B*H*N*d*e
+
+`iosim.readers.formula.limits` drops the floors. This module imports SymPy; `iosim.readers.formula.closed_form` and `iosim.readers.formula.sweeps` do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from iosim.base.errors import InputError
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.traffic import Traffic
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.formula import floor_sums
+from iosim.readers.formula.block_sums import NAMES as SUMS
+from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.formula.dual import Compare, lifted
+from iosim.readers.formula.lifting import LISTS, lifted_chain
+
+
+def _whole(*values: Any) -> tuple[int, ...] | None:
+    """The values as ints where all are whole numbers."""
+    made = [sp.sympify(v) for v in values]
+    return tuple(int(v) for v in made) if all(v.is_Integer for v in made) else None
+
+
+class FloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
+    """FloorSum(n, m, a, b) = sum over 0 <= i < n of floor((a i + b) / m)."""
+
+    nargs = 4
+    is_integer = True
+
+    @classmethod
+    def eval(cls, n: Any, m: Any, a: Any, b: Any) -> Any:
+        known = _whole(n, m, a, b)
+        return None if known is None else sp.Integer(floor_sums.floor_sum(*known))
+
+    def _latex(self, printer: Any, exp: str | None = None) -> str:
+        n, m, a, b = self.args
+        term = sp.floor((a * sp.Symbol("i", integer=True) + b) / m, evaluate=False)
+        text = rf"\sum_{{i=0}}^{{{printer.doprint(n - 1)}}} {printer.doprint(term)}"
+        return text if exp is None else rf"\left({text}\right)^{{{exp}}}"
+
+
+class ClippedFloorSum(sp.Function):  # type: ignore[misc]
+    """ClippedFloorSum(n, m, a, b, hi) = sum over 0 <= i < n of min(hi, max(0, floor((a i + b) / m))), for a > 0."""
+
+    nargs = 5
+    is_integer = True
+
+    @classmethod
+    def eval(cls, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
+        if n == 0 or hi == 0:
+            return sp.Integer(0)
+        known = _whole(n, m, a, b, hi)
+        return None if known is None else sp.Integer(floor_sums.clipped_floor_sum(*known))
+
+    def _eval_rewrite_as_FloorSum(self, n: Any, m: Any, a: Any, b: Any, hi: Any, **_: Any) -> Any:
+        start = sp.Min(n, sp.Max(0, sp.ceiling(-b / a)))
+        stop = sp.Min(n, sp.Max(start, sp.ceiling((hi * m - b) / a)))
+        return FloorSum(stop - start, m, a, b + a * start) + hi * (n - stop)
+
+    def _latex(self, printer: Any, exp: str | None = None) -> str:
+        n, m, a, b, hi = self.args
+        i = sp.Symbol("i", integer=True)
+        term = printer.doprint(sp.floor((a * i + b) / m, evaluate=False))
+        text = (
+            rf"\sum_{{i=0}}^{{{printer.doprint(n - 1)}}} "
+            rf"\min\left({printer.doprint(hi)}, \max\left(0, {term}\right)\right)"
+        )
+        return text if exp is None else rf"\left({text}\right)^{{{exp}}}"
+
+
+_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "lt": sp.Lt, "le": sp.Le, "gt": sp.Gt, "ge": sp.Ge, "eq": sp.Eq,
+}  # fmt: skip
+
+
+class SymbolKind:
+    """Companions are SymPy expressions; `conditions` are the branches taken that are not always so."""
+
+    def __init__(self) -> None:
+        self.conditions: list[Any] = []
+
+    def floordiv(self, a: Any, b: Any) -> Any:
+        a, b = sp.sympify(a), sp.sympify(b)
+        if a.as_coeff_Mul()[0].is_negative:
+            return -sp.ceiling(-a / b)
+        return sp.floor(a / b)
+
+    def ceildiv(self, a: Any, b: Any) -> Any:
+        return sp.ceiling(sp.sympify(a) / b)
+
+    def mod(self, a: Any, b: Any) -> Any:
+        return sp.Mod(a, b)
+
+    def minimum(self, a: Any, b: Any) -> Any:
+        if _at_least_one(a) and b == 1:
+            return b
+        if _at_least_one(b) and a == 1:
+            return a
+        return sp.Min(a, b)
+
+    def maximum(self, a: Any, b: Any) -> Any:
+        return sp.Max(a, b)
+
+    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
+        return ClippedFloorSum(n, m, a, b, hi)
+
+    def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:
+        relation = _RELATIONS[compare.__name__](a, b)
+        relation = relation if outcome else sp.Not(relation)
+        if relation in (True, sp.true) or relation in self.conditions:
+            return
+        if isinstance(relation, sp.Ge | sp.Le) and _at_least_one(relation.gts - relation.lts + 1):
+            return
+        self.conditions.append(relation)
+
+
+def _at_least_one(x: Any) -> bool:
+    """Whether a whole-number expression is known to be 1 or more."""
+    x = sp.sympify(x)
+    return bool(x.is_integer and x.is_positive)
+
+
+SYMBOLS: dict[str, tuple[str, str]] = {
+    "batch": ("B", "sequences"),
+    "heads": ("H", "query heads"),
+    "kv_heads": ("H_k", "key/value heads"),
+    "group": ("G", "query heads that share a key/value head"),
+    "seq": ("N", "query and key tokens"),
+    "seq_q": ("N_q", "query tokens"),
+    "seq_k": ("N_k", "key tokens"),
+    "head_dim": ("d", "columns of Q and K"),
+    "head_dim_v": ("d_v", "columns of V and O"),
+    "window": ("W", "keys kept before the diagonal"),
+    "offset": ("Delta", "key that faces query 0"),
+    "block_q": ("B_q", "query rows of a tile"),
+    "block_k": ("B_k", "key rows of a tile"),
+    "backward_block_q": ("C_q", "query rows of a tile of the backward pass"),
+    "backward_block_k": ("C_k", "key rows of a tile of the backward pass"),
+    "splits": ("S", "parts that the keys are split into"),
+    "element_bytes": ("e", "bytes of an input element"),
+    "output_bytes": ("e_o", "bytes of an output element"),
+    **SUMS,
+    **{f"backward_{n}": (s.replace("Z", "Y"), f"{t}, in the backward's tiles") for n, (s, t) in SUMS.items()},
+}
+"""Name -> (symbol, meaning)."""
+
+
+def symbol(name: str) -> sp.Symbol:
+    """The SymPy symbol of a size: a positive whole number, but for `window` (0 or more) and `offset` (any).
+
+    Raises:
+        InputError: no size of that name.
+    """
+    if name not in SYMBOLS:
+        raise InputError(f"'{name}' is no size of a formula; accepted: {', '.join(SYMBOLS)}")
+    none = name.removeprefix("backward_") in SUMS
+    assumed = {"window": {"nonnegative": True}, "offset": {}}.get(name, {"nonnegative" if none else "positive": True})
+    return sp.Symbol(SYMBOLS[name][0], integer=True, **assumed)
+
+
+def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[dict[str, Any], dict[str, int]]:
+    """(companion of each size, value of each symbol used). Equal sizes share a symbol where `tie`."""
+    made: dict[str, Any] = {}
+    values: dict[str, int] = {}
+
+    def use(size: str, value: int, name: str | None = None) -> None:
+        made[size] = symbol(name or size)
+        values[name or size] = value
+
+    use("batch", problem.batch)
+    if problem.group == 1 and tie:
+        use("heads", problem.heads)
+        made["kv_heads"] = made["heads"]
+    else:
+        use("kv_heads", problem.n_kv_heads)
+        made["heads"] = symbol("group") * made["kv_heads"]
+        values["group"] = problem.group
+    if problem.seq_q == problem.n_seq_k and tie:
+        use("seq_q", problem.seq_q, "seq")
+        made["seq_k"] = made["seq_q"]
+    else:
+        use("seq_q", problem.seq_q)
+        use("seq_k", problem.n_seq_k)
+    use("head_dim", problem.head_dim)
+    if problem.d_v == problem.head_dim and tie:
+        made["head_dim_v"] = made["head_dim"]
+    else:
+        use("head_dim_v", problem.d_v)
+    if problem.window is not None:
+        use("window", problem.window)
+    if problem.offset is not None:
+        use("offset", problem.offset)
+    use("element_bytes", problem.input_type.bytes)
+    if problem.output_type.bytes == problem.input_type.bytes and tie:
+        made["output_bytes"] = made["element_bytes"]
+    else:
+        use("output_bytes", problem.output_type.bytes)
+    use("block_q", kernel.tile.block_q)
+    use("block_k", kernel.tile.block_k)
+    if kernel.backward_tile is not None and problem.backward:
+        use("backward_block_q", kernel.backward_tile.block_q)
+        use("backward_block_k", kernel.backward_tile.block_k)
+    if kernel.splits > 1:
+        use("splits", kernel.splits)
+
+    def of_list(name: str, value: int, backward: bool) -> Any:
+        name = f"backward_{name}" if backward else name
+        values[name] = value
+        return symbol(name)
+
+    made[LISTS] = of_list
+    return made, values
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A kernel's SM<->L2 bytes in symbols.
+
+    `traffic` holds one SymPy expression per launch, tensor and direction; it holds for every problem for which
+    `conditions` (SymPy relations) are true, and for `values`, the numbers it was derived from, in any case.
+    """
+
+    traffic: Traffic
+    values: Mapping[str, int]
+    """Name of each symbol used (a key of `SYMBOLS`) -> its value in the problem the formula was derived from."""
+    conditions: tuple[Any, ...]
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """Symbols for which the description of the kernel takes the number alone; the number stands in the formula."""
+        pinned = {c.lhs: int(c.rhs) for c in self.conditions if _fixes(c)}
+        return {name: pinned[symbol(name)] for name in self.values if symbol(name) in pinned}
+
+    def total(self, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None) -> Any:
+        """The sum of the rows that match, as one expression."""
+        return sp.sympify(self.traffic.total("l2", direction, launch=launch, tensor=tensor))
+
+    def substitute(self, values: Mapping[str, Any]) -> Formula:
+        """The formula with some symbols, named by `SYMBOLS`, replaced by numbers or expressions."""
+        by_symbol = {symbol(name): sp.sympify(value) for name, value in values.items()}
+        conditions = (condition.subs(by_symbol) for condition in self.conditions)
+        return replace(
+            self,
+            traffic=Traffic(tuple(replace(r, bytes=sp.sympify(r.bytes).subs(by_symbol)) for r in self.traffic)),
+            conditions=tuple(c for c in conditions if c != sp.true),
+        )
+
+    def numbers(self) -> Traffic:
+        """The bytes for the problem that the formula was derived from."""
+        made = self.substitute(self.values)
+        return Traffic(tuple(replace(r, bytes=int(r.bytes)) for r in made.traffic))
+
+    def compile(self, *names: str, direction: str | None = None) -> Callable[..., Any]:
+        """The total as a NumPy function of the sizes called `names`, on int64 arrays; exact below 2^63.
+
+        NB: `conditions` are not looked at; `iosim.readers.formula.sweeps.sweep` looks at its own.
+        """
+        return lambdify(self.total(direction), [symbol(name) for name in names])
+
+
+def _fixes(condition: Any) -> bool:
+    return isinstance(condition, sp.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
+
+
+def _short(expression: Any) -> Any:
+    """The expression, or the product of its common factors and its expanded terms where that is shorter."""
+    return min(expression, sp.factor_terms(sp.expand(expression)), key=sp.count_ops)
+
+
+def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Formula:
+    """The formula of `kernel`'s traffic, for problems like `problem`.
+
+    Args:
+        tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
+    """
+    if problem.seq_lens is not None:
+        raise InputError("seq_lens: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
+    kind = SymbolKind()
+    companions, values = _companions(problem, kernel, tie)
+    made = closed_form(lifted_chain(problem, kernel, companions, kind))
+    fixed = {c.lhs: c.rhs for c in kind.conditions if _fixes(c)}
+    rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in made)
+    return Formula(Traffic(rows), values, tuple(kind.conditions))
+
+
+class _FloorDiv(sp.Function):  # type: ignore[misc]
+    """a // b, kept apart so that arrays divide as whole numbers."""
+
+    nargs = 2
+
+
+def lambdify(expression: Any, symbols: list[Any]) -> Callable[..., Any]:
+    """A NumPy function on int64 arrays: floors and ceilings become whole-number division, floor sums array code."""
+
+    def division(argument: Any) -> Any:
+        a, b = sp.together(argument).as_numer_denom()
+        return _FloorDiv(a, b)
+
+    whole = sp.sympify(expression).replace(sp.ceiling, lambda x: -division(-x)).replace(sp.floor, division)
+    table = {
+        "_FloorDiv": np.floor_divide,
+        "FloorSum": floor_sums.floor_sum_array,
+        "ClippedFloorSum": floor_sums.clipped_floor_sum_array,
+    }
+    made: Callable[..., Any] = sp.lambdify(symbols, whole, modules=[table, "numpy"], cse=True)
+    return made

@@ -1,0 +1,329 @@
+"""Lowers a chain to integer arrays: objects of memory, and for every launch its work tiles with what they access.
+
+An object is a tile of a tensor, small enough that every launch moves whole objects. Work tiles stand in the order in
+which the launch's schedule starts them. Launches that only stream tensors ("flat") go through the objects of all their
+tensors side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.kernel.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+from iosim.problem.masks.mask import Steps
+from iosim.readers.replay.blocks import Blocks
+from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams
+
+Int32 = npt.NDArray[np.int32]
+NONE = -1
+MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
+SPILL = "spill"
+
+
+@dataclass(frozen=True)
+class Template:
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span."""
+
+    tensor: str
+    mode: int
+    base: Int32
+    coef: int = 0
+    span: int = 1
+    rows: int = 1
+    row_stride: int = 0
+
+
+@dataclass(frozen=True)
+class LoweredLaunch:
+    """Work tiles in start order: loop index runs over [first, first + count)."""
+
+    name: str
+    first: Int32
+    count: Int32
+    prologue: tuple[Template, ...]
+    loop: tuple[Template, ...]
+    epilogue: tuple[Template, ...]
+    down: npt.NDArray[np.uint8]
+    """1 where a work tile walks its indices from the last to the first."""
+    head: Int32
+    block: Int32
+    owned: tuple[tuple[range, int], ...] = ()
+    """Objects that change hands before this launch: (objects, tensor number)."""
+    group: int = 1
+    """Work tiles that one CTA takes together: all key blocks of a head where a CTA walks whole heads."""
+    indices: Int32 | None = None
+    """Where loop indices do not run on: step s of a work tile has index indices[first + s]."""
+
+    @property
+    def tiles(self) -> int:
+        return int(self.first.size)
+
+    @property
+    def accesses(self) -> int:
+        """Object accesses of the whole launch."""
+        per_step = sum(t.span * t.rows for t in self.loop)
+        once = sum(int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue))
+        return int(self.count.sum(dtype=np.int64)) * per_step + once
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """All launches of a chain over one set of objects."""
+
+    tensors: tuple[str, ...]
+    size: Int32
+    owner: npt.NDArray[np.uint8]
+    launches: tuple[LoweredLaunch, ...]
+
+
+def lower(chain: Chain, spill_slots: int) -> Lowered:
+    """The chain as integer arrays. `spill_slots` is how many CTAs' local memory the GPU lays out side by side.
+
+    Raises:
+        InputError: more objects or work tiles than fit in memory.
+    """
+    refuse_too_large(chain)
+    grids: dict[str, Grid] = {}
+    sizes: list[Int32] = []
+    owners: list[npt.NDArray[np.uint8]] = []
+    tensors = list(chain.tensors)
+    first = 0
+    blocks = Blocks(chain)
+    for name in (*(n for n, t in chain.tensors.items() if t.role != "temp"), *blocks.temps):
+        grid, size = cut(chain, chain.tensors[name], first)
+        freed = blocks.take(name, grid, size)
+        if freed is not None:
+            grids[name] = freed
+            continue
+        grids[name] = grid
+        sizes.append(size)
+        owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
+        first += grid.count
+    spill_first: dict[str, int] = {}
+    for launch in chain.launches:
+        found = _spill(launch)
+        if found is not None:
+            spill_first[launch.name] = first
+            sizes.append(np.full(spill_slots, max(found.per_pair, found.per_tile), dtype=np.int32))
+            owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
+            first += spill_slots
+    tensors.append(SPILL)
+    launches = tuple(
+        replace(_lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots),
+                owned=blocks.owned(n, grids, tensors))
+        for n, launch in enumerate(chain.launches)
+    )  # fmt: skip
+    return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
+
+
+def _spill(launch: Launch) -> Overhead | None:
+    return next((o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE), None)
+
+
+def start_order(launch: Launch) -> tuple[Int32, Int32]:
+    """(grid head, block) of every work tile, in the order in which they start.
+
+    A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
+    split) for "q,split". Grid heads count batch x heads with heads inside.
+    """
+    d, s = launch.domain, launch.schedule
+    blocks = launch.work_tiles // d.grid_heads
+    if launch.outer == "head":
+        blocks = d.key_blocks_total
+    sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
+    b, h, i = d.batch * sequences, d.heads, blocks // sequences
+    order = np.arange(b * h * i, dtype=np.int64)
+    if launch.outer == "head":
+        block, head = order % i, order // i
+    elif s.section_heads > 0 or s.order is Order.HEAD:
+        section = min(s.section_heads or b * h, b * h)
+        heads = b * h
+        start = order // (section * i) * section
+        width = np.minimum(section, heads - start)
+        # the last section may hold fewer heads: its tiles start at start * i
+        inside = order - start * i
+        block, head = inside // width, start + inside % width
+    elif s.order is Order.BATCH:
+        block = order % i
+        head = (order // i % b) * h + order // (i * b)
+    else:
+        block, head = order % i, order // i
+    if s.heavy_first:
+        block = i - 1 - block
+    if sequences > 1:
+        head, block = head % h, head // h * i + block
+    return head.astype(np.int32), block.astype(np.int32)
+
+
+def _lower_launch(
+    chain: Chain, launch: Launch, grids: dict[str, Grid], spill_first: int | None, spill_slots: int
+) -> LoweredLaunch:
+    if streams(launch):
+        return _lower_flat(chain, launch, grids)
+    d = launch.domain
+    head, block = start_order(launch)
+    head64, block64 = head.astype(np.int64), block.astype(np.int64)
+    steps, i_index, j_index = _loops(launch, block64)
+    first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
+    prologue: list[Template] = []
+    loop: list[Template] = []
+    epilogue: list[Template] = []
+    for access in launch.accesses:
+        grid = grids[access.tensor]
+        for run in _runs(launch, access):
+            made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
+                                    run)  # fmt: skip
+            {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
+    if spill_first is not None:
+        base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
+        loop.append(Template(SPILL, MODES[Mode.STORE], base))
+    down = {
+        Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
+        Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),
+        Direction.ALTERNATING: (block & 1).astype(np.uint8),
+    }[launch.schedule.direction]
+    return LoweredLaunch(
+        launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
+        head, block, group=d.key_blocks_total if launch.outer == "head" else 1,
+        indices=None if steps.indices is None else steps.indices.astype(np.int32),
+    )  # fmt: skip
+
+
+def _loops(
+    launch: Launch, block: npt.NDArray[np.int64]
+) -> tuple[Steps, npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
+    """The loop of each work tile, and its fixed query block or key block."""
+    d = launch.domain
+    if launch.outer == "q":
+        s = d.visited.by_query()
+        return Steps(s.first[block], s.count[block], s.indices), block, None
+    if launch.outer == "q,split":
+        s = d.visited.by_split(d.key_blocks_per_split, d.splits)
+        tile = block % d.query_blocks * d.splits + block // d.query_blocks
+        return Steps(s.first[tile], s.count[tile], s.indices), block, None
+    if launch.outer in ("k", "head"):
+        s = d.visitors
+        return Steps(s.first[block], s.count[block], s.indices), None, block
+    zero = np.zeros(block.size, dtype=np.int64)
+    return Steps(zero, zero + 1), block % d.query_blocks, block // d.query_blocks
+
+
+def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
+    """Neighbouring query blocks that are moved together, where an access is made once for a whole head: all, or those
+    that visit a key block. One run of no meaning for all other accesses."""
+    d = launch.domain
+    if launch.outer != "head" or not access.visited_only or access.per is not Per.QUERY:
+        return [(0, d.query_blocks)]
+    edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
+    runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
+    return runs or [(0, 0)]
+
+
+def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The tensor's own (batch, head), counted as grid heads are, of each grid head: heads of a group share a key/value
+    head, and all heads or sequences what has one."""
+    inside = head % d.heads // max(1, d.heads // tensor.heads)
+    return (head // d.heads if tensor.batch > 1 else 0) * tensor.heads + inside
+
+
+def _template(
+    tensor: Tensor,
+    access: Access,
+    launch: Launch,
+    grid: Grid,
+    head: npt.NDArray[np.int64],
+    i: npt.NDArray[np.int64] | None,
+    j: npt.NDArray[np.int64] | None,
+    count: Int32,
+    run: tuple[int, int],
+) -> tuple[Template, str]:
+    """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
+    are moved together, where a whole head's are."""
+    d = launch.domain
+    owner = head if access.rows == "q" and tensor.heads >= d.heads else owner_of(tensor, d, head)
+    start = grid.first + owner * grid.rows * grid.cols
+    looped = access.per is Per.PAIR
+    span_q = max(1, d.block_q // grid.chunk_rows)
+    span_k = max(1, d.block_k // (grid.chunk_cols if access.rows == "qk" else grid.chunk_rows))
+    coef, span, rows, stride = 0, 1, 1, 0
+    base, of_head = start, False
+    table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
+    if access.rows == "own" or table:
+        span = grid.rows * grid.cols
+        if access.per is Per.LAUNCH:
+            base = np.where(np.arange(head.size) == 0, base, NONE)
+    elif access.rows == "q":
+        span = span_q
+        if access.per is Per.SPLIT and tensor.copies > 1:
+            assert i is not None
+            base = base + i // d.query_blocks * (grid.heads // tensor.copies) * grid.rows * grid.cols
+        if launch.outer == "q,split" and i is not None:
+            i = i % d.query_blocks
+        if i is not None:
+            base = base + grid.row_of(i, d.query_blocks, span_q)
+        elif looped:
+            coef = span_q
+            base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q)
+        else:  # a whole head's rows, once, after its last key block
+            assert j is not None
+            lo, hi = run
+            span = min(hi * span_q, grid.rows) - lo * span_q
+            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
+    elif access.rows == "k":
+        span = span_k
+        if j is not None:
+            base = base + grid.row_of(j, d.key_blocks_total, span_k)
+        else:
+            coef = span_k
+            base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k)
+    else:
+        span, rows, stride = span_k, span_q, grid.cols
+        i = i % d.query_blocks if launch.outer == "q,split" and i is not None else i
+        base = base + (i * span_q * grid.cols if i is not None else 0) + (j * span_k if j is not None else 0)
+        if i is None:
+            coef = span_q * grid.cols
+        elif j is None:
+            coef = span_k
+    base32 = np.asarray(base, dtype=np.int64)
+    if access.visited_only and not looped and not of_head:
+        base32 = np.where(count > 0, base32, NONE)
+    made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
+    inside = looped and launch.outer != "qk" and not table
+    if access.mode is Mode.LOAD:
+        return made, "loop" if inside or launch.outer == "qk" else "pro"
+    return made, "loop" if inside else "epi"
+
+
+def _broadcast(tensor: Tensor, d: Domain, grid: Grid, item: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Objects of a tensor that several grid heads share, as the launch goes through its heads one after the other."""
+    each = grid.rows * grid.cols
+    return owner_of(tensor, d, item // each) * each + item % each
+
+
+def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> LoweredLaunch:
+    """Objects of all tensors side by side: work tile w of n takes its share of each tensor's objects. What all heads
+    share (an additive mask) is gone through once a head."""
+    names = list(dict.fromkeys(a.tensor for a in launch.accesses))
+    heads = {n: chain.tensors[n].batch * chain.tensors[n].heads for n in names}
+    passes = {n: max(1, launch.domain.grid_heads // heads[n]) for n in names}
+    tiles = max(grids[n].count * passes[n] for n in names)
+    w = np.arange(tiles, dtype=np.int64)
+    loop: list[Template] = []
+    epilogue: list[Template] = []
+    for access in launch.accesses:
+        grid = grids[access.tensor]
+        item = w * grid.count * passes[access.tensor] // tiles
+        new = np.ones(tiles, dtype=np.bool_)
+        new[1:] = item[1:] != item[:-1]
+        shared = passes[access.tensor] > 1
+        base = grid.first + (_broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item)
+        made = Template(access.tensor, MODES[access.mode], np.where(new, base, NONE).astype(np.int32))
+        (loop if access.mode is Mode.LOAD else epilogue).append(made)
+    one = np.ones(tiles, dtype=np.int32)
+    zero = np.zeros(tiles, dtype=np.int32)
+    return LoweredLaunch(
+        launch.name, zero, one, (), tuple(loop), tuple(epilogue), zero.astype(np.uint8), zero, w.astype(np.int32)
+    )

@@ -1,0 +1,291 @@
+"""Replays a chain through one L2: HBM bytes by launch and tensor, and the time it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Launch, Mode, Scheduler
+from iosim.kernel.residency import residency
+from iosim.kernel.traffic import Traffic, TrafficRow
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
+from iosim.readers.replay.engine import L2, TraceRecord
+from iosim.readers.replay.l2 import L2Model, model
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
+from iosim.readers.replay.objects import streams
+from iosim.readers.replay.sampling import Windows, sampling_plan
+from iosim.readers.replay.sharing import rates_of
+from iosim.readers.timing.chain_time import chain_time
+
+FOREIGN_OBJECT_BYTES = 65536
+COARSE_SAMPLES = 1e-9
+"""Followed lines of an object in coarse steps: as few as the sets to follow allow."""
+CTA_START_S = 1.0e-6
+"""From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
+SPILL_TURNOVER = 2
+"""Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
+kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
+PASS_REGISTERS, LEAST_REGISTERS = 16, 32
+"""Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
+holds 16, 32 and 64 values in 32, 48 and 80 registers (kernels/measurements/h200_chain_launches.csv)."""
+WAITING = 0.01
+"""Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
+PLACEMENT_TOLD = 0.015
+"""A prediction says how far placement moves its reads where that is more than this share of them."""
+CODE = "code"
+Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
+
+
+@dataclass(frozen=True)
+class ReplayedLaunch:
+    """`begin_s` and `end_s` on the chain's clock; `slots` CTAs ran at once."""
+
+    name: str
+    begin_s: float
+    end_s: float
+    slots: int
+    accesses: int
+    windows: Windows | None = None
+    """Where windows of the launch were played: they."""
+    coarse: Coarse | None = None
+    """Where the launch was played in coarse steps: which."""
+    waited: float = 0.0
+    """How much longer coarse steps took than had no load been waited for."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found.
+
+    `traffic` holds rows at level "hbm". `foreign_write_bytes` are dirty lines of others that were driven out;
+    `dirty_bytes` what the chain leaves dirty in the L2; `fabric_bytes` what crossed between partitions.
+    """
+
+    traffic: Traffic
+    launches: tuple[ReplayedLaunch, ...]
+    foreign_write_bytes: int
+    dirty_bytes: int
+    fabric_bytes: int
+    placement_bytes: float = 0.0
+    """Standard deviation of what is read from HBM over places in memory where the tensors may lie."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the HBM figures should know."""
+        made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
+        read = self.traffic.total("hbm", "read")
+        if self.placement_bytes > PLACEMENT_TOLD * read:
+            made.append(f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} "
+                        "(standard deviation over placements)")  # fmt: skip
+        if self.foreign_write_bytes:
+            made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
+        for launch in self.launches:
+            if launch.windows is not None:
+                made += _sampled(launch.name, launch.windows)
+            if launch.coarse is not None:
+                made += _coarse(launch.name, launch.coarse, launch.waited)
+        return tuple(made)
+
+    @property
+    def seconds(self) -> float:
+        return self.launches[-1].end_s if self.launches else 0.0
+
+
+def _sampled(launch: str, windows: Windows) -> list[str]:
+    share = windows.played.sum() / windows.stands_for.sum()
+    made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard "
+            f"error {windows.standard_error():.1%}; --method replay plays all"]  # fmt: skip
+    if windows.waited > WAITING:
+        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind "
+                    "the one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
+    return made
+
+
+def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
+    heads = f" and {coarse.heads} of {coarse.of} heads" if coarse.heads < coarse.of else ""
+    parted = waited > WAITING and coarse.held < HELD_STEPS
+    error = "reads may be far off" if parted else f"error about {ERROR:.0%}"
+    made = [f"HBM: {launch} was played in part, in coarse steps of {coarse.steps}{heads}; {error}; "
+            "--method replay plays all"]  # fmt: skip
+    if parted:
+        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {waited:.0%} longer) and the L2 holds only "
+                    f"{coarse.held:.1f} coarse steps of one, so that they may part too early")  # fmt: skip
+    return made
+
+
+def replay(
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
+    l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
+) -> Replay:  # fmt: skip
+    """Play the launches of a chain, one after the other, through one L2.
+
+    Args:
+        l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
+        l2_model: in place of the profile's.
+        part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
+        trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
+            engine to fill, or None.
+
+    Raises:
+        InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
+            engine is missing.
+    """
+    made = l2_model or model(profile)
+    slots = max(residency(launch, profile).slots for launch in chain.launches)
+    lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
+    accesses = [low.accesses for low in lowered.launches]
+    coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    lowered = coarse.lowered if coarse else lowered
+    _refuse_small_l2(made, lowered, profile)
+    foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
+    objects = lowered.size.size
+    size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
+    owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
+    l2 = L2(made, size, owner) if coarse is None else L2(made, size, owner, COARSE_SAMPLES, coarse.least_sets)
+    l2.place(range(objects, objects + foreign), dirty=True)
+    if l2_start == "warm":
+        l2.place(_inputs(chain, lowered), dirty=False)
+    rows: list[TrafficRow] = []
+    done: list[ReplayedLaunch] = []
+    begin = 0
+    busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
+    for launch, low, moved in zip(chain.launches, lowered.launches, accesses, strict=True):
+        for objects_of, number in low.owned:
+            l2.own(objects_of, number)
+        before = l2.counts()
+        grain = coarse if coarse and coarse.name == launch.name else None
+        dirty = l2.dirty_by_tensor() if grain else None
+        end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
+                           trace(launch, low, lowered, l2) if trace else None, part, grain,
+                           _rates(launch, kernel, problem, profile),
+                           float(kernel.option("sm_spread", made.sm_spread)),
+                           _streamed_at_once(chain, launch, low, lowered.size, profile))  # fmt: skip
+        if grain and dirty is not None:
+            end = begin + round((end - begin) * grain.whole_over_played)
+            _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
+        rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
+        waited = _waited(l2) if grain else 0.0
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
+        begin = end
+    written = l2.counts()[1]
+    driven_out = written[len(lowered.tensors)]
+    return Replay(
+        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes()
+    )
+
+
+def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
+    holds = made.partitions * made.sets * made.ways * made.line_bytes
+    largest = int(lowered.size.max(initial=0))
+    if holds < largest:
+        raise InputError(
+            f"--method replay: the L2 of {profile.name} holds {bytes_text(holds)}, less than one tile of "
+            f"{bytes_text(largest)}; accepted: an L2 of at least a tile, smaller tiles, or --method bounds"
+        )
+
+
+def _play(
+    l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
+    record: TraceRecord | None, part: bool, coarse: Coarse | None, rates: tuple[float, ...], sm_spread: float,
+    streamed: int,
+) -> tuple[int, int, Windows | None]:  # fmt: skip
+    """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
+    none of their own and go as fast as memory does."""
+    held = residency(launch, profile)
+    steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
+    slots = held.slots
+    if streams(launch):  # an object stands for the small CTAs that an SM holds together
+        slots = max(min(slots, profile.sm_count), streamed)
+    end, windows = l2.replay(
+        low,
+        slots=slots,
+        sms=profile.sm_count,
+        static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
+        step_s=busy_s * profile.sm_count / steps if steps else 0.0,
+        start_s=CTA_START_S,
+        sm_spread_ppm=round(sm_spread * 1e6),
+        begin_ps=begin,
+        rates=rates,
+        relaunched=launch.schedule.scheduler is Scheduler.STATIC,
+        trace=record,
+        sampling=sampling_plan(low, slots) if part and coarse is None else None,
+        coarse=coarse,
+    )
+    return end, slots, windows
+
+
+def _streamed_at_once(
+    chain: Chain, launch: Launch, low: LoweredLaunch, size: npt.NDArray[np.int32], profile: HardwareProfile
+) -> int:
+    """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at once."""
+    loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
+    loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
+    if launch.outer != "flat" or not loaded:
+        return 0
+    registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
+    threads = min(int(profile.max_threads_per_sm or 2048), int(profile.registers_per_sm or 65536) // registers)
+    held = threads * launch.values_per_thread * chain.tensors[loads[0].tensor].element_bytes
+    return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
+
+
+def _waited(l2: L2) -> float:
+    """How much longer coarse steps took than had no load been waited for."""
+    return int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0
+
+
+def _stand_for(
+    l2: L2, before: tuple[list[int], list[int]], dirty: npt.NDArray[np.int64], share: float, tensors: int
+) -> None:
+    """Let what was read and written of the first `tensors` tensors since `before` stand for `share` times as much.
+
+    Args:
+        dirty: bytes of each that were dirty then; those that are dirty now are not written.
+    """
+    counts, after, left = (l2.state.hbm_read, l2.state.hbm_write), l2.counts(), l2.dirty_by_tensor()
+    for t in range(tensors):
+        stays = int(left[t]) - int(dirty[t])
+        read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
+        counts[0][t] = before[0][t] + round(read * share)
+        counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
+
+
+def _rates(
+    launch: Launch, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+) -> tuple[float, ...]:  # fmt: skip
+    ctas = -(-residency(launch, profile).slots // profile.sm_count)
+    return rates_of(kernel, problem, ctas, compiled=launch.name == "main")
+
+
+def _inputs(chain: Chain, lowered: Lowered) -> range:
+    """Objects of the chain's inputs; they come first among a chain's tensors in the order of the objects."""
+    last = 0
+    for number, name in enumerate(lowered.tensors[:-1]):
+        if chain.tensors[name].role == "input":
+            found = np.flatnonzero(lowered.owner == number)
+            last = max(last, int(found[-1]) + 1) if found.size else last
+    return range(last)
+
+
+def _rows(
+    launch: str, lowered: Lowered, before: tuple[list[int], list[int]], after: tuple[list[int], list[int]], code: int
+) -> list[TrafficRow]:
+    rows = []
+    for direction, k in (("read", 0), ("write", 1)):
+        for number, name in enumerate(lowered.tensors):
+            n = after[k][number] - before[k][number]
+            if n:
+                rows.append(TrafficRow(launch, "hbm", name, direction, n))
+    foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
+    if foreign:
+        rows.append(TrafficRow(launch, "hbm", "foreign", "write", foreign))
+    if code:
+        rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
+    return rows

@@ -1,0 +1,316 @@
+"""Traces a replay: hits and misses over time, reuse distances, which CTA ran where and when, and how far the CTAs of a
+head stood apart. The replay itself is unchanged; nothing here draws or prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import Launch, Mode, Per
+from iosim.prediction import Prediction
+from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch
+from iosim.readers.replay.objects import streams
+from iosim.readers.replay.replay import Replay, replay
+
+Int64 = npt.NDArray[np.int64]
+Float = npt.NDArray[np.float64]
+
+DEFAULT_BINS = 200
+MAX_BINS = 100_000
+MAX_ACCESSES = 600_000_000
+"""About a minute of replay."""
+SHARED_AXIS = {"q": "k", "q,split": "k", "k": "q"}
+"""The axis that a launch loops over, by what its work tile is: the tensors with these rows are what CTAs share."""
+
+
+@dataclass(frozen=True)
+class CtaTable:
+    """One entry a work tile, in start order. Times are on the chain's clock. `slot` is the place on its SM; `owner`
+    numbers the K and V (or Q and dO) that a work tile walks through; its steps go over [first, first + count)."""
+
+    head: npt.NDArray[np.int32]
+    block: npt.NDArray[np.int32]
+    sm: npt.NDArray[np.int32]
+    slot: npt.NDArray[np.int32]
+    start_ps: Int64
+    end_ps: Int64
+    owner: Int64
+    first: npt.NDArray[np.int32]
+    count: npt.NDArray[np.int32]
+    down: npt.NDArray[np.uint8]
+    indices: npt.NDArray[np.int32] | None = None
+    """Where a work tile's steps go through a list: its indices, and `first` counts in it."""
+
+    @property
+    def tiles(self) -> int:
+        return int(self.head.size)
+
+    def position(self, tiles: Int64, t_ps: float) -> Int64:
+        """The loop index at which each of `tiles` stands at a time, were its steps equally long."""
+        took = np.maximum(self.end_ps[tiles] - self.start_ps[tiles], 1)
+        count = np.maximum(self.count[tiles].astype(np.int64), 1)
+        step = np.minimum((t_ps - self.start_ps[tiles]) / took * count, count - 1).astype(np.int64)
+        at: Int64 = self.first[tiles] + np.where(self.down[tiles] == 1, count - 1 - step, step)
+        return at if self.indices is None else self.indices[at].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ReuseHistogram:
+    """Bytes loaded by SMs, by the distinct bytes that their partition had loaded since it last loaded the same line.
+
+    `loads[i]` are those at a distance of [i, i + 1) x `width_bytes`; `deeper` those beyond the last; `first` the first
+    loads of a line in a partition. All are sums over sampled lines.
+    """
+
+    width_bytes: int
+    loads: Int64
+    deeper: int
+    first: int
+
+    @property
+    def total(self) -> int:
+        return int(self.loads.sum()) + self.deeper + self.first
+
+    def beyond(self, distance_bytes: int) -> int:
+        """Bytes re-loaded at a distance of `distance_bytes` or more."""
+        return int(self.loads[-(-distance_bytes // self.width_bytes) :].sum()) + self.deeper
+
+
+@dataclass(frozen=True)
+class LaunchTrace:
+    """One launch. `in_use_bytes` is, for each time bin in which it ran (NaN elsewhere), the range between the foremost
+    and the hindmost CTA of every head, summed over heads: what must stay in L2 for all of them to find it there.
+    Empty where CTAs share no loop."""
+
+    name: str
+    begin_ps: int
+    end_ps: int
+    slots: int
+    ctas: CtaTable
+    reuse: ReuseHistogram
+    shared_tensors: tuple[str, ...]
+    bytes_per_index: int
+    in_use_bytes: Float
+    heads_in_use: Float
+
+    @property
+    def peak_in_use_bytes(self) -> int | None:
+        """Of the busiest bin; None where CTAs share no loop."""
+        return int(np.nanmax(self.in_use_bytes)) if np.isfinite(self.in_use_bytes).any() else None
+
+    @property
+    def median_in_use_bytes(self) -> int | None:
+        return int(np.nanmedian(self.in_use_bytes)) if np.isfinite(self.in_use_bytes).any() else None
+
+    def share_above(self, capacity_bytes: int) -> float:
+        """Share of the launch's time bins in which more than `capacity_bytes` are in use at once."""
+        seen = self.in_use_bytes[np.isfinite(self.in_use_bytes)]
+        return float((seen > capacity_bytes).mean()) if seen.size else 0.0
+
+
+@dataclass(frozen=True)
+class TraceResult:
+    """`hit` and `miss` are bytes by time bin and tensor, over loads and atomic adds; the misses are read from HBM."""
+
+    prediction: Prediction
+    replay: Replay
+    bin_ps: int
+    tensors: tuple[str, ...]
+    hit: Int64
+    miss: Int64
+    launches: tuple[LaunchTrace, ...]
+    partition_bytes: int
+
+    @property
+    def bins(self) -> int:
+        return int(self.hit.shape[0])
+
+    @cached_property
+    def bin_start_s(self) -> Float:
+        return np.arange(self.bins, dtype=np.float64) * float(self.bin_ps / PS)
+
+    def misses(self) -> dict[str, int]:
+        """Bytes read from HBM by tensor."""
+        return {name: int(n) for name, n in zip(self.tensors, self.miss.sum(axis=0), strict=True)}
+
+    def loaded(self) -> dict[str, int]:
+        """Bytes asked of the L2 by tensor."""
+        both = (self.hit + self.miss).sum(axis=0)
+        return {name: int(n) for name, n in zip(self.tensors, both, strict=True)}
+
+    def hit_rate(self) -> Float:
+        """By time bin and tensor; NaN where nothing was asked for."""
+        both = self.hit + self.miss
+        rate: Float = np.divide(self.hit, both, out=np.full(both.shape, np.nan), where=both > 0)
+        return rate
+
+    def launch(self, name: str) -> LaunchTrace:
+        """The launch called `name`.
+
+        Raises:
+            KeyError: it was not traced.
+        """
+        for one in self.launches:
+            if one.name == name:
+                return one
+        raise KeyError(name)
+
+
+class _Tracer:
+    """Hands the engine a record for every launch that is asked for, and keeps what it must outlive."""
+
+    def __init__(self, only: str | None, bins: int, bin_ps: int) -> None:
+        self.only, self.bins, self.bin_ps = only, bins, bin_ps
+        self.hit = np.zeros((bins, MAX_TENSORS), dtype=np.int64)
+        self.miss = np.zeros((bins, MAX_TENSORS), dtype=np.int64)
+        self.kept: list[_Kept] = []
+        self.tensors: tuple[str, ...] = ()
+        self._order: npt.NDArray[np.int32] | None = None
+        self._seen: npt.NDArray[np.uint8] | None = None
+
+    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> TraceRecord:
+        self.tensors = lowered.tensors
+        partitions, samples = l2.model.partitions, int(l2.samples.object.size)
+        if self._order is None:
+            self._order = np.full(partitions * l2.samples.sets * MAX_DEPTH, -1, dtype=np.int32)
+            self._seen = np.zeros(partitions * samples, dtype=np.uint8)
+        assert self._seen is not None
+        kept = _Kept(launch, low, lowered, int(l2.config.sample_bytes), TraceRecord(ctas=low.tiles, samples=samples),
+                     np.zeros(low.tiles, dtype=np.int32), *np.zeros((2, low.tiles), dtype=np.int64))  # fmt: skip
+        made = kept.record
+        made.order, made.seen = self._order.ctypes.data, self._seen.ctypes.data
+        if self.only in (None, launch.name):
+            made.bin_ps, made.bins = self.bin_ps, self.bins
+            made.bin_hit, made.bin_miss = self.hit.ctypes.data, self.miss.ctypes.data
+            made.cta_sm, made.cta_start, made.cta_end = (x.ctypes.data for x in (kept.sm, kept.start, kept.end))
+            self.kept.append(kept)
+        return made
+
+
+@dataclass(frozen=True)
+class _Kept:
+    launch: Launch
+    low: LoweredLaunch
+    lowered: Lowered
+    sample_bytes: int
+    record: TraceRecord
+    sm: npt.NDArray[np.int32]
+    start: Int64
+    end: Int64
+
+
+def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
+    """Replay a prediction's chain once more, and write down what happens.
+
+    Args:
+        launch: trace this launch alone; the whole chain is replayed all the same.
+        bins: time bins of equal length, from the chain's begin to its end.
+
+    Raises:
+        InputError: no such launch, a prediction without replay, bins out of range, or a replay too long to trace.
+    """
+    p = prediction
+    if p.replay is None:
+        raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
+    if not 1 <= bins <= MAX_BINS:
+        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
+    names = [one.name for one in p.replay.launches]
+    if launch is not None and launch not in names:
+        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
+    accesses = sum(one.accesses for one in p.replay.launches)
+    if accesses > MAX_ACCESSES:
+        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
+                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+    chosen = [one for one in p.replay.launches if launch in (None, one.name)]
+    bin_ps = max(1, -(-round(chosen[-1].end_s * PS) // bins))
+    tracer = _Tracer(launch, bins, bin_ps)
+    played = replay(p.problem, p.kernel, p.chain, p.profile, l2_start=p.l2_start, trace=tracer)
+    made = model(p.profile)
+    size = made.sets * made.ways * made.line_bytes
+    done = {one.name: one for one in played.launches}
+    width = made.sets * made.line_bytes
+    launches = tuple(
+        _launch(kept, round(done[kept.launch.name].begin_s * PS), round(done[kept.launch.name].end_s * PS),
+                done[kept.launch.name].slots, p.profile, bins, bin_ps, width)
+        for kept in tracer.kept
+    )  # fmt: skip
+    used = len(tracer.tensors)
+    hit = _settled(tracer.hit[:, :used])
+    return TraceResult(p, played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, size)
+
+
+def _settled(hit: Int64) -> Int64:
+    """Hits by time bin, none of them negative. An object's followed lines may weigh more than it does, and then misses
+    of a bin exceed what was asked for; later bins make up for that."""
+    total = np.maximum(np.minimum.accumulate(np.cumsum(hit, axis=0)[::-1], axis=0)[::-1], 0)
+    return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
+
+
+def _launch(
+    kept: _Kept, begin: int, end: int, slots: int, profile: HardwareProfile, bins: int, bin_ps: int, width: int
+) -> LaunchTrace:
+    low = kept.low
+    names, owner, per_index = _shared(kept)
+    slot = _slots(kept.sm, kept.start, kept.end)
+    ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
+                    low.indices)  # fmt: skip
+    depth = np.array(kept.record.depth, dtype=np.int64) * kept.sample_bytes
+    reuse = ReuseHistogram(width, depth[:MAX_DEPTH], int(depth[MAX_DEPTH]), int(kept.record.first) * kept.sample_bytes)
+    in_use, heads = _in_use(ctas, per_index, bins, bin_ps, begin, end) if names else (np.array([]), np.array([]))
+    return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names, per_index, in_use, heads)
+
+
+def _shared(kept: _Kept) -> tuple[tuple[str, ...], Int64, int]:
+    """(tensors that the launch's loop walks through, which part of them each work tile has, bytes of one index)."""
+    launch, low = kept.launch, kept.low
+    none = np.zeros(low.tiles, dtype=np.int64)
+    axis = None if streams(launch) else SHARED_AXIS.get(launch.outer)
+    names = {a.tensor for a in launch.accesses if a.rows == axis and a.per is Per.PAIR and a.mode is Mode.LOAD}
+    found = [t for t in low.loop if t.tensor in names and t.coef]
+    if not found:
+        return (), none, 0
+    size = kept.lowered.size
+    per_index = sum(int(size[t.base[0] : t.base[0] + t.span].sum(dtype=np.int64)) for t in found)
+    return tuple(t.tensor for t in found), found[0].base.astype(np.int64), per_index
+
+
+def _in_use(ctas: CtaTable, per_index: int, bins: int, bin_ps: int, begin: int, end: int) -> tuple[Float, Float]:
+    """Range between foremost and hindmost CTA of every owner at the middle of each bin: (bytes, owners)."""
+    total, heads = np.full(bins, np.nan), np.full(bins, np.nan)
+    for b in range(max(0, begin // bin_ps), min(bins, -(-end // bin_ps))):
+        t = (b + 0.5) * bin_ps
+        running = np.flatnonzero((ctas.start_ps <= t) & (t < ctas.end_ps) & (ctas.count > 0))
+        if not running.size:
+            continue
+        at = ctas.position(running, t)
+        order = np.argsort(ctas.owner[running], kind="stable")
+        begins = np.flatnonzero(np.diff(ctas.owner[running][order], prepend=-1))
+        low, high = np.minimum.reduceat(at[order], begins), np.maximum.reduceat(at[order], begins)
+        total[b] = float((high - low + 1).sum()) * per_index
+        heads[b] = begins.size
+    return total, heads
+
+
+def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[np.int32]:
+    """A place on its SM for every work tile, so that no two on one place overlap."""
+    slot = np.zeros(sm.size, dtype=np.int32)
+    free: dict[int, list[int]] = {}
+    for tile in np.lexsort((np.arange(sm.size), start)):
+        ends = free.setdefault(int(sm[tile]), [])
+        place = next((n for n, t in enumerate(ends) if t <= start[tile]), len(ends))
+        if place == len(ends):
+            ends.append(0)
+        ends[place] = int(end[tile])
+        slot[tile] = place
+    return slot
+
+
+__all__ = ["CtaTable", "LaunchTrace", "ReuseHistogram", "TraceResult", "trace"]

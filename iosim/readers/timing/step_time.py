@@ -1,0 +1,262 @@
+"""Time of one step of a kernel's key loop on one SM: what each unit of the SM needs, and what overlaps.
+
+A step is one visited (query block, key block) pair of one CTA. Its work for the tensor cores, the exponential and fp32
+units, shared memory and the L2 is counted in SM cycles; `step_cycles` combines them for the CTAs that share the SM. It
+knows nothing of grids, waves or HBM (`iosim.readers.timing.chain_time`). Constants carry their source; fitted ones were fitted on the
+odd-numbered calls of `kernels/measurements` by `benchmarks/timing_error.py`, and docs/timing.md has their errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Launch, Mode, Per
+
+MMA_ROWS = 16
+"""Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
+WGMMA_ROWS = 64
+"""Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
+WARPS_PER_GROUP = 4
+"""Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
+
+MMA_SYNC_SHARE = {90: 0.62, 100: 0.31}
+"""Part of the specified tensor rate that mma.sync can reach where the rate needs newer instructions. cc 9.0: 62 %,
+measured on an H800 (Luo et al., arXiv 2402.13499). cc 10.0: taken as Hopper's FLOP per clock and SM; no source."""
+ACHIEVED_SHARE = 0.8
+"""Part of the specified tensor rate that large products reach where no measurement says: A100 0.87, H100 0.80,
+H200 0.78, B200 0.78 (the profiles' achieved rates)."""
+
+FP32_OPERATIONS_PER_SCORE = 4.3
+"""fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
+instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
+BACKWARD_OPERATIONS_PER_SCORE = 3.0
+"""Further operations in the backward pass: dP - D, times P, and the conversion of dS."""
+UNHIDDEN_SPECIALISED = 0.18
+"""Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
+on cudnn."""
+LOAD_CYCLES = 460.0
+"""An exposed load from L2 into shared memory with its barrier, in SM cycles: fitted on kernels that do not load ahead;
+L2 latency alone is 205 to 400 cycles (gpu-benches, A100)."""
+UNHIDDEN_FRAGMENTS = 0.27
+"""Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
+it."""
+STEP_WAVEFRONTS_PER_WARP = 26
+"""Shared-memory wavefronts of a warp and step besides fragments (parameters, shuffles, barriers): the counter less the
+fragments in kernels/measurements/h200_iosim_kernels.csv. cp.async writes are not in the counter and are left out."""
+WAVEFRONT_BYTES = 128
+EXPOSED_LOADS = 2
+"""K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
+stage. FlashAttention-2 and iosim's kernel load V behind QK^T, and the next K behind PV, with one buffer of each."""
+ASYNC_COPY_CC = 80
+"""Compute capability from which loads go to shared memory by themselves (cp.async; CUDA C++ Programming Guide)."""
+SINGLE_BUFFER_CYCLES = 150.0
+"""What a step of such a single-buffered loop waits more than one that loads a whole step ahead. Fitted."""
+STAGED_LOADS_PER_PRODUCT = 2
+"""Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
+PRODUCT_DEPTH = 32
+"""Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
+SYNC_CYCLES = 350.0
+"""Barriers and pipeline turns of a step whose loads run ahead, in SM cycles. Fitted."""
+ADD_PACKET_CYCLES = 2.7
+"""What a packet of an atomic add to several rows takes of its SM, in which the CTA's warps do nothing else: they add
+between two barriers. Fitted on odd-numbered calls of iosim's own backward; its deterministic twin has no such adds."""
+WARP_TILE = 32
+"""Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
+BACKWARD_LOADED_SHARE = 0.4
+"""Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
+
+
+class MatrixUnit(StrEnum):
+    """What computes the matrix products, and whether other work runs beside it."""
+
+    FP32 = "fp32"
+    MMA_SYNC = "mma.sync"
+    WGMMA = "wgmma"
+    SPECIALISED = "wgmma-specialised"
+    """wgmma with warps of their own for loads, and products running beside the other warpgroup's softmax."""
+    PINGPONG = "wgmma-pingpong"
+    """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
+    next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
+
+
+def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
+    """The unit a launch computes with.
+
+    A kernel's option `matrix_unit` (a value of MatrixUnit) decides on cc 9.0 and later. Without it persistent kernels
+    of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
+    backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
+
+    Raises:
+        InputError: the kernel's option is not a MatrixUnit.
+    """
+    if not launch.tensor_cores:
+        return MatrixUnit.FP32
+    if profile.cc < 90:
+        return MatrixUnit.MMA_SYNC
+    stated = kernel.option("matrix_unit") if kernel is not None else None
+    if stated is not None:
+        try:
+            unit = MatrixUnit(stated)
+        except ValueError:
+            raise InputError(f"matrix unit '{stated}' is not known; accepted: {', '.join(MatrixUnit)}") from None
+        return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer == "k" else unit
+    groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
+    specialised = groups > 2 or (groups > 1 and launch.persistent_ctas is not None)
+    return MatrixUnit.SPECIALISED if specialised else MatrixUnit.MMA_SYNC
+
+
+@dataclass(frozen=True)
+class SmRates:
+    """What one SM does in a cycle; None where the profile does not know."""
+
+    clock_hz: float
+    tensor_flops: float | None
+    fp32_lanes: float | None
+    exps: float | None
+    shared_bytes: float | None
+    l2_bytes: float | None
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """SM cycles that one CTA's step takes of each unit, `streams` warpgroups' worth of computing warps in the CTA, and
+    the `exposed` cycles in which it waits. A unit whose rate is unknown costs 0."""
+
+    tensor: float
+    softmax: float
+    smem: float
+    l2: float
+    exposed: float
+    streams: float
+    unit: MatrixUnit
+    unhidden: float = 0.0
+
+    @property
+    def busiest(self) -> float:
+        return max(self.tensor, self.softmax, self.smem, self.l2)
+
+
+def is_attention_loop(launch: Launch) -> bool:
+    """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
+    return launch.outer in ("q", "k", "q,split", "head") and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
+
+
+def _rereads(launch: Launch) -> bool:
+    return launch.outer != "k" and any(
+        a.per is Per.PAIR and a.rows == "q" and a.mode is Mode.LOAD for a in launch.accesses
+    )
+
+
+def row_padding(block_q: int, warps: int, unit: MatrixUnit) -> float:
+    """Work done over work needed, where warps own whole rows: idle rows of an instruction, or warps that repeat the
+    rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
+    if unit is MatrixUnit.FP32:
+        return 1.0
+    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
+        rows = WGMMA_ROWS
+    elif unit is MatrixUnit.WGMMA:
+        rows = WGMMA_ROWS * max(1, warps // WARPS_PER_GROUP)
+    else:
+        rows = MMA_ROWS * warps
+    return -(-block_q // rows) * rows / block_q
+
+
+def step_cost(
+    launch: Launch, unit: MatrixUnit, rates: SmRates, l2_bytes: float, element_bytes: int, cc: int
+) -> StepCost:
+    """What a step of an attention loop costs.
+
+    Args:
+        l2_bytes: bytes between SM and L2 in an average step.
+        element_bytes: of the operands.
+        cc: compute capability as one number; below 80 no load runs ahead.
+    """
+    d = launch.domain
+    backward, rereads = launch.outer == "k", _rereads(launch)
+    warps = max(1, launch.resources.threads // 32)
+    both_ways = backward or rereads
+    scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
+    width = launch.flops_per_pair / 4
+    operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    softmax = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
+    softmax += scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    loaded = _operand_bytes(launch, unit, scores, warps, element_bytes)
+    return StepCost(
+        tensor=scores * launch.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
+        softmax=softmax,
+        smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
+        l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
+        exposed=_exposed(launch, unit, rereads, cc) + d.block_q * launch.add_packets_per_row * ADD_PACKET_CYCLES,
+        streams=computing_groups(warps, unit),
+        unit=unit,
+        unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
+    )
+
+
+def computing_groups(warps: int, unit: MatrixUnit) -> float:
+    """Warpgroups' worth of warps that compute: all but the loading one in a ping-pong kernel."""
+    groups = warps / WARPS_PER_GROUP
+    return max(1.0, groups - 1) if unit is MatrixUnit.PINGPONG else groups
+
+
+def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
+    """Shared-memory bytes of a step: operands as the instructions fetch them.
+
+    mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
+    shared memory as well, and the loads' writes are counted. FlashAttention-3 in fp8 reads V once more and writes it
+    transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both ways, 32 x 32 to a warp,
+    and on the fp32 units, both operands come from shared memory; there P goes through it where Q is fetched again.
+    """
+    d = launch.domain
+    column_bytes = launch.flops_per_pair // 2 * element_bytes
+    filled = d.block_k * column_bytes
+    if unit is MatrixUnit.FP32:
+        return scores * column_bytes * 2 / WARP_TILE + filled
+    if launch.outer == "k":
+        share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
+        return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
+    if _rereads(launch):
+        p_bytes = 3 * element_bytes
+        return scores * (column_bytes * 2 / WARP_TILE + p_bytes) + filled
+    if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
+        groups = scores / d.block_k / WGMMA_ROWS
+        transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
+        return groups * filled + d.block_q * column_bytes / 2 + filled + transposed
+    return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + d.block_q * column_bytes / 2
+
+
+def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int) -> float:
+    if rereads:
+        products = launch.flops_per_pair // 4 + launch.domain.block_k
+        return LOAD_CYCLES * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
+    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
+        return 0.0
+    waits = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
+    if waits:
+        return LOAD_CYCLES * EXPOSED_LOADS
+    return SYNC_CYCLES + (SINGLE_BUFFER_CYCLES if launch.stages == 1 else 0.0)
+
+
+def step_cycles(cost: StepCost, ctas: int) -> float:
+    """SM cycles in which each of `ctas` CTAs on one SM does one step.
+
+    Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
+    goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
+    the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
+    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With mma.sync the fragments' shared
+    memory is such a unit. Throughput of each unit and of the L2 is a floor.
+    """
+    longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
+    if cost.unit is MatrixUnit.SPECIALISED:
+        path = ctas * (longer + cost.unhidden * shorter)
+    else:
+        alone, busiest = longer + shorter, longer
+        if cost.unit is MatrixUnit.MMA_SYNC:
+            alone, busiest = alone + UNHIDDEN_FRAGMENTS * cost.smem, max(longer, cost.smem)
+        others = max(0.0, ctas * cost.streams - 1)
+        path = cost.exposed + (alone + others * busiest) / cost.streams
+    return max(path, ctas * cost.busiest)
