@@ -13,7 +13,7 @@ import math
 import statistics
 from collections.abc import Iterable
 
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 from iosim.readers.timing import chain_time as timing
 from iosim.reproduce.published import Point, points
 

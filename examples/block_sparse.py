@@ -6,7 +6,7 @@ python examples/block_sparse.py
 from __future__ import annotations
 
 from iosim import AttentionProblem, predict
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 from iosim.problem.masks import BlockMask
 from iosim.readers.formula.theta import beside
 from iosim.report.density import without_mask

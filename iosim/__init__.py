@@ -18,11 +18,11 @@ _WHERE = {
     "InputError": "iosim.base.errors",
     "Kernel": "iosim.kernel.kernel",
     "Overrides": "iosim.kernel.libraries",
-    "Prediction": "iosim.prediction",
+    "Prediction": "iosim.prediction.result",
     "Tile": "iosim.kernel.kernel",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
-    "predict": "iosim.predictor",
+    "predict": "iosim.prediction.predictor",
     "resolve": "iosim.kernel.libraries",
 }
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from iosim.kernel.kernel import Tile as Tile
     from iosim.kernel.libraries import Overrides as Overrides
     from iosim.kernel.libraries import resolve as resolve
-    from iosim.prediction import Prediction as Prediction
-    from iosim.predictor import predict as predict
+    from iosim.prediction.predictor import predict as predict
+    from iosim.prediction.result import Prediction as Prediction
     from iosim.problem.attention import AttentionProblem as AttentionProblem
 
 

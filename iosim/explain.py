@@ -12,7 +12,7 @@ import numpy as np
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace, TraceResult, trace

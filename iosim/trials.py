@@ -16,8 +16,8 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Direction, Order
 from iosim.kernel.libraries.choices import fa3_section_heads
 from iosim.kernel.residency import needed_registers
-from iosim.prediction import Prediction
-from iosim.predictor import check_fits, predict
+from iosim.prediction.predictor import check_fits, predict
+from iosim.prediction.result import Prediction
 from iosim.readers.replay.lowering import lower
 from iosim.readers.timing.step_time import is_attention_loop
 

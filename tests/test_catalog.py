@@ -15,7 +15,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Direction, Order, Scheduler
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
 from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
-from iosim.predictor import check_fits, predict
+from iosim.prediction.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
 
 PAIRS = ("a100", "h100", "l4", "rtx-3090")  # cc 8.0, 9.0, 8.9, 8.6

@@ -23,7 +23,7 @@ from iosim.compare import GROUPS, Comparison, by_group, compare
 from iosim.compare.figures import figures, linear_axis
 from iosim.compare.study import QUANTITIES, choose_method
 from iosim.compare.tensors import group_of
-from iosim.predictor import tile_accesses
+from iosim.prediction.predictor import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.report import ReportRequest
 

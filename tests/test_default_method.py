@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import iosim
-from iosim.predictor import QUICK_ACCESSES
+from iosim.prediction.predictor import QUICK_ACCESSES
 
 
 def problem(tokens: int) -> iosim.AttentionProblem:

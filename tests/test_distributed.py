@@ -39,7 +39,7 @@ from iosim.distributed.links import Cluster, Link
 from iosim.distributed.memory import passing_bytes, received_bytes
 from iosim.distributed.widths import sequence_width_bytes, token_bytes
 from iosim.hardware.profile import load_profile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute import ExecutionError, random_arrays, reference
 

@@ -17,7 +17,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
 from iosim.kernel.launch import Direction, Order
 from iosim.kernel.libraries import resolve
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.trials import MAX_ACCESSES, run
 
 LONG = AttentionProblem(batch=1, heads=8, seq_q=65536, head_dim=128, dtype="bf16", mask="causal")

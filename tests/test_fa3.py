@@ -25,8 +25,8 @@ from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.hopper import cluster
 from iosim.kernel.residency import residency
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.timing import chain_time as timing

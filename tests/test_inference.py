@@ -25,7 +25,7 @@ from iosim.kernel.launch import Scheduler
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.choices import fa2_splits
 from iosim.kernel.libraries.inference import fa3_splits
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference

@@ -18,7 +18,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.inference import flashmla_splits
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds
 from iosim.readers.count import count

@@ -21,8 +21,8 @@ from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Mode, Per, Tensor
 from iosim.kernel.libraries import Overrides
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.bounds import bounds, memory

@@ -12,7 +12,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
-from iosim.predictor import QUICK_ACCESSES, default_method, tile_accesses
+from iosim.prediction.predictor import QUICK_ACCESSES, default_method, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.lowering import LoweredLaunch, Template

@@ -14,8 +14,8 @@ import pytest
 
 from iosim import AttentionProblem, InputError
 from iosim.cli import main
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable, TraceResult, trace
 from iosim.trace_views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
 

@@ -17,7 +17,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.count import count

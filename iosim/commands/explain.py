@@ -30,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.explain import explain
-    from iosim.predictor import predict
+    from iosim.prediction.predictor import predict
 
     settings = common.overrides(args)
     made = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.prediction import Prediction
+    from iosim.prediction.result import Prediction
 
 
 def add_parser(subparsers: Any) -> None:
@@ -47,7 +47,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.predictor import predict
+    from iosim.prediction.predictor import predict
 
     settings = common.overrides(args)
     made = [

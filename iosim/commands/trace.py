@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
-    from iosim.predictor import predict
+    from iosim.prediction.predictor import predict
     from iosim.readers.replay.tracing import trace
 
     kernels = args.kernel or ["fa2"]

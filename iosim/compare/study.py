@@ -10,7 +10,7 @@ from iosim.base.errors import InputError
 from iosim.compare.tensors import by_group
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import entry, resolve
-from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
+from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.report.assemble import fits
 from iosim.report.assemble import notes as said

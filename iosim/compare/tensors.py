@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosim.kernel.launch import Chain
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 
 MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
 NAMED = {

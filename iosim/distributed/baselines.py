@@ -21,7 +21,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import MAX_TOKENS, AttentionProblem
 from iosim.readers.bounds import memory
 

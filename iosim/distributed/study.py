@@ -22,7 +22,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
 BASELINES = ("megatron", "rsa")

@@ -22,8 +22,8 @@ from iosim.distributed.schedule import ChunkSchedule, Step
 from iosim.distributed.widths import token_bytes
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import MAX_SIZE, AttentionProblem
 
 MAX_LAYERS = 10_000

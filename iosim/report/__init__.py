@@ -4,7 +4,7 @@
     >>> request = ReportRequest.of(("a100", "h100"), ("naive", "fa2"), problems)
     >>> write(build(request), "report.html")
 
-Predictions come from `iosim.predictor`, tiles from `iosim.tiles`; this package arranges and draws, it computes nothing
+Predictions come from `iosim.prediction.predictor`, tiles from `iosim.tiles`; this package arranges and draws, it computes nothing
 but ratios.
 """
 

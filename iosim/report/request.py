@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.libraries import entry_name
-from iosim.predictor import L2_STARTS, METHODS
+from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.words import LISTS
 

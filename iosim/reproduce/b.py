@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from iosim.hardware.profile import load_profile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import b_runs
 from iosim.reproduce.models import (

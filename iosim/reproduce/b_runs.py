@@ -10,8 +10,8 @@ from functools import partial
 
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.reproduce.models import MIB, held, keys_outside, standard, standard_kernel

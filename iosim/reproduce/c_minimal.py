@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.c_study import LAYERS_ALONE
 from iosim.reproduce.row import Row

@@ -12,7 +12,7 @@ from functools import partial
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.reproduce.d_decode import decode_rows

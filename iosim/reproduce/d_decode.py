@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 from iosim.kernel.libraries import Overrides
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.row import Row
 

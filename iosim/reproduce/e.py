@@ -18,7 +18,7 @@ from iosim.distributed.schedule import build
 from iosim.distributed.timing import ChunkTimes, simulate
 from iosim.distributed.widths import sequence_width_bytes
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import e_runs as runs
 from iosim.reproduce.registry import section

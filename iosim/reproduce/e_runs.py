@@ -14,7 +14,7 @@ from iosim.distributed.links import Cluster
 from iosim.distributed.schedule import build
 from iosim.distributed.timing import ChunkTimes, simulate
 from iosim.hardware.profile import HardwareProfile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.step_time import ACHIEVED_SHARE
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from iosim.hardware.profile import load_profile
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from iosim.hardware.profile import load_profile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds
 from iosim.reproduce.models import MB, moved, queries_outside, standard, standard_kernel

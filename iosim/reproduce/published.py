@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
-from iosim.prediction import Prediction
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 
 FILE = "published_utilisation.csv"

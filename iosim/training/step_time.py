@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.predictor import predict
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S
 from iosim.readers.timing.step_time import ACHIEVED_SHARE

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Per
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch

@@ -13,7 +13,7 @@ from iosim.kernel.launch import Chain, Launch, Per
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.residency import residency
 from iosim.kernel.traffic import Traffic
-from iosim.prediction import Prediction
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds, memory
 from iosim.readers.count import count, visited_pairs
