@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from iosim.problem.attention import AttentionProblem
-from iosim.report import ReportRequest, build, render
+from iosim.studies.report import ReportRequest, build, render
 
 GPUS = ("t4", "l4", "a100", "h100", "h200")
 KERNELS = ("naive", "cutlass", "fa2")

@@ -13,10 +13,10 @@ from statistics import median
 
 from iosim import load_profile
 from iosim.base.data import data_dir
-from iosim.training import Decoder, Kind, Setup, plan
-from iosim.training.allocator import peaks
-from iosim.training.layers import step_seconds
-from iosim.training.timeline import play
+from iosim.studies.training import Decoder, Kind, Setup, plan
+from iosim.studies.training.allocator import peaks
+from iosim.studies.training.layers import step_seconds
+from iosim.studies.training.timeline import play
 
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 

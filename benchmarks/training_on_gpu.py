@@ -5,7 +5,7 @@
 
 A row has what PyTorch counts: `requested_bytes` of torch.cuda.memory_stats at the peak of forward, backward and step,
 beyond what lived before the step, after a first step that fills cuBLAS' workspace. The last line says how many rows
-iosim.training predicts to the byte. kernels/measurements/h200_training_bytes.csv and h200_training_times.csv are its
+iosim.studies.training predicts to the byte. kernels/measurements/h200_training_bytes.csv and h200_training_times.csv are its
 output on an H200 with PyTorch 2.11; tests/test_training.py compares them with the predictions.
 """
 
@@ -27,12 +27,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import torch  # noqa: E402
 from torch_decoder import Step, saved_storages  # noqa: E402
 
-import iosim.training.saved as saved  # noqa: E402
-from iosim.training.graph import Kind  # noqa: E402
-from iosim.training.model import Decoder  # noqa: E402
-from iosim.training.plan import plan  # noqa: E402
-from iosim.training.setup import Setup  # noqa: E402
-from iosim.training.timeline import play  # noqa: E402
+import iosim.studies.training.saved as saved  # noqa: E402
+from iosim.studies.training.graph import Kind  # noqa: E402
+from iosim.studies.training.model import Decoder  # noqa: E402
+from iosim.studies.training.plan import plan  # noqa: E402
+from iosim.studies.training.setup import Setup  # noqa: E402
+from iosim.studies.training.timeline import play  # noqa: E402
 
 SMALL = ({}, {"gated": True, "activation": "silu", "norm": "rms", "positions": "none", "bias": False, "tied": False},
          {"vocabulary": 0, "activation": "relu"})  # fmt: skip

@@ -6,7 +6,7 @@ Run it as `python examples/compare.py`; examples/output/compare.txt holds what i
 
 from iosim import AttentionProblem
 from iosim.base.units import bytes_text
-from iosim.compare import by_group, compare
+from iosim.studies.compare import by_group, compare
 
 KERNELS = ("naive", "cutlass", "fa2")
 TERMS = {

@@ -5,8 +5,8 @@ Run it as `python examples/decode.py`; examples/output/decode.txt holds what it 
 
 from iosim import AttentionProblem, predict
 from iosim.base.units import bytes_text, seconds_text
-from iosim.inference import ModelShape, decode_point
 from iosim.kernel.libraries import Overrides
+from iosim.studies.decode import ModelShape, decode_point
 
 GPU = "h200"
 CONTEXT = 32768

@@ -6,7 +6,7 @@ python examples/ring.py
 from __future__ import annotations
 
 from iosim import AttentionProblem, load_profile
-from iosim.distributed import build, cluster, idle, study
+from iosim.studies.distributed import build, cluster, idle, study
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ python examples/train_on_l4.py
 """
 
 from iosim import load_profile
-from iosim.training import Decoder, Setup, frontier, predict_training
+from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
 MODEL = Decoder(layers=24, width=1024, heads=16, vocabulary=50304)
 GB = 1e9

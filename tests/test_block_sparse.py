@@ -32,9 +32,9 @@ from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
 from iosim.readers.replay.tracing import trace
-from iosim.report.assemble import build
-from iosim.report.request import ReportRequest, length_options, problem_options
 from iosim.show.markdown import render
+from iosim.studies.report.assemble import build
+from iosim.studies.report.request import ReportRequest, length_options, problem_options
 from iosim.validation.match import problem_of
 from iosim.validation.rows import Row, read
 

@@ -19,13 +19,13 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.cli import main
-from iosim.compare import GROUPS, Comparison, by_group, compare
-from iosim.compare.figures import figures, linear_axis
-from iosim.compare.study import QUANTITIES, choose_method
-from iosim.compare.tensors import group_of
 from iosim.prediction.predictor import tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.report import ReportRequest
+from iosim.studies.compare import GROUPS, Comparison, by_group, compare
+from iosim.studies.compare.figures import figures, linear_axis
+from iosim.studies.compare.study import QUANTITIES, choose_method
+from iosim.studies.compare.tensors import group_of
+from iosim.studies.report import ReportRequest
 
 KERNELS = ("naive", "fa2", "fa3")
 GPUS = ("a100", "h100")

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.distributed import (
+from iosim.hardware.profile import load_profile
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.execute import ExecutionError, random_arrays, reference
+from iosim.studies.distributed import (
     SCHEDULES,
     ChunkSchedule,
     ChunkTimes,
@@ -31,17 +35,13 @@ from iosim.distributed import (
     simulate,
     study,
 )
-from iosim.distributed import closed_forms as forms
-from iosim.distributed import execute as reader
-from iosim.distributed.baselines import MEGATRON_COLLECTIVES, split_heads
-from iosim.distributed.chunks import Pair, contiguous, pair, striped
-from iosim.distributed.links import Cluster, Link
-from iosim.distributed.memory import passing_bytes, received_bytes
-from iosim.distributed.widths import sequence_width_bytes, token_bytes
-from iosim.hardware.profile import load_profile
-from iosim.prediction.predictor import predict
-from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute import ExecutionError, random_arrays, reference
+from iosim.studies.distributed import closed_forms as forms
+from iosim.studies.distributed import execute as reader
+from iosim.studies.distributed.baselines import MEGATRON_COLLECTIVES, split_heads
+from iosim.studies.distributed.chunks import Pair, contiguous, pair, striped
+from iosim.studies.distributed.links import Cluster, Link
+from iosim.studies.distributed.memory import passing_bytes, received_bytes
+from iosim.studies.distributed.widths import sequence_width_bytes, token_bytes
 
 H100 = load_profile("h100")
 NO_LATENCY = Cluster(Link("test", 1e9, 0.0, ""))

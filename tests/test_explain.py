@@ -12,13 +12,13 @@ import pytest
 
 from iosim import AttentionProblem
 from iosim.cli import main
-from iosim.explain import Explanation, explain
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
 from iosim.kernel.launch import Direction, Order
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
-from iosim.trials import MAX_ACCESSES, run
+from iosim.studies.explain import Explanation, explain
+from iosim.studies.trials import MAX_ACCESSES, run
 
 LONG = AttentionProblem(batch=1, heads=8, seq_q=65536, head_dim=128, dtype="bf16", mask="causal")
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
@@ -192,7 +192,9 @@ def test_the_guide_prints_what_the_commands_print(
 ) -> None:
     guide = (Path(__file__).parents[1] / "docs" / "replay-guide.md").read_text()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("iosim.trials.changes", lambda now: iter(()))  # trials are the slow part, and tested above
+    monkeypatch.setattr(
+        "iosim.studies.trials.changes", lambda now: iter(())
+    )  # trials are the slow part, and tested above
     commands = [line for block in re.findall(r"```sh\n(.*?)```", guide, re.S) for line in block.strip().splitlines()]
     assert [c.split()[1] for c in commands] == ["explain", "trace", "trace"]
     for command in commands:

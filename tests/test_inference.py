@@ -18,7 +18,6 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.inference import ModelShape, decode_point, default_kernel, sweep
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Scheduler
@@ -31,6 +30,7 @@ from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
 from iosim.readers.replay.replay import replay
 from iosim.reproduce.d_decode import TABLE_US, decode_rows
+from iosim.studies.decode import ModelShape, decode_point, default_kernel, sweep
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

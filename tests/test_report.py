@@ -14,10 +14,10 @@ from iosim.base.errors import InputError
 from iosim.cli import build_parser, main
 from iosim.commands import common
 from iosim.problem.attention import AttentionProblem
-from iosim.report import ReportRequest, build, render
-from iosim.report.request import problem_options
 from iosim.show import axes
 from iosim.show.model import Report
+from iosim.studies.report import ReportRequest, build, render
+from iosim.studies.report.request import problem_options
 
 FIGURES = ["traffic-l2", "traffic-hbm", "ratio-l2", "ratio-hbm", "tiles", "roofline-l2", "roofline-hbm", "memory",
            "time"]  # fmt: skip

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from iosim.problem.attention import AttentionProblem
-from iosim.report import ReportRequest, build, render
 from iosim.show.model import Report
+from iosim.studies.report import ReportRequest, build, render
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

@@ -14,9 +14,9 @@ from iosim.base import files
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.problem.attention import AttentionProblem
-from iosim.report import ReportRequest, build, render, targets, write
 from iosim.show import places
 from iosim.show.model import Report
+from iosim.studies.report import ReportRequest, build, render, targets, write
 
 SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k,8k"]
 
@@ -185,7 +185,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_the_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     from iosim.commands import report as command
-    from iosim.report.collect import no_progress
+    from iosim.studies.report.collect import no_progress
 
     assert command.progress() is no_progress
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from iosim.distributed.links import cluster
 from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import Row, reproduce
 from iosim.reproduce import e_runs as runs
+from iosim.studies.distributed.links import cluster
 
 ROWS = reproduce(["E", "F"])
 A100 = load_profile("a100-sxm-80gb")

@@ -17,7 +17,7 @@ from iosim.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable, TraceResult, trace
-from iosim.trace_views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
+from iosim.studies.trace.views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
 
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
 

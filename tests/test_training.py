@@ -1,4 +1,4 @@
-"""iosim.training: arithmetic by hand, the recorded steps of an H200, readers that agree, the command and its errors."""
+"""iosim.studies.training: arithmetic by hand, the recorded steps of an H200, readers that agree, the command and its errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
-from iosim.training.allocator import MIB, CachingAllocator, peaks
-from iosim.training.layers import peak_bytes, step_seconds
-from iosim.training.optimizers import optimizer
-from iosim.training.saved import saved_bytes, saved_storages
-from iosim.training.timeline import play
+from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
+from iosim.studies.training.allocator import MIB, CachingAllocator, peaks
+from iosim.studies.training.layers import peak_bytes, step_seconds
+from iosim.studies.training.optimizers import optimizer
+from iosim.studies.training.saved import saved_bytes, saved_storages
+from iosim.studies.training.timeline import play
 
 FEW = settings(max_examples=25, deadline=None, derandomize=True)
 SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
@@ -306,7 +306,7 @@ def test_bad_values_of_the_library() -> None:
 
 @pytest.mark.parametrize("bug", ["callers hold nothing", "saved tensors live on", "statistics in half"])
 def test_planted_bugs_show(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iosim.training import builder, timeline
+    from iosim.studies.training import builder, timeline
 
     if bug == "callers hold nothing":
         readers = timeline._last_readers

@@ -1,4 +1,4 @@
-"""iosim.training beside PyTorch itself, on the CPU: saved storages and live bytes of small decoders, to the byte."""
+"""iosim.studies.training beside PyTorch itself, on the CPU: saved storages and live bytes of small decoders, to the byte."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_decoder import LiveBytes, Step, counted, saved_storages
 
-from iosim.training.graph import Kind
-from iosim.training.model import Decoder
-from iosim.training.plan import plan
-from iosim.training.saved import saved_storages as predicted_storages
-from iosim.training.setup import Setup
-from iosim.training.timeline import Timeline, play
+from iosim.studies.training.graph import Kind
+from iosim.studies.training.model import Decoder
+from iosim.studies.training.plan import plan
+from iosim.studies.training.saved import saved_storages as predicted_storages
+from iosim.studies.training.setup import Setup
+from iosim.studies.training.timeline import Timeline, play
 
 FEW = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.compare import Comparison
+    from iosim.studies.compare import Comparison
 
 DEFAULT_KERNELS = ["naive", "fa2"]
 
@@ -52,8 +52,8 @@ def listed(given: Sequence[str] | None, default: list[str]) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.commands.report import progress
-    from iosim.compare import compare
     from iosim.show.places import write_together
+    from iosim.studies.compare import compare
 
     found = compare(
         common.problems(args), listed(args.kernel, DEFAULT_KERNELS), listed(args.gpu, ["a100"]), baseline=args.baseline,

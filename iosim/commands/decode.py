@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.inference import DecodePoint
+    from iosim.studies.decode import DecodePoint
 
 PROGRESS_AFTER_S = 2.0
 
@@ -46,8 +46,8 @@ def add_parser(subparsers: Any) -> None:
 def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
     """A point for every GPU, kernel and context asked for."""
     from iosim.base.units import sizes
-    from iosim.inference import ModelShape, sweep
     from iosim.kernel.libraries import Overrides
+    from iosim.studies.decode import ModelShape, sweep
 
     kv_heads = args.kv_heads
     if kv_heads is None:
@@ -65,7 +65,7 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
 def run(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from iosim.inference import pages
+    from iosim.studies.decode import page as pages
 
     made = list(tqdm(points(args), desc="predicting", delay=PROGRESS_AFTER_S, leave=False, disable=None))
     if args.format == "json":

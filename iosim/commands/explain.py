@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.explain import Explanation
+    from iosim.studies.explain import Explanation
 
 PROGRESS_AFTER_S = 2.0
 
@@ -29,8 +29,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.explain import explain
     from iosim.prediction.predictor import predict
+    from iosim.studies.explain import explain
 
     settings = common.overrides(args)
     made = [

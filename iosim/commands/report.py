@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.report.collect import Job, Progress
+    from iosim.studies.report.collect import Job, Progress
 
 PROGRESS_AFTER_S = 2.0
 LARGE_BYTES = 6_000_000
@@ -34,9 +34,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.report import ReportRequest, build, targets, write
-    from iosim.report.request import QUICK_METHOD
     from iosim.show.words import omission
+    from iosim.studies.report import ReportRequest, build, targets, write
+    from iosim.studies.report.request import QUICK_METHOD
 
     targets(args.out, args.format)
     request = ReportRequest.of(
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def progress() -> Progress:
     """A bar on standard error for work of more than two seconds, on a terminal only."""
-    from iosim.report.collect import no_progress
+    from iosim.studies.report.collect import no_progress
 
     if not sys.stderr.isatty():
         return no_progress

@@ -11,9 +11,9 @@ from iosim.commands import common
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from iosim.distributed.links import Cluster
-    from iosim.distributed.study import Result
     from iosim.problem.attention import AttentionProblem
+    from iosim.studies.distributed.links import Cluster
+    from iosim.studies.distributed.study import Result
 
 PROGRESS_AFTER_S = 2.0
 
@@ -53,8 +53,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
-    from iosim.distributed import cluster, study
     from iosim.hardware.profile import load_profile
+    from iosim.studies.distributed import cluster, study
 
     found = common.problems(args)
     if len(found) > 1:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if args.html is not None:
         from iosim.base.files import write_whole
-        from iosim.distributed.page import render
+        from iosim.studies.distributed.page import render
 
         write_whole(args.html, render(results, found[0], args.gpus, subject(args, found[0], links), _command()))
     common.emit(as_text(results, args, found[0], links), args.out)

@@ -13,7 +13,7 @@ from iosim.commands import common
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from iosim.tiles import TileCandidate, TileRanking
+    from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
 
@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
-    from iosim.tiles import pick_tiles
+    from iosim.studies.tiles.pick import pick_tiles
 
     if args.top is not None and args.top < 1:
         raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")

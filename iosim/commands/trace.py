@@ -64,7 +64,7 @@ def _track(kernels: Sequence[str]) -> Iterable[str]:
 
 def as_text(traces: Sequence[TraceResult], form: str) -> str:
     """The traces in one of the command's formats."""
-    from iosim import trace_views
+    from iosim.studies.trace import views as trace_views
 
     if form == "json":
         return common.json_text({"schema": 1, "traces": [trace_views.as_dict(t) for t in traces]})
@@ -75,7 +75,7 @@ def as_text(traces: Sequence[TraceResult], form: str) -> str:
 
         return json.dumps(trace_views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n"
     if form == "html":
-        from iosim.trace_page import render
+        from iosim.studies.trace.page import render
 
         return render(traces, _command(traces))
     return _tables(traces)
@@ -90,7 +90,7 @@ def _command(traces: Sequence[TraceResult]) -> str:
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:
-    from iosim.trace_page import drift_table, reuse_table, tensor_table
+    from iosim.studies.trace.page import drift_table, reuse_table, tensor_table
 
     q = traces[0].prediction.problem
     out = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.training import Decoder, Frontier, Setup, TrainingPrediction
+    from iosim.studies.training import Decoder, Frontier, Setup, TrainingPrediction
 
 PROGRESS_AFTER_S = 2.0
 AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         args.format = "json"
     if args.frontier is not None:
         return _run_frontier(args)
-    from iosim.training import predict_training
+    from iosim.studies.training import predict_training
 
     model, setup = _asked(args)
     made = predict_training(model, setup, args.gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace, **values: int) -> tuple[Decoder, Setup]:
     """The model and the setup; `values` stand for options that hold a list."""
     from iosim.base.errors import InputError
-    from iosim.training import Decoder, Setup
+    from iosim.studies.training import Decoder, Setup
 
     layers, width, batch, tokens = (
         values[n] if n in values else _one(getattr(args, n), default, n)
@@ -134,7 +134,7 @@ def _run_frontier(args: argparse.Namespace) -> int:
     from iosim.base.errors import unknown_name
     from iosim.base.units import sizes
     from iosim.hardware.profile import load_profile
-    from iosim.training import frontier, predict_training
+    from iosim.studies.training import frontier, predict_training
 
     axis = args.frontier
     if axis not in AXES:
@@ -195,6 +195,6 @@ def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form
 def _page(made: TrainingPrediction, found: Frontier | None) -> str:
     import shlex
 
-    from iosim.training.page import render
+    from iosim.studies.training.page import render
 
     return render(made, found, shlex.join(["iosim", *sys.argv[1:]]))

@@ -29,7 +29,7 @@ from iosim.reproduce.c_study import (
 )
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row
-from iosim.training.frontier import changed, longest_sequence
+from iosim.studies.training.frontier import changed, longest_sequence
 
 TITLE = "A Practical Study of FlashAttention for Memory-Constrained Environments: a kernel on a T4, training on an L4"
 STATED_BYTES = 32_000_000_000

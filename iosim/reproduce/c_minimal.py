@@ -17,9 +17,9 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce.c_study import LAYERS_ALONE
 from iosim.reproduce.row import Row
-from iosim.training.frontier import changed
-from iosim.training.layers import peak_bytes
-from iosim.training.setup import Setup
+from iosim.studies.training.frontier import changed
+from iosim.studies.training.layers import peak_bytes
+from iosim.studies.training.setup import Setup
 
 GPU, MEASURED_GPU = "t4", "h200-sxm"
 TOKENS = 512

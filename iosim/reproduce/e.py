@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
 
-from iosim.distributed import baselines, closed_forms
-from iosim.distributed.count import idle, link_bytes
-from iosim.distributed.links import Cluster, Link, cluster, load_link
-from iosim.distributed.schedule import build
-from iosim.distributed.timing import ChunkTimes, simulate
-from iosim.distributed.widths import sequence_width_bytes
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.reproduce import e_runs as runs
 from iosim.reproduce.registry import section
 from iosim.reproduce.row import Row
+from iosim.studies.distributed import baselines, closed_forms
+from iosim.studies.distributed.count import idle, link_bytes
+from iosim.studies.distributed.links import Cluster, Link, cluster, load_link
+from iosim.studies.distributed.schedule import build
+from iosim.studies.distributed.timing import ChunkTimes, simulate
+from iosim.studies.distributed.widths import sequence_width_bytes
 
 TITLE = "DistFlashAttn (arXiv 2310.03294): attention over several A100s"
 GPU, SMALL_GPU = "a100-sxm-80gb", "a100-sxm-40gb"

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iosim.distributed import baselines
-from iosim.distributed.links import Cluster
-from iosim.distributed.schedule import build
-from iosim.distributed.timing import ChunkTimes, simulate
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.step_time import ACHIEVED_SHARE
+from iosim.studies.distributed import baselines
+from iosim.studies.distributed.links import Cluster
+from iosim.studies.distributed.schedule import build
+from iosim.studies.distributed.timing import ChunkTimes, simulate
 
 KERNEL = "fa2"
 

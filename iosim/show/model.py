@@ -11,8 +11,8 @@ from iosim.base.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     import pandas
 
-    from iosim.report.collect import Omission, Point
-    from iosim.report.request import ReportRequest
+    from iosim.studies.report.collect import Omission, Point
+    from iosim.studies.report.request import ReportRequest
 
 Cell = str | int | float | None
 

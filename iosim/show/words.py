@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from iosim.report.collect import Omission
-from iosim.report.request import ReportRequest
 from iosim.show.axes import length_text
 from iosim.show.model import Report
+from iosim.studies.report.collect import Omission
+from iosim.studies.report.request import ReportRequest
 
 LEVELS = (
     "SM<->L2 bytes cross between the SMs and L2 and follow from the tiles; HBM bytes cross between L2 and device "

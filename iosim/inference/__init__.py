@@ -1,5 +1,0 @@
-"""Serving: what attention costs a generated token, for a model's shape on a GPU."""
-
-from iosim.inference.decode import DecodePoint, ModelShape, decode_point, default_kernel, sweep
-
-__all__ = ["DecodePoint", "ModelShape", "decode_point", "default_kernel", "sweep"]

@@ -1,0 +1,14 @@
+"""Kernels and GPUs side by side: bytes of each level, time and memory, and their ratios to a baseline.
+
+    >>> from iosim.studies.compare import compare
+    >>> found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive")
+    >>> print(found.to_text())
+
+What cannot run somewhere is a row with its reason. One method finds the HBM traffic of all rows, so that their ratios
+compare like with like.
+"""
+
+from iosim.studies.compare.study import Comparison, Entry, compare
+from iosim.studies.compare.tensors import GROUPS, by_group
+
+__all__ = ["GROUPS", "Comparison", "Entry", "by_group", "compare"]

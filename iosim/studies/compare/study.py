@@ -1,0 +1,230 @@
+"""compare(): predictions of kernels x GPUs x sequence lengths in one table, with ratios to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import entry, resolve
+from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.compare.tensors import by_group
+from iosim.studies.report.assemble import fits
+from iosim.studies.report.assemble import notes as said
+from iosim.studies.report.collect import Point, Progress, collect, no_progress
+from iosim.studies.report.figures import BASELINE_ALGORITHMS
+from iosim.studies.report.request import CHOSEN_BY_PYTORCH, ReportRequest
+
+QUANTITIES = ("l2", "hbm", "time", "memory")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A kernel, on each row's own GPU or on one that is named."""
+
+    kernel: str
+    gpu: str | None = None
+
+    def __str__(self) -> str:
+        return self.kernel if self.gpu is None else f"{self.kernel}@{self.gpu}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel on one GPU at one length: its prediction, or the reason why there is none."""
+
+    gpu: str
+    kernel: str
+    seq_len: int
+    point: Point | None
+    reason: str | None = None
+    baseline: Point | None = None
+
+    def value(self, quantity: str) -> float | None:
+        """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
+        return None if self.point is None else _value(self.point, quantity)
+
+    def ratio(self, quantity: str) -> float | None:
+        """The baseline's value over this one's: above 1 this kernel needs less. None where either is not known."""
+        if self.point is None or self.baseline is None:
+            return None
+        above, below = _value(self.baseline, quantity), _value(self.point, quantity)
+        return above / below if above is not None and below else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row of the CSV and of the JSON's `rows`; bytes are integers."""
+        p = None if self.point is None else self.point.prediction
+        row: dict[str, Any] = {"gpu": self.gpu, "kernel": self.kernel, "seq_len": self.seq_len}
+        row["tile"] = None if p is None else str(p.kernel.tile)
+        for level in ("l2", "hbm"):
+            known = p is not None and (level == "l2" or p.hbm_known)
+            for direction in ("read", "write"):
+                row[f"{level}_{direction}_bytes"] = p.total(level, direction) if p is not None and known else None
+        row["compulsory_bytes"] = None if self.point is None else self.point.compulsory
+        row["time_s"] = None if p is None else p.time.total_s
+        row["bound_by"] = None if p is None else p.time.bound_by
+        row["peak_bytes"] = None if p is None else p.memory_bytes["peak"]
+        row["workspace_bytes"] = None if p is None else p.memory_bytes["workspace"]
+        row["fits"] = None if self.point is None else fits(self.point)
+        row |= {f"{q}_ratio": self.ratio(q) for q in QUANTITIES}
+        return row | {"reason": self.reason}
+
+
+def _value(point: Point, quantity: str) -> float | None:
+    return {
+        "l2": point.l2, "hbm": point.hbm, "time": point.time_s, "memory": point.prediction.memory_bytes["peak"],
+    }[quantity]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Entries by length, GPU and kernel, in the order of the request.
+
+    `commands` gives the command line of every prediction by its id.
+    """
+
+    request: ReportRequest
+    baseline: Baseline
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+    commands: Mapping[str, str]
+
+    @property
+    def missing(self) -> tuple[Entry, ...]:
+        """What cannot run."""
+        return tuple(e for e in self.entries if e.point is None)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return tuple(e.point for e in self.entries if e.point is not None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON. `rows` are flat; `tensors` gives bytes by group of tensors, a row a prediction."""
+        first = self.request.problems[0].to_dict()
+        return {
+            "schema": 1,
+            "problem": {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")},
+            "baseline": str(self.baseline),
+            "method": self.request.method,
+            "l2_start": self.request.l2_start,
+            "rows": [e.to_dict() for e in self.entries],
+            "tensors": [
+                {"gpu": p.gpu.label, "kernel": p.kernel, "seq_len": p.seq_len, "l2": by_group(p.prediction, "l2"),
+                 "hbm": by_group(p.prediction, "hbm") if p.prediction.hbm_known else None}
+                for p in self.points
+            ],
+            "notes": list(self.notes),
+            "commands": dict(self.commands),
+        }  # fmt: skip
+
+    def to_text(self) -> str:
+        """Tables a person can read."""
+        from iosim.studies.compare.text import render
+
+        return render(self)
+
+    def to_html(self, command: str = "iosim compare") -> str:
+        """One self-contained page with figures; `command` is the command line that makes it again."""
+        from iosim.studies.compare.page import render
+
+        return render(self, command)
+
+
+def compare(
+    problems: Sequence[AttentionProblem],
+    kernels: Sequence[str],
+    gpus: Sequence[str],
+    *,
+    baseline: str | None = None,
+    method: str | None = None,
+    l2_start: str = "cold",
+    progress: Progress = no_progress,
+) -> Comparison:
+    """Every kernel on every GPU for every problem.
+
+    Args:
+        problems: they may differ in their sequence length alone.
+        kernels, gpus: catalog names; profile names or paths.
+        baseline: a kernel, or `kernel@gpu` to hold everything against one GPU's; by default the first kernel that makes
+            passes over N x N tensors, else the first, of those that run. It joins the kernels where it is not among
+            them.
+        method: of HBM traffic, for all alike. By default all are replayed where that takes seconds together, else all
+            are estimated by the capacity rule.
+        progress: hands on the jobs one by one, and may show how far it is.
+
+    Raises:
+        InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
+    """
+    if method is not None and method not in METHODS:
+        raise InputError(f"--method '{method}' is not known; accepted: {', '.join(METHODS)}")
+    if l2_start not in L2_STARTS:
+        raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+    if l2_start == "warm" and method == "capacity":
+        raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
+    names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
+    kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
+    names = names if kernel in names else (kernel, *names)
+    request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method or "bounds")
+    against = Baseline(kernel, _gpu_label(request, where) if where else None)
+    notes: tuple[str, ...] = ()
+    if method is None:
+        method, notes = choose_method(request)
+        request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
+    elif method == "bounds":
+        notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
+    points, omissions, commands = collect(request, progress)
+    if baseline is None and all(p.kernel != kernel for p in points):
+        against = Baseline(points[0].kernel)
+    found = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
+    reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
+    entries = tuple(
+        Entry(g.label, k, n, found.get((g.label, k, n)), reasons.get((g.label, k, n)),
+              found.get((against.gpu or g.label, against.kernel, n)))
+        for n in request.lengths
+        for g in request.gpus
+        for k in names
+    )  # fmt: skip
+    return Comparison(request, against, entries, (*notes, *said(points)), commands)
+
+
+def _first_naive(kernels: Sequence[str]) -> str:
+    if not kernels:
+        raise InputError("--kernel is empty; a comparison needs at least one")
+    for name in kernels:
+        if name not in CHOSEN_BY_PYTORCH and entry(name)["algorithm"] in BASELINE_ALGORITHMS:
+            return name
+    return kernels[0]
+
+
+def _gpu_label(request: ReportRequest, name: str) -> str:
+    from iosim.hardware.profile import load_profile
+
+    known = {g.label: g for g in request.gpus}
+    if name in known:
+        return name
+    wanted = load_profile(name).name
+    if wanted not in known:
+        raise InputError(f"--baseline @{name} is none of the GPUs compared; accepted: {', '.join(known)}")
+    return wanted
+
+
+def choose_method(request: ReportRequest) -> tuple[str, tuple[str, ...]]:
+    """Replay where all predictions together take seconds, else the capacity rule for all; and what to say of it."""
+    if request.l2_start != "cold":
+        return "replay", ()
+    total = 0
+    for gpu in request.gpus:
+        for kernel in request.kernels:
+            for problem in request.problems:
+                try:
+                    total += tile_accesses(plan(problem, resolve(kernel, problem, gpu.profile)))
+                except InputError:
+                    continue
+                if total > QUICK_ACCESSES:
+                    note = (f"HBM: replays of more than {QUICK_ACCESSES:,} tile accesses were not begun, all rows are "
+                            "the capacity rule's; --method replay does them")  # fmt: skip
+                    return "capacity", (note,)
+    return "replay", ()

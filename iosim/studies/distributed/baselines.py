@@ -1,0 +1,149 @@
+"""What distributed attention is compared with: Megatron-LM's tensor and sequence parallelism, and ring self-attention.
+
+Megatron-LM (Korthikanti et al., arXiv 2205.05198) splits heads, and between attention and MLP the sequence. A layer
+all-gathers and reduce-scatters N x d tensors: four times forward, six backward (arXiv 2310.03294, appendix D), so a GPU
+receives 10 Nd (P - 1) / P, and 14 where the forward runs again for its activations. Heads that P does not divide
+are padded. The collectives are on the critical path.
+
+Ring self-attention (Li et al., arXiv 2105.13120) rotates keys, then values, keeps whole rows of scores in memory, and
+makes no use of a causal mask. Assumed: kernel `naive`, no overlap, backward the same two rotations and a
+reduce-scatter of dK and dV.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import MAX_TOKENS, AttentionProblem
+from iosim.readers.bounds import memory
+from iosim.studies.distributed.chunks import check_gpus, check_problem
+from iosim.studies.distributed.links import Cluster
+from iosim.studies.distributed.widths import sequence_width_bytes, token_bytes
+
+MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
+"""All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""
+RSA_ROTATIONS = {"fwd": 2, "bwd": 4}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method without a chunk schedule: what a GPU computes, receives and holds in one pass."""
+
+    name: str
+    title: str
+    received_bytes: int
+    compute_s: float
+    communication_s: float
+    memory_bytes: int
+    l2_bytes: int
+    hbm_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_s + self.communication_s
+
+
+def ring_collective(bytes_: int, gpus: int, cluster: Cluster) -> tuple[int, float]:
+    """(bytes a GPU receives, seconds) of an all-gather or reduce-scatter of a tensor of `bytes_` round a ring."""
+    if gpus == 1:
+        return 0, 0.0
+    moved = bytes_ * (gpus - 1) // gpus
+    link = cluster.ring(gpus)
+    return moved, (gpus - 1) * link.latency_s + moved / link.bandwidth_bytes_per_s
+
+
+def split_heads(problem: AttentionProblem, gpus: int) -> AttentionProblem:
+    """A GPU's share of the heads, padded where `gpus` does not divide them; key heads repeated where they are fewer."""
+    heads = -(-problem.heads // gpus)
+    kv_heads = -(-problem.n_kv_heads // gpus)
+    return problem.with_(heads=heads, kv_heads=kv_heads if heads % kv_heads == 0 else heads)
+
+
+def megatron(
+    problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, cluster: Cluster,
+    *, backward: bool = False,
+) -> Baseline:  # fmt: skip
+    """Attention of split heads over the whole sequence, and a layer's collectives.
+
+    Raises:
+        InputError: a problem that is not distributed here.
+    """
+    check_problem(problem)
+    passes = "bwd" if backward else "fwd"
+    share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
+    made = predict(share, kernel, profile, method="capacity")
+    one, seconds = ring_collective(sequence_width_bytes(problem), gpus, cluster)
+    number = MEGATRON_COLLECTIVES[passes]
+    return Baseline(
+        "megatron", "Megatron-LM, heads and sequence split", number * one, made.time.total_s, number * seconds,
+        megatron_bytes(problem, gpus, kernel, profile, backward=backward), made.total("l2"), made.total("hbm"),
+    )  # fmt: skip
+
+
+def _peak(share: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile) -> int:
+    chosen = resolve(kernel, share, profile) if isinstance(kernel, str) else kernel
+    return memory(plan(share, chosen))["peak"]
+
+
+def megatron_bytes(
+    problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, *, backward: bool = False
+) -> int:
+    """A GPU's heads over the whole sequence, the gathered input, and its own part of it."""
+    share = split_heads(problem, gpus).with_(passes="bwd" if backward else "fwd")
+    width = sequence_width_bytes(problem)
+    return _peak(share, kernel, profile) + width + width // gpus
+
+
+def rsa_bytes(problem: AttentionProblem, gpus: int, profile: HardwareProfile, *, backward: bool = False) -> int:
+    """Whole rows of scores and what the passes over them leave; K and V of its own rows and of the step's arrivals."""
+    share = _rows_of_one(problem, gpus, backward)
+    width = token_bytes(problem)["K"] * problem.seq_q
+    return _peak(share, "naive", profile) - 2 * width + 4 * width // gpus
+
+
+def _rows_of_one(problem: AttentionProblem, gpus: int, backward: bool) -> AttentionProblem:
+    passes = "bwd" if backward else "fwd"
+    return problem.with_(seq_q=-(-problem.seq_q // gpus), mask="none", offset=None, passes=passes)
+
+
+def longest_sequence(
+    name: str, problem: AttentionProblem, gpus: int, budget_bytes: int, kernel: str | Kernel, profile: HardwareProfile,
+    *, backward: bool = False,
+) -> int:  # fmt: skip
+    """Most tokens, a multiple of `gpus` up to `MAX_TOKENS`, whose attention fits in `budget_bytes` on a GPU."""
+
+    def fits(chunk: int) -> bool:
+        one = problem.with_(seq_q=chunk * gpus, seq_k=chunk * gpus, offset=None)
+        if name == "rsa":
+            return rsa_bytes(one, gpus, profile, backward=backward) <= budget_bytes
+        return megatron_bytes(one, gpus, kernel, profile, backward=backward) <= budget_bytes
+
+    low, high = 0, MAX_TOKENS // gpus
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low * gpus
+
+
+def ring_self_attention(
+    problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, *, backward: bool = False
+) -> Baseline:
+    """Whole rows of scores of a GPU's own queries.
+
+    Raises:
+        InputError: a problem that is not distributed here.
+    """
+    check_problem(problem)
+    check_gpus(gpus)
+    made = predict(_rows_of_one(problem, gpus, backward), "naive", profile, method="capacity")
+    one, seconds = ring_collective(token_bytes(problem)["K"] * problem.seq_q, gpus, cluster)
+    number = RSA_ROTATIONS["bwd" if backward else "fwd"]
+    return Baseline(
+        "rsa", "ring self-attention", number * one, made.time.total_s, number * seconds,
+        rsa_bytes(problem, gpus, profile, backward=backward), made.total("l2"), made.total("hbm"),
+    )  # fmt: skip

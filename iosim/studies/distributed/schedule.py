@@ -1,0 +1,226 @@
+"""The chunk schedule: who computes which pair of chunks in which step, and what is sent meanwhile. Data, no more.
+
+A step's computations use what a GPU owns and what arrived in the step before. A step's sends run beside its
+computations, and arrive at its end:
+
+- inputs (Q, K, V, and for the backward dO, O, LSE) are copied; the copy lasts for the next step, in which it may be
+  used and sent on;
+- partial results (O_part with its row statistics; dQ, dK, dV) are moved, and added to what their target holds. What a
+  step computes is sent in the next one at the earliest.
+
+Readers: `count` (bytes and idle slots), `execute` (NumPy arrays), `timing` (seconds), `closed_forms` (formulas in P).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.distributed.chunks import Pair, check_gpus, check_problem, contiguous, pair, striped
+
+INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
+PARTIALS = ("O_part", "stats", "dQ", "dK", "dV")
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """GPU `gpu` computes attention of a query chunk to a key chunk; backward, their gradients."""
+
+    gpu: int
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One message: tensors of some chunks from one GPU to another."""
+
+    source: int
+    target: int
+    tensors: tuple[str, ...]
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens side by side."""
+
+    computes: tuple[Compute, ...] = ()
+    sends: tuple[Send, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChunkSchedule:
+    """A whole pass over P GPUs. `chunks` are token ranges, `owned[g]` the chunks that live on GPU g."""
+
+    name: str
+    gpus: int
+    causal: bool
+    backward: bool
+    chunks: tuple[range, ...]
+    owned: tuple[tuple[int, ...], ...]
+    steps: tuple[Step, ...]
+
+    def pair(self, compute: Compute) -> Pair:
+        """The local call of a computation."""
+        return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
+
+    def owner(self, chunk: int) -> int:
+        """The GPU on which a chunk lives."""
+        return next(g for g, held in enumerate(self.owned) if chunk in held)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The schedule as plain data."""
+        return {
+            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": "bwd" if self.backward else "fwd",
+            "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
+            "owned": [list(held) for held in self.owned],
+            "steps": [
+                {"computes": [{"gpu": c.gpu, "queries": c.queries, "keys": c.keys} for c in step.computes],
+                 "sends": [{"source": s.source, "target": s.target, "tensors": list(s.tensors),
+                            "chunks": list(s.chunks)} for s in step.sends]}
+                for step in self.steps
+            ],
+        }  # fmt: skip
+
+    def to_text(self) -> str:
+        """A line a step and GPU."""
+        mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"
+        lines = [f"{self.name}, {self.gpus} GPUs, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
+        for n, step in enumerate(self.steps):
+            lines.append(f"step {n}")
+            for gpu in range(self.gpus):
+                work = " ".join(f"q{c.queries}k{c.keys}" for c in step.computes if c.gpu == gpu) or "-"
+                sent = "; ".join(
+                    f"{'+'.join(s.tensors)} of {','.join(map(str, s.chunks))} to GPU {s.target}"
+                    for s in step.sends if s.source == gpu
+                )  # fmt: skip
+                lines.append(f"  GPU {gpu}: {work}" + (f" | sends {sent}" if sent else ""))
+        return "\n".join(lines) + "\n"
+
+
+class _Builder:
+    """Collects computations and sends by step."""
+
+    def __init__(self, chunks: tuple[range, ...], owned: tuple[tuple[int, ...], ...], causal: bool) -> None:
+        self.chunks, self.owned, self.causal = chunks, owned, causal
+        self.computes: dict[int, list[Compute]] = {}
+        self.sends: dict[int, list[Send]] = {}
+
+    def compute(self, step: int, gpu: int, queries: int, keys: int) -> None:
+        """A computation, unless the mask leaves nothing of the pair."""
+        if pair(self.chunks[queries], self.chunks[keys], self.causal).kept:
+            self.computes.setdefault(step, []).append(Compute(gpu, queries, keys))
+
+    def send(self, step: int, source: int, target: int, tensors: tuple[str, ...], chunks: Iterable[int]) -> None:
+        if source != target:
+            self.sends.setdefault(step, []).append(Send(source, target, tensors, tuple(chunks)))
+
+    def made(self, name: str, backward: bool) -> ChunkSchedule:
+        last = max([*self.computes, *self.sends])
+        steps = tuple(Step(tuple(self.computes.get(n, ())), tuple(self.sends.get(n, ()))) for n in range(last + 1))
+        return ChunkSchedule(name, len(self.owned), self.causal, backward, self.chunks, self.owned, steps)
+
+
+def _rotating(b: _Builder, backward: bool) -> None:
+    """Keys and values go round the ring; backward, their gradients follow one step behind and end at home."""
+    gpus = len(b.owned)
+    for t in range(gpus):
+        for g in range(gpus):
+            home = (g - t) % gpus
+            for queries in b.owned[g]:
+                for keys in b.owned[home]:
+                    b.compute(t, g, queries, keys)
+            after = (g + 1) % gpus
+            if t < gpus - 1:
+                b.send(t, g, after, ("K", "V"), b.owned[home])
+            if backward:
+                b.send(t + 1, g, after, ("dK", "dV"), b.owned[home])
+
+
+def _vanilla(b: _Builder, backward: bool) -> None:
+    """Every GPU fetches the chunks it needs from where they live (DistFlashAttn, Algorithm 1)."""
+    gpus = len(b.owned)
+    for t in range(gpus):
+        for g in range(t if b.causal else 0, gpus):
+            keys = (g - t) % gpus
+            b.compute(t, g, g, keys)
+            if t:
+                _fetch_keys(b, t, g, keys, backward)
+
+
+def _fetch_keys(b: _Builder, t: int, gpu: int, keys: int, backward: bool) -> None:
+    """K and V before step t; backward, their gradients back after it."""
+    b.send(t - 1, keys, gpu, ("K", "V"), (keys,))
+    if backward:
+        b.send(t + 1, gpu, keys, ("dK", "dV"), (keys,))
+
+
+def _balanced(b: _Builder, backward: bool) -> None:
+    """GPUs whose own work has ended compute for those with more (DistFlashAttn, Algorithm 2).
+
+    At step t GPU p >= t attends to chunk p - t, and GPU p < t, a helper, computes the pair (p - t + P, p), which its
+    owner would reach at step P - t. NB: at t = P / 2 both are the same pair, and helpers idle; the printed algorithm's
+    exception for t = floor(P / 2) is right for even P alone.
+    """
+    gpus = len(b.owned)
+    for t in range(gpus // 2 + 1):
+        for g in range(gpus):
+            if g >= t:
+                b.compute(t, g, g, g - t)
+                if t:
+                    _fetch_keys(b, t, g, g - t, backward)
+            elif 2 * t < gpus:
+                helped = g - t + gpus
+                b.compute(t, g, helped, g)
+                b.send(t - 1, helped, g, ("Q", "dO", "O", "LSE") if backward else ("Q",), (helped,))
+                b.send(t + 1, g, helped, ("dQ",) if backward else ("O_part", "stats"), (helped,))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to distribute attention: how tokens are cut, who owns what, who fetches what."""
+
+    title: str
+    cut: Callable[[int, int], tuple[range, ...]]
+    build: Callable[[_Builder, bool], None]
+    source: str
+    causal_only: bool = False
+    chunks_per_gpu: int = 1
+
+
+SCHEDULES: dict[str, Kind] = {
+    "ring": Kind("ring attention", contiguous, _rotating, "arXiv 2310.01889, section 3 and Algorithm 1"),
+    "vanilla": Kind("DistFlashAttn, unbalanced", contiguous, _vanilla, "arXiv 2310.03294, Algorithm 1"),
+    "balanced": Kind("DistFlashAttn, balanced", contiguous, _balanced, "arXiv 2310.03294, Algorithm 2", True),
+    "zigzag": Kind("zigzag ring", contiguous, _rotating, "zhuzilin/ring-flash-attention", True, 2),
+    "striped": Kind("striped ring", striped, _rotating, "arXiv 2311.09431", True),
+}  # fmt: skip
+
+
+def schedules(causal: bool) -> tuple[str, ...]:
+    """Names of the schedules that the mask allows."""
+    return tuple(name for name, kind in SCHEDULES.items() if causal or not kind.causal_only)
+
+
+def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
+    """The schedule called `name` for a problem over `gpus` GPUs.
+
+    Raises:
+        InputError: no such schedule, one that needs a causal mask, a problem that is not distributed, or a sequence
+            with fewer tokens than chunks.
+    """
+    if name not in SCHEDULES:
+        raise unknown_name("--schedule", name, SCHEDULES)
+    kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)
+    if kind.causal_only and not causal:
+        raise InputError(f"--schedule {name} balances a causal mask and there is none; accepted without --causal: "
+                         f"{', '.join(schedules(False))}")  # fmt: skip
+    chunks = kind.cut(problem.seq_q, gpus * kind.chunks_per_gpu)
+    owned = tuple((g,) if kind.chunks_per_gpu == 1 else (g, 2 * gpus - 1 - g) for g in range(gpus))
+    b = _Builder(chunks, owned, causal)
+    kind.build(b, backward)
+    return b.made(name, backward)

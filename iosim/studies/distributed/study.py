@@ -1,0 +1,207 @@
+"""Schedules and baselines side by side: idle fractions, bytes on links, time and memory of one layer's attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.distributed import baselines
+from iosim.studies.distributed.baselines import Baseline
+from iosim.studies.distributed.chunks import check_gpus, check_problem
+from iosim.studies.distributed.closed_forms import FORMULAS
+from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes
+from iosim.studies.distributed.links import Cluster
+from iosim.studies.distributed.memory import longest_sequence, memory
+from iosim.studies.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedules
+from iosim.studies.distributed.timing import ChunkTimes, Timeline, simulate
+from iosim.studies.distributed.widths import sequence_width_bytes
+
+BASELINES = ("megatron", "rsa")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method. Sums over the passes that the problem asks for; `received_bytes` is a GPU's average, `l2_bytes` and
+    `hbm_bytes` (capacity rule) are moved by the GPU with most, in its own memory."""
+
+    name: str
+    title: str
+    steps: int | None
+    idle: Idle | None
+    received_bytes: Fraction
+    width_bytes: int
+    compute_s: float
+    seconds: float
+    speedup: float
+    memory_bytes: int
+    longest_sequence: int | None
+    l2_bytes: int
+    hbm_bytes: int
+    formula: str = ""
+    schedules: tuple[ChunkSchedule, ...] = field(default=(), repr=False)
+    timelines: tuple[Timeline, ...] = field(default=(), repr=False)
+
+    @property
+    def received_nd(self) -> float:
+        """Bytes a GPU receives in units of N x d, d the width of all query heads."""
+        return float(self.received_bytes / self.width_bytes)
+
+    @property
+    def exposed_s(self) -> float:
+        """Time beyond the busiest GPU's computation: communication that nothing hides, and waiting."""
+        return self.seconds - self.compute_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of the command line's JSON; fractions as text."""
+        found = self.idle
+        return {
+            "name": self.name, "title": self.title, "steps": self.steps,
+            "idle": {"slots": str(found.slots), "of_unbalanced": str(found.of_unbalanced), "work": str(found.work)}
+            if found else None,
+            "received_bytes_per_gpu": float(self.received_bytes), "received_nd": self.received_nd,
+            "formula": self.formula, "compute_s": self.compute_s, "exposed_s": self.exposed_s, "time_s": self.seconds,
+            "speedup": self.speedup, "memory_bytes_per_gpu": self.memory_bytes,
+            "longest_sequence": self.longest_sequence, "l2_bytes_per_gpu": self.l2_bytes,
+            "hbm_bytes_per_gpu": self.hbm_bytes,
+        }  # fmt: skip
+
+
+def study(
+    problem: AttentionProblem,
+    gpus: int,
+    profile: HardwareProfile,
+    cluster: Cluster,
+    *,
+    kernel: str | Kernel = "fa2",
+    names: Iterable[str] | None = None,
+    overlap: bool = True,
+    layers: int = 1,
+    track: Callable[[Sequence[str]], Sequence[str]] = lambda names: names,
+) -> list[Result]:
+    """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
+    run it.
+
+    Args:
+        kernel: of a pair of chunks, and of the baselines' own calls.
+        overlap: messages run beside the computations of their step.
+        layers: layers that keep their tensors for the backward.
+        track: wraps the names as they are gone through, to show progress.
+
+    Raises:
+        InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
+    """
+    causal = check_problem(problem)
+    wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), *BASELINES]
+    for name in wanted:
+        if name not in SCHEDULES and name not in BASELINES:
+            raise unknown_name("--schedule", name, (*SCHEDULES, *BASELINES))
+    if not wanted:
+        raise InputError(f"--schedule is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
+    one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
+    made = []
+    for name in track(wanted):
+        if name in SCHEDULES:
+            made.append(one.of_schedule(name))
+            continue
+        try:
+            made.append(one.of_baseline(name))
+        except InputError:
+            if names is not None:
+                raise
+    return made
+
+
+class _Study:
+    """What all methods of a study share."""
+
+    def __init__(
+        self, problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, kernel: str | Kernel,
+        overlap: bool, layers: int,
+    ) -> None:  # fmt: skip
+        chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
+        if reading(problem, chosen) is not problem:
+            raise InputError(f"--kernel {chosen.name} shares one Q and K among its heads, which is not distributed "
+                             "over GPUs here; accepted: kernels of multi-head attention")  # fmt: skip
+        self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
+        self.kernel, self.overlap, self.layers = kernel, overlap, layers
+        self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
+        self.times = ChunkTimes(problem, kernel, profile)
+        words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
+        self.alone_s = sum(predict(p, kernel, profile, method="capacity").time.total_s for p in words)
+        self.width = sequence_width_bytes(problem)
+
+    def of_schedule(self, name: str) -> Result:
+        """A chunk schedule, forward and backward as far as the problem asks for them."""
+        p = self.problem
+        built = [build(name, p, self.gpus, backward=b) for b in self.passes]
+        lines = [simulate(s, p, self.cluster, self.times, overlap=self.overlap) for s in built]
+        total = sum(line.total_s for line in lines)
+        return Result(
+            name=name,
+            title=SCHEDULES[name].title,
+            steps=sum(len(compute_steps(s)) for s in built),
+            idle=idle(built[0]),
+            received_bytes=Fraction(sum(link_bytes(s, p).total for s in built), self.gpus),
+            width_bytes=self.width,
+            compute_s=sum(max(line.compute_s) for line in lines),
+            seconds=total,
+            speedup=self.alone_s / total,
+            memory_bytes=max(memory(s, p, self.layers).total for s in built),
+            longest_sequence=self._longest(
+                lambda budget, b: longest_sequence(name, p, self.gpus, budget, backward=b, layers=self.layers)
+            ),
+            l2_bytes=self._most_moved(built, "l2"),
+            hbm_bytes=self._most_moved(built, "hbm"),
+            formula=" + ".join(FORMULAS[name, b] for b in self.passes),
+            schedules=tuple(built),
+            timelines=tuple(lines),
+        )
+
+    def of_baseline(self, name: str) -> Result:
+        """Megatron-LM or ring self-attention."""
+        found = [self._baseline(name, b) for b in self.passes]
+        total = sum(b.seconds for b in found)
+        return Result(
+            name=name,
+            title=found[0].title,
+            steps=None,
+            idle=None,
+            received_bytes=Fraction(sum(b.received_bytes for b in found)),
+            width_bytes=self.width,
+            compute_s=sum(b.compute_s for b in found),
+            seconds=total,
+            speedup=self.alone_s / total,
+            memory_bytes=max(b.memory_bytes for b in found),
+            longest_sequence=self._longest(
+                lambda budget, b: baselines.longest_sequence(
+                    name, self.problem, self.gpus, budget, self.kernel, self.profile, backward=b
+                )
+            ),
+            l2_bytes=sum(b.l2_bytes for b in found),
+            hbm_bytes=sum(b.hbm_bytes for b in found),
+        )
+
+    def _baseline(self, name: str, backward: bool) -> Baseline:
+        if name == "megatron":
+            return baselines.megatron(
+                self.problem, self.gpus, self.kernel, self.profile, self.cluster, backward=backward
+            )
+        return baselines.ring_self_attention(self.problem, self.gpus, self.profile, self.cluster, backward=backward)
+
+    def _longest(self, fits: Callable[[int, bool], int]) -> int | None:
+        """The longest sequence for which every pass fits; None where the profile does not know the GPU's memory."""
+        budget = self.profile.memory_bytes
+        return None if budget is None else min(fits(budget, b) for b in self.passes)
+
+    def _most_moved(self, built: Sequence[ChunkSchedule], level: str) -> int:
+        by_pass = [self.times.moved(s, level) for s in built]
+        return max(sum(one[g] for one in by_pass) for g in range(self.gpus))

@@ -1,0 +1,158 @@
+"""Seconds of a chunk schedule: a small discrete-event model of GPUs and links.
+
+A GPU's step ends when its computations, its sends and its receives of that step have ended; the next one starts then.
+A message starts when both ends have reached its step and the ports on its way are free, and runs beside the step's
+computations; without overlap these wait for the step's messages. So a step takes max(compute, communication), or their
+sum. A pair of chunks takes what `iosim.predict` says of it on the GPU; equal pairs are predicted once.
+
+NB: adding up partial outputs takes no time here, and messages do not slow the computation down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.distributed.chunks import Pair
+from iosim.studies.distributed.count import send_bytes
+from iosim.studies.distributed.links import Cluster
+from iosim.studies.distributed.schedule import ChunkSchedule, Step
+from iosim.studies.distributed.widths import token_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time: "compute" on `gpu`, or "send" from `gpu` to `target`."""
+
+    kind: str
+    step: int
+    gpu: int
+    start_s: float
+    end_s: float
+    target: int | None = None
+    label: str = ""
+    bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "step": self.step, "gpu": self.gpu, "start_s": self.start_s, "end_s": self.end_s,
+                "target": self.target, "label": self.label, "bytes": self.bytes}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Events of a schedule, and sums over them."""
+
+    gpus: int
+    events: tuple[Event, ...]
+    total_s: float
+
+    @cached_property
+    def compute_s(self) -> tuple[float, ...]:
+        """Seconds that each GPU computes."""
+        busy = [0.0] * self.gpus
+        for e in self.events:
+            if e.kind == "compute":
+                busy[e.gpu] += e.end_s - e.start_s
+        return tuple(busy)
+
+    @property
+    def idle_fraction(self) -> float:
+        """Time in which GPUs do not compute, over all time of all GPUs."""
+        return max(0.0, 1 - sum(self.compute_s) / (self.gpus * self.total_s)) if self.total_s else 0.0
+
+
+class ChunkTimes:
+    """Local calls, predicted once a kind: equal lengths and offset, forward or backward. Calling it gives seconds."""
+
+    def __init__(self, problem: AttentionProblem, kernel: str | Kernel, profile: HardwareProfile) -> None:
+        self.problem, self.kernel, self.profile = problem, kernel, profile
+        self.known: dict[tuple[Pair, str], Prediction] = {}
+
+    def prediction(self, pair: Pair, passes: str) -> Prediction:
+        """The call of one pair on one GPU, from a cold L2."""
+        key = (pair, passes)
+        if key not in self.known:
+            local = pair.problem(self.problem, passes)
+            self.known[key] = predict(local, self.kernel, self.profile, method="capacity")
+        return self.known[key]
+
+    def __call__(self, pair: Pair, passes: str) -> float:
+        return self.prediction(pair, passes).time.total_s
+
+    def moved(self, schedule: ChunkSchedule, level: str) -> list[int]:
+        """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls; merging is not in them."""
+        passes = "bwd" if schedule.backward else "fwd"
+        totals = [0] * schedule.gpus
+        for step in schedule.steps:
+            for c in step.computes:
+                totals[c.gpu] += self.prediction(schedule.pair(c), passes).total(level)
+        return totals
+
+
+def simulate(
+    schedule: ChunkSchedule,
+    problem: AttentionProblem,
+    cluster: Cluster,
+    seconds: Callable[[Pair, str], float],
+    *,
+    overlap: bool = True,
+) -> Timeline:
+    """The timeline of a schedule.
+
+    Args:
+        seconds: time of a local call, such as `ChunkTimes`.
+        overlap: messages run beside the computations of their step.
+    """
+    return _Simulation(schedule, problem, cluster, seconds, overlap).run()
+
+
+class _Simulation:
+    def __init__(
+        self, schedule: ChunkSchedule, problem: AttentionProblem, cluster: Cluster,
+        seconds: Callable[[Pair, str], float], overlap: bool,
+    ) -> None:  # fmt: skip
+        self.schedule, self.cluster, self.seconds, self.overlap = schedule, cluster, seconds, overlap
+        self.widths = token_bytes(problem)
+        self.passes = "bwd" if schedule.backward else "fwd"
+        self.events: list[Event] = []
+        self.free: dict[str, float] = {}
+
+    def run(self) -> Timeline:
+        ready = [0.0] * self.schedule.gpus
+        for n, step in enumerate(self.schedule.steps):
+            sent = self._sends(n, step, ready)
+            starts = ready if self.overlap else [max(r, s) for r, s in zip(ready, sent, strict=True)]
+            done = self._computes(n, step, starts)
+            ready = [max(a, b, c) for a, b, c in zip(ready, sent, done, strict=True)]
+        return Timeline(self.schedule.gpus, tuple(self.events), max(ready))
+
+    def _sends(self, n: int, step: Step, ready: list[float]) -> list[float]:
+        """When each GPU's messages of a step have ended."""
+        ended = list(ready)
+        for send in step.sends:
+            link, leaves, arrives = self.cluster.route(send.source, send.target)
+            begin = max(ready[send.source], ready[send.target], self.free.get(leaves, 0.0), self.free.get(arrives, 0.0))
+            n_bytes = send_bytes(self.schedule, send, self.widths)
+            end = begin + link.seconds(n_bytes)
+            self.free[leaves] = self.free[arrives] = end
+            for gpu in (send.source, send.target):
+                ended[gpu] = max(ended[gpu], end)
+            label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
+            self.events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
+        return ended
+
+    def _computes(self, n: int, step: Step, starts: list[float]) -> list[float]:
+        """When each GPU's computations of a step have ended."""
+        done = list(starts)
+        for c in step.computes:
+            begin = done[c.gpu]
+            done[c.gpu] = begin + self.seconds(self.schedule.pair(c), self.passes)
+            self.events.append(Event("compute", n, c.gpu, begin, done[c.gpu], None, f"q{c.queries}k{c.keys}"))
+        return done

@@ -1,0 +1,327 @@
+"""explain(): why a kernel reads from HBM what it reads, in words and numbers, and which change would help most.
+
+The numbers come from a traced replay and from trials; the words are chosen by the numbers alone, never by a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.kernel.launch import Chain, Launch
+from iosim.prediction.result import Prediction
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.lowering import SPILL
+from iosim.readers.replay.tracing import LaunchTrace, TraceResult, trace
+from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Track, Tried, run
+
+NEARLY = 1.15
+"""HBM bytes within this factor of a number are said to be that number."""
+ONCE = 1.2
+"""HBM bytes within this factor of a tensor's own are said to be read once."""
+MISSING_SHARE = 0.5
+"""Share of the shared tensors' loads that miss from which on a kernel is said to thrash."""
+HELPS = 0.02
+"""Share of HBM bytes or of time that a change must save to be worth naming."""
+MAIN_SHARE = 0.2
+"""Share of the chain's HBM bytes from which on a launch is explained."""
+SPILL_SHARE = 0.1
+"""Spilled bytes over the launch's other written bytes from which on spills are named."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What the regime of one launch follows from. Bytes; the shared tensors are those that its CTAs loop over.
+
+    `one_head_bytes` and `all_bytes` are the shared tensors' of one head and of all; `peak_` and `median_in_use_bytes`
+    the range between foremost and hindmost CTA of every head in progress, added up; `in_step_bytes` what HBM would be
+    read for if the CTAs of a wave walked in step and nothing outlived its wave.
+    """
+
+    name: str
+    regime: str
+    shared_tensors: tuple[str, ...]
+    slots: int
+    waves: float
+    capacity_bytes: int
+    one_head_bytes: int
+    all_bytes: int
+    peak_in_use_bytes: int | None
+    median_in_use_bytes: int | None
+    share_above_capacity: float
+    in_step_bytes: int
+    loaded_bytes: int
+    hbm_read_bytes: int
+    spill_bytes: int
+    spill_hbm_bytes: int
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.__dict__.items()}
+
+
+@dataclass(frozen=True)
+class Source:
+    """HBM bytes of one tensor, and how many of them are compulsory: its own bytes once, for inputs read and outputs
+    written."""
+
+    launch: str
+    tensor: str
+    direction: str
+    hbm_bytes: int
+    once_bytes: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`launches` holds those with most of the HBM bytes; `tried` the changes, best first; `advice` one sentence."""
+
+    prediction: Prediction
+    trace: TraceResult
+    launches: tuple[LaunchFacts, ...]
+    sources: tuple[Source, ...]
+    tried: Tried
+    advice: str
+
+    def to_dict(self) -> dict[str, Any]:
+        p = self.prediction
+        return {
+            "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
+            "l2_start": p.l2_start, "hbm": {d: p.total("hbm", d) for d in ("read", "write")}, "time_s": p.time.total_s,
+            "bound_by": p.time.bound_by, "compulsory": p.hbm_bounds.to_dict()["compulsory"],
+            "launches": [n.to_dict() for n in self.launches],
+            "sources": [s.__dict__ for s in self.sources],
+            "trials": [
+                {"change": t.words, "hbm_bytes": t.hbm_bytes, "time_s": t.time_s,
+                 "hbm_change_bytes": t.hbm_bytes - p.total("hbm"), "time_change_s": t.time_s - p.time.total_s}
+                for t in self.tried.trials
+            ],
+            "skipped": [{"change": words, "reason": reason} for words, reason in self.tried.skipped],
+            "advice": self.advice,
+        }  # fmt: skip
+
+
+def explain(prediction: Prediction, *, track: Track = iter, budget: int = MAX_ACCESSES) -> Explanation:
+    """Why the HBM bytes of a prediction are what they are.
+
+    Args:
+        prediction: one made by replay.
+        track: wraps the list of changes to try; a progress bar.
+        budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
+            the kernel alone needs more.
+
+    Raises:
+        InputError: the prediction has no replay, or one too long to trace.
+    """
+    traced = trace(prediction)
+    total = prediction.total("hbm")
+    launches = tuple(
+        _facts(prediction, traced, launch)
+        for launch in prediction.chain.launches
+        if prediction.traffic.total("hbm", launch=launch.name) >= MAIN_SHARE * total
+    )
+    played = sum(one.accesses for one in traced.replay.launches)
+    tried = run(prediction, track, budget if played <= budget else 0)
+    return Explanation(prediction, traced, launches, _sources(prediction), tried, _advice(prediction, tried))
+
+
+def _sources(p: Prediction) -> tuple[Source, ...]:
+    role = {"read": "input", "write": "output"}
+    found, counted = [], set()
+    for row in p.traffic:
+        if row.level == "hbm":
+            tensor = p.chain.tensors.get(row.tensor)
+            needed = tensor is not None and tensor.role == role[row.direction] and row.tensor not in counted
+            once = tensor.bytes if tensor is not None and needed else 0
+            counted |= {row.tensor} if needed else set()
+            found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
+    return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
+
+
+def _in_step(one: LaunchTrace) -> int:
+    """Bytes of the ranges that the work tiles of every wave walk through together, each head's once a wave."""
+    c = one.ctas
+    wave = np.arange(c.tiles, dtype=np.int64) // one.slots
+    order = np.lexsort((c.owner, wave))
+    same = (np.diff(wave[order], prepend=-1) == 0) & (np.diff(c.owner[order], prepend=-1) == 0)
+    begins = np.flatnonzero(~same)
+    first = np.where(c.count > 0, c.first, np.iinfo(np.int32).max).astype(np.int64)[order]
+    end = np.where(c.count > 0, c.first + c.count, 0).astype(np.int64)[order]
+    span = np.maximum.reduceat(end, begins) - np.minimum.reduceat(first, begins)
+    return int(np.maximum(span, 0).sum()) * one.bytes_per_index
+
+
+def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
+    one = traced.launch(launch.name)
+    c, shared = one.ctas, set(one.shared_tensors)
+
+    def total(level: str, direction: str, tensors: set[str]) -> int:
+        return sum(int(r.bytes) for r in p.traffic if r.level == level and r.launch == launch.name
+                   and r.direction == direction and r.tensor in tensors)  # fmt: skip
+
+    used = c.count > 0
+    owners = int(np.unique(c.owner[used]).size)
+    span = int((c.first + c.count)[used].max() - c.first[used].min()) if used.any() else 0
+    one_head = span * one.bytes_per_index
+    values: dict[str, Any] = {
+        "name": launch.name, "shared_tensors": one.shared_tensors, "slots": one.slots,
+        "waves": c.tiles / one.slots if one.slots else 0.0, "capacity_bytes": traced.partition_bytes,
+        "one_head_bytes": one_head, "all_bytes": owners * one_head, "peak_in_use_bytes": one.peak_in_use_bytes,
+        "median_in_use_bytes": one.median_in_use_bytes,
+        "share_above_capacity": one.share_above(traced.partition_bytes),
+        "in_step_bytes": _in_step(one) if shared else 0, "loaded_bytes": total("l2", "read", shared),
+        "hbm_read_bytes": total("hbm", "read", shared), "spill_bytes": total("l2", "write", {SPILL}),
+        "spill_hbm_bytes": total("hbm", "write", {SPILL}) + total("hbm", "read", {SPILL}),
+    }  # fmt: skip
+    regime = _regime(values)
+    reasons = [_headline(regime, values), *_between(p.chain, traced, launch)]
+    if regime not in ("streamed", "read once"):
+        reasons += _order(launch, one)
+    written = int(p.traffic.total("l2", "write", launch=launch.name)) - values["spill_bytes"]
+    if values["spill_bytes"] > SPILL_SHARE * written:
+        regime += ", spills"
+        reasons.append(
+            f"spilled registers: {bytes_text(values['spill_bytes'])} written into the L2 beside {bytes_text(written)} "
+            f"of results; they take room there, and {bytes_text(values['spill_hbm_bytes'])} of them reach HBM"
+        )
+    return LaunchFacts(regime=regime, reasons=tuple(reasons), **values)
+
+
+def _regime(v: dict[str, Any]) -> str:
+    """One of: streamed, read once, fits, thrashing, wave-bound, drift, displaced."""
+    hbm, everything, loaded = v["hbm_read_bytes"], v["all_bytes"], v["loaded_bytes"]
+    if not v["shared_tensors"]:
+        return "streamed"
+    if loaded <= ONCE * everything:
+        return "read once"
+    if hbm <= ONCE * everything:
+        return "fits"
+    if hbm > MISSING_SHARE * loaded:
+        return "thrashing"
+    if v["one_head_bytes"] > v["capacity_bytes"] and v["in_step_bytes"] / NEARLY <= hbm <= v["in_step_bytes"] * NEARLY:
+        return "wave-bound"
+    return "drift" if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"] else "displaced"
+
+
+def _headline(regime: str, v: dict[str, Any]) -> str:
+    """The regime in one sentence, with the numbers that it follows from."""
+    names = " and ".join(v["shared_tensors"])
+    t = {k: bytes_text(x) for k, x in v.items() if k.endswith("_bytes") and x is not None}
+    if regime == "streamed":
+        return "no loop over tensors that CTAs share: what is read and written once is what counts"
+    if regime == "read once":
+        return f"{names}: {t['loaded_bytes']} into the SMs, hardly more than they hold: nothing to reuse in L2"
+    times = v["hbm_read_bytes"] / max(1, v["all_bytes"])
+    start = f"{names}: {t['loaded_bytes']} into the SMs, {t['hbm_read_bytes']} from HBM ({times:.3g} x their bytes); "
+    if regime == "fits" and v["all_bytes"] <= v["capacity_bytes"]:
+        return f"{start}all of them, {t['all_bytes']}, fit in one partition of the L2 ({t['capacity_bytes']})"
+    in_use = (
+        f"the range in use at once is {t['median_in_use_bytes']} at the median and {t['peak_in_use_bytes']} at "
+        f"the peak, against {t['capacity_bytes']} that one partition of the L2 keeps of data shared by all SMs"
+    )
+    head = f"a whole head has {t['one_head_bytes']}"
+    if regime == "fits":
+        return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"
+    if regime == "wave-bound":
+        return (f"{start}{head}, past the {t['capacity_bytes']} of one partition, so each of the {v['waves']:.3g} "
+                f"waves reads its range again: {t['in_step_bytes']} in step")  # fmt: skip
+    above = f"past it for {100 * v['share_above_capacity']:.0f} % of the time"
+    if regime == "thrashing":
+        return f"{start}most loads miss: {in_use}, {above} ({head})"
+    if regime == "drift":
+        return (f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
+                f"when the last needs it (in step it would be {t['in_step_bytes']} at most)")  # fmt: skip
+    return f"{start}{in_use}: near enough that other traffic displaces part of it ({head})"
+
+
+def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
+    """Tensors that one launch leaves to the next, where the L2 is too small for them."""
+    names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role == "temp"})
+    large = [f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names
+             if chain.tensors[n].bytes > traced.partition_bytes]  # fmt: skip
+    if not large:
+        return []
+    size = bytes_text(traced.partition_bytes)
+    return [f"{' and '.join(large)} live between launches and outgrow an L2 partition ({size}): they go through HBM"]
+
+
+def _order(launch: Launch, one: LaunchTrace) -> list[str]:
+    """What sets where CTAs stand: which blocks start first, which way they walk, and where they are half-way."""
+    c = one.ctas
+    if not one.shared_tensors:
+        return []
+    same = np.diff(c.owner) == 0
+    steps = np.diff(c.count.astype(np.int64))[same]
+    lean = float(np.sign(steps).sum()) / max(1, steps.size)
+    axis = "keys" if one.shared_tensors[0] in ("K", "V") else "queries"
+    equal = abs(lean) < MISSING_SHARE
+    blocks = "equal blocks" if equal else "light blocks first" if lean > 0 else "heavy blocks first"
+    down = float(c.down.mean())
+    if 0 < down < 1:
+        walk = f"{axis} in alternating directions, so that neighbouring CTAs meet only once"
+    elif down:
+        walk = f"{axis} from the last of each CTA down"
+        if not equal:
+            walk = f"{axis} from the diagonal down, so every CTA begins at a place of its own"
+            spread = " and later ones further on: CTAs of a head are everywhere in it"
+            walk += spread if lean > 0 else ", and the next CTA beside it"
+    else:
+        lead = int(np.unique(c.first[c.count > 0]).size) == 1
+        walk = f"{axis} upwards" + ", all CTAs from the same first one: they are as far apart as their starts" * lead
+    said = [f"order {launch.schedule.order}, {blocks}, {walk}"]
+    middle = (one.begin_ps + one.end_ps) / 2
+    running = np.flatnonzero((c.start_ps <= middle) & (middle < c.end_ps) & (c.count > 0))
+    if running.size:
+        owners, n = np.unique(c.owner[running], return_counts=True)
+        mine = running[c.owner[running] == owners[int(n.argmax())]]
+        at = c.position(mine, middle)
+        rows = launch.domain.block_q if axis == "queries" else launch.domain.block_k
+        said.append(
+            f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on {owners.size} head"
+            f"{'s' * (owners.size > 1)}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
+            f"to {(int(at.max()) + 1) * rows - 1:,} of it"
+        )
+    return said
+
+
+def _change(now: float, then: float) -> str:
+    if now <= 0:
+        return "as now"
+    if then < now / 2:
+        return f"{now / then:.3g} x less" if then > 0 else "none left"
+    return f"{100 * (then / now - 1):+.1f} %"
+
+
+def _advice(p: Prediction, tried: Tried) -> str:
+    """The change that saves most HBM bytes at no cost of time; or that nothing does."""
+    now, time_now = p.total("hbm"), p.time.total_s
+    if not tried.trials:
+        why = tried.skipped[0][1] if tried.skipped else "no setting of this kernel changes what runs"
+        return f"nothing was tried: {why}"
+    best, quick = tried.trials[0], min(tried.trials, key=lambda t: t.time_s)
+    saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
+    if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
+        least = min(tried.trials, key=lambda t: t.hbm_bytes)
+        said = f"none of the {len(tried.trials)} changes tried lowers HBM bytes by 2 % at no cost of time"
+        if least.hbm_bytes < (1 - HELPS) * now:
+            said += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
+                     f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip
+        if quick.time_s < (1 - HELPS) * time_now:
+            said += (f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with "
+                     f"{bytes_text(quick.hbm_bytes)} of HBM traffic")  # fmt: skip
+        return said
+    compulsory = p.hbm_bounds.compulsory_read + p.hbm_bounds.compulsory_write
+    said = (f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "
+            f"({_change(now, best.hbm_bytes)}; compulsory {bytes_text(compulsory)}), time {seconds_text(time_now)} -> "
+            f"{seconds_text(best.time_s)}")  # fmt: skip
+    if abs(faster) < HELPS and p.time.bound_by != "hbm":
+        said += f"; the time stays, since {p.time.bound_by} bounds it, not HBM"
+    if quick.time_s < (1 - HELPS) * best.time_s:
+        said += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
+    return said
+
+
+__all__ = ["Explanation", "LaunchFacts", "Source", "explain"]

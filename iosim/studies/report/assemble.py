@@ -1,0 +1,99 @@
+"""From a request to a Report: predictions, figures, summary, command lines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from iosim.show.model import Cell, Column, Figure, Report, Table
+from iosim.studies.report import figures
+from iosim.studies.report.collect import Point, Progress, collect, no_progress, series
+from iosim.studies.report.density import density
+from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.roofline import roofline
+from iosim.studies.report.tilemap import search, tile_map, tiles_line
+
+TITLE = "Attention traffic report"
+
+
+def build(request: ReportRequest, progress: Progress = no_progress) -> Report:
+    """Everything that the report prints, as data.
+
+    Raises:
+        InputError: nothing of what was asked can run.
+    """
+    points, omissions, commands = collect(request, progress)
+    here = [g for g in request.gpus if any(p.gpu.label == g.label for p in points)]
+    profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
+    for gpu in here:
+        commands[profile_ids[gpu.label]] = shlex.join(["iosim", "profiles", "show", gpu.argument, "--format", "json"])
+    rankings = search(request, here)
+    tile_ids: dict[str, str] = {}
+    for gpu in here:
+        ranking = rankings[gpu.label]
+        if not isinstance(ranking, str):
+            tile_ids[gpu.label] = f"T{len(tile_ids) + 1:02d}"
+            commands[tile_ids[gpu.label]] = tiles_line(gpu, ranking)
+    made: list[Figure | None] = [
+        figures.l2_traffic(request, points),
+        figures.hbm_traffic(request, points),
+        figures.ratio(request, points, "l2"),
+        figures.ratio(request, points, "hbm"),
+        tile_map(request, rankings, tile_ids),
+        roofline(request, points, "l2", profile_ids),
+        roofline(request, points, "hbm", profile_ids),
+        figures.memory_footprint(request, points),
+        figures.call_time(request, points),
+        density(request, points, commands),
+    ]
+    return Report(
+        title=TITLE,
+        request=request,
+        points=points,
+        omissions=omissions,
+        summary=summary(points),
+        figures=tuple(f for f in made if f is not None),
+        commands=commands,
+        notes=notes(points),
+    )
+
+
+def summary(points: Sequence[Point]) -> Table:
+    """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
+    base = figures.baseline(points)
+    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
+    columns = (
+        *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
+        Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
+        Column("peak_bytes", "memory", "bytes"), Column("fits", "fits"),
+        Column("ratio_l2", "naive/this, SM<->L2", "ratio"),
+        Column("ratio_hbm", "naive/this, HBM", "ratio"), figures.FROM,
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for _, _, row in series(points):
+        p = row[-1]
+        naive = None if figures.is_baseline(p.kernel, p) else below.get((p.gpu.label, p.seq_len))
+        ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
+        ratio_hbm = naive.hbm / p.hbm if naive and naive.hbm and p.hbm else None
+        rows.append((
+            *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm, p.time_s, p.prediction.time.bound_by,
+            p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,
+            p.id if naive is None else f"{p.id} {naive.id}",
+        ))  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def fits(p: Point) -> str | None:
+    """Whether the call's memory is no more than the GPU's; None where the profile does not know its own."""
+    size = p.gpu.profile.memory_bytes
+    return None if size is None else "yes" if p.prediction.memory_bytes["peak"] <= size else "no"
+
+
+def notes(points: Sequence[Point]) -> tuple[str, ...]:
+    """What the predictions say of themselves, each once, with the kernels that say it."""
+    said: dict[str, dict[str, None]] = {}
+    for p in points:
+        for note in (*p.prediction.notes, *p.prediction.time.missing):
+            said.setdefault(note, {})[p.kernel] = None
+    named = ((", ".join(kernels), note) for note, kernels in said.items())
+    return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)

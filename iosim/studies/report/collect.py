@@ -1,0 +1,107 @@
+"""Runs the predictions of a report. What cannot run is an omission with its reason, not a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from iosim.base.errors import InputError
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.report.request import Gpu, ReportRequest
+
+
+@dataclass(frozen=True)
+class Point:
+    """One prediction, with the id of the command line that gives it."""
+
+    id: str
+    gpu: Gpu
+    kernel: str
+    seq_len: int
+    prediction: Prediction
+
+    @property
+    def l2(self) -> int:
+        """Bytes between SMs and L2."""
+        return self.prediction.total("l2")
+
+    @property
+    def hbm(self) -> int | None:
+        """Bytes between L2 and HBM; None where only bounds are known."""
+        return self.prediction.total("hbm") if self.prediction.hbm_known else None
+
+    @property
+    def compulsory(self) -> int:
+        b = self.prediction.hbm_bounds
+        return b.compulsory_read + b.compulsory_write
+
+    @property
+    def no_l2(self) -> int:
+        b = self.prediction.hbm_bounds
+        return b.no_l2_read + b.no_l2_write
+
+    @property
+    def time_s(self) -> float:
+        return self.prediction.time.total_s
+
+    @property
+    def flops(self) -> int:
+        return self.prediction.flops
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A kernel that cannot run on a GPU at some lengths."""
+
+    gpu: str
+    kernel: str
+    lengths: tuple[int, ...]
+    reason: str
+
+
+Job = tuple[Gpu, str, AttentionProblem]
+Progress = Callable[[Sequence[Job]], Iterable[Job]]
+"""Hands on the jobs of a report one by one, and may show how far it is."""
+
+
+def no_progress(jobs: Sequence[Job]) -> Iterable[Job]:
+    """Shows nothing."""
+    return jobs
+
+
+def collect(
+    request: ReportRequest, progress: Progress = no_progress
+) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
+    """The predictions of a request, what is omitted, and the command lines by id.
+
+    Raises:
+        InputError: nothing of what was asked can run.
+    """
+    points: list[Point] = []
+    commands: dict[str, str] = {}
+    refused: dict[tuple[str, str, str], list[int]] = {}
+    jobs = [(gpu, kernel, p) for gpu in request.gpus for kernel in request.kernels for p in request.problems]
+    for gpu, kernel, problem in progress(jobs):
+        try:
+            found = predict(problem, kernel, gpu.profile, l2_start=request.l2_start, method=request.method)
+        except InputError as error:
+            refused.setdefault((gpu.label, kernel, str(error)), []).append(problem.seq_q)
+            continue
+        point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, found)
+        commands[point.id] = request.predict_line(gpu, kernel, problem)
+        points.append(point)
+    omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())
+    if not points:
+        raise InputError(f"no kernel of this report can run: {omissions[0].reason}")
+    return tuple(points), omissions, commands
+
+
+def series(points: Iterable[Point]) -> Iterator[tuple[Gpu, str, list[Point]]]:
+    """Points by GPU and kernel, in the order of the request."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.gpu.label, point.kernel), []).append(point)
+    for (_, kernel), members in groups.items():
+        yield members[0].gpu, kernel, members

@@ -1,0 +1,168 @@
+"""The tile space as heat maps: how much slower than the fastest tile every other one is predicted to be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, seconds_text
+from iosim.show import axes
+from iosim.show.model import Cell, Column, Figure, Panel, Series, Table, number_text
+from iosim.studies.report.figures import FROM, WHO
+from iosim.studies.report.request import Gpu, ReportRequest, problem_options
+from iosim.studies.tiles.pick import TileCandidate, TileRanking, pick_tiles
+from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q
+
+SLOWEST_COLOUR = 4.0
+"""Times the fastest from which on the colour stays the same."""
+SCALE = [[0.0, "#e9f5b8"], [0.15, "#a8dba0"], [0.4, "#4fb3ab"], [0.7, "#2f78a8"], [1.0, "#2c3f7f"]]
+FASTEST = Series("fastest tile", "#d1127c", "□")
+LIBRARY = Series("a library's tile", "#e8590c", "○")
+COLUMNS = (
+    *WHO, Column("block_q", "block_q", "count"), Column("block_k", "block_k", "count"),
+    Column("warps", "warps", "count"), Column("stages", "stages", "count"), Column("time_s", "time", "seconds"),
+    Column("times_fastest", "times the fastest", "ratio"), Column("l2_bytes", "SM<->L2 bytes", "bytes"),
+    Column("occupancy", "occupancy", "percent"), Column("registers", "registers", "count"),
+    Column("registers_source", "registers are"), Column("rejected", "rejected because"), FROM,
+)  # fmt: skip
+
+
+def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
+    """By GPU label, the ranking of the tiles for the middle length, or why there is none."""
+    problem = request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
+    found: dict[str, TileRanking | str] = {}
+    for gpu in gpus:
+        try:
+            ranking = pick_tiles(problem, gpu.profile)
+            found[gpu.label] = ranking if ranking.candidates else f"no tile fits: {ranking.rejected[-1].reason}"
+        except InputError as error:
+            found[gpu.label] = str(error)
+    return found
+
+
+def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
+    """The command line of one ranking."""
+    p = ranking.problem
+    return shlex.join(["iosim", "tiles", "--gpu", gpu.argument, "--seq-len", str(p.seq_q), *problem_options(p),
+                       "--format", "json"])  # fmt: skip
+
+
+def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]) -> Figure:
+    """One heat map a GPU; `ids` gives, by GPU label, the id of the command line that prints its ranking."""
+    panels: list[Panel] = []
+    left_out: list[str] = []
+    rows: list[tuple[Cell, ...]] = []
+    for label, ranking in rankings.items():
+        if isinstance(ranking, str):
+            left_out.append(f"the tiles of {label}: {ranking}")
+            continue
+        cells = best_by_cell(ranking)
+        panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells))
+        rows += _rows(label, ranking, cells, ids[label])
+    p = request.middle
+    which = "forward pass" if p.forward else "backward pass"
+    return Figure(
+        "tiles", "The tile space",
+        f"Predicted time of the tiled algorithm, as a multiple of the fastest tile's, at N = {p.seq_q:,} ({which}): "
+        "query rows a tile against key rows a tile, each with its best number of warps and stages. Empty cells are "
+        "rejected; the table says why, and holds the libraries' tiles that lie outside the grid.",
+        Table(COLUMNS, tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
+        tuple(left_out), by=("gpu", "kernel", "block_q"),
+    )  # fmt: skip
+
+
+def best_by_cell(ranking: TileRanking) -> dict[tuple[int, int], TileCandidate]:
+    """The fastest candidate of every block_q x block_k that has one."""
+    found: dict[tuple[int, int], TileCandidate] = {}
+    for c in ranking.candidates:
+        found.setdefault((c.tile.block_q, c.tile.block_k), c)
+    return found
+
+
+def reasons(ranking: TileRanking) -> dict[tuple[int, int], str]:
+    """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
+    found: dict[tuple[int, int], str] = {}
+    for r in sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps)):
+        found.setdefault((r.tile.block_q, r.tile.block_k), r.reason)
+    return found
+
+
+def _rows(
+    label: str, ranking: TileRanking, cells: Mapping[tuple[int, int], TileCandidate], command: str
+) -> list[tuple[Cell, ...]]:
+    n, why = ranking.problem.seq_q, reasons(ranking)
+    made: list[tuple[Cell, ...]] = []
+    for place in ((q, k) for q in BLOCK_Q for k in BLOCK_K):
+        if place in cells:
+            made.append(_row(label, n, cells[place], ranking, command))
+        else:
+            made.append((label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command))
+    return made + [_row(label, n, c, ranking, command) for c in ranking.library]
+
+
+def _row(label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str) -> tuple[Cell, ...]:
+    t, moved = c.tile, c.l2_read_bytes + c.l2_write_bytes
+    return (label, c.kernel, n, t.block_q, t.block_k, t.warps, t.stages, c.time_s, c.time_s / ranking.best.time_s,
+            moved, c.occupancy, c.registers, c.registers_source, None, command)  # fmt: skip
+
+
+def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple[int, int], TileCandidate]) -> Panel:
+    why, best = reasons(ranking), ranking.best
+    z: list[list[float | None]] = []
+    text: list[list[str]] = []
+    hover: list[list[str]] = []
+    for q in BLOCK_Q:
+        line = [cells.get((q, k)) for k in BLOCK_K]
+        z.append([c.time_s / best.time_s if c else None for c in line])
+        text.append([number_text(round(c.time_s / best.time_s, 1)) if c else "" for c in line])
+        hover.append([_hover(c) if c else f"{q}x{k}<br>{_folded(why.get((q, k), 'not tried'))}"
+                      for k, c in zip(BLOCK_K, line, strict=True)])  # fmt: skip
+    heat = {
+        "type": "heatmap", "x": list(map(str, BLOCK_K)), "y": list(map(str, BLOCK_Q)), "z": z, "text": text,
+        "hovertext": hover, "hovertemplate": "%{hovertext}<extra></extra>", "texttemplate": "%{text}",
+        "textfont": {"size": 9}, "zmin": 1.0, "zmax": SLOWEST_COLOUR, "colorscale": SCALE, "xgap": 1, "ygap": 1,
+        "colorbar": {"thickness": 8, "len": 0.9, "outlinewidth": 0, "tickvals": [1, 2, 3, 4],
+                     "ticktext": ["1x", "2x", "3x", "4x+"]},
+    }  # fmt: skip
+    on_grid = [c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K]
+    marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
+    data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
+    alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {best.tile.warps} warps and "
+           f"{best.tile.stages} stages, {seconds_text(best.time_s)}; {len(cells)} of {len(BLOCK_Q) * len(BLOCK_K)} "
+           f"sizes fit. Libraries: {_libraries(ranking)}.")  # fmt: skip
+    layout = axes.layout(_blocks("block_k (key rows)"), _blocks("block_q (query rows)"))
+    return Panel(panel_id, label, alt, tuple(data), layout)
+
+
+def _blocks(title: str) -> dict[str, Any]:
+    return {"type": "category", "title": {"text": title, "standoff": 10}, "automargin": True, "showgrid": False,
+            "tickangle": 0}  # fmt: skip
+
+
+def _marks(series: Series, tiles: Sequence[TileCandidate], symbol: str, size: int) -> dict[str, Any]:
+    """Rings around cells, so that their numbers stay readable."""
+    return {
+        "type": "scatter", "mode": "markers", "name": series.name, "x": [str(c.tile.block_k) for c in tiles],
+        "y": [str(c.tile.block_q) for c in tiles], "text": [_hover(c) for c in tiles],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"symbol": symbol, "size": size, "color": series.colour, "line": {"width": 2.5}},
+    }  # fmt: skip
+
+
+def _hover(c: TileCandidate) -> str:
+    return (f"{c.kernel} {c.tile}, {c.tile.warps} warps, {c.tile.stages} stages<br>{seconds_text(c.time_s)}, bound by "
+            f"{c.bound_by}<br>{bytes_text(c.l2_read_bytes + c.l2_write_bytes)} SM<->L2, occupancy "
+            f"{100 * c.occupancy:.0f} %")  # fmt: skip
+
+
+def _folded(text: str, width: int = 48) -> str:
+    """Lines of a hover box: broken between words."""
+    from textwrap import wrap
+
+    return "<br>".join(wrap(text, width))
+
+
+def _libraries(ranking: TileRanking) -> str:
+    return ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library) or "none runs there"

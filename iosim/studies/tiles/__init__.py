@@ -1,0 +1,1 @@
+"""Tile sizes for a GPU: which fit, and which are fastest."""

@@ -1,0 +1,259 @@
+"""Tile picking: every tile for a problem on a GPU, rejected with a reason or ranked by predicted time.
+
+    ranking = pick_tiles(problem, "l4")
+    ranking.best.tile, ranking.rejected[0].reason, ranking.library[0].tile
+
+Tiles are those of the `flash` algorithm, forward or backward. Candidates are counted, placed and timed by the code that
+`predict` uses. Registers come from the compiler's report where one covers the tile, else from an estimate, and the
+candidate says which. Splitting keys among CTAs is not searched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.occupancy import occupancy
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.libraries import entry, entry_names, resolve
+from iosim.kernel.residency import needed_registers, residency
+from iosim.kernel.resource_table import BuildReport, build_report
+from iosim.problem.attention import AttentionProblem
+from iosim.readers import capacity
+from iosim.readers.count import count
+from iosim.readers.timing.chain_time import chain_time
+from iosim.readers.timing.step_time import MatrixUnit
+from iosim.studies.tiles.space import rejection, tile_space
+
+MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
+TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
+"""Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
+UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
+
+
+@dataclass(frozen=True)
+class TileCandidate:
+    """A tile that fits, and what is predicted of it. Bytes and seconds are of the whole call, all its launches.
+
+    `registers_source` is "compiled" or "estimated", or "stated" where a library's are known. `shared_memory_bytes` is
+    None where a library's is not.
+    """
+
+    kernel: str
+    tile: Tile
+    time_s: float
+    bound_by: str
+    l2_read_bytes: int
+    l2_write_bytes: int
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    ctas_per_sm: int
+    limited_by: tuple[str, ...]
+    occupancy: float
+    waves: float
+    shared_memory_bytes: int | None
+    registers: int
+    registers_source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, the tile flattened."""
+        t = self.tile
+        return {
+            "kernel": self.kernel, "block_q": t.block_q, "block_k": t.block_k, "warps": t.warps, "stages": t.stages,
+            "time_s": self.time_s, "bound_by": self.bound_by, "l2_read_bytes": self.l2_read_bytes,
+            "l2_write_bytes": self.l2_write_bytes, "hbm_read_bytes": self.hbm_read_bytes,
+            "hbm_write_bytes": self.hbm_write_bytes, "ctas_per_sm": self.ctas_per_sm,
+            "limited_by": list(self.limited_by), "occupancy": self.occupancy, "waves": self.waves,
+            "shared_memory_bytes": self.shared_memory_bytes, "registers": self.registers,
+            "registers_source": self.registers_source,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RejectedTile:
+    """A tile that cannot run or makes no sense, and why."""
+
+    tile: Tile
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        t = self.tile
+        return {"block_q": t.block_q, "block_k": t.block_k, "warps": t.warps, "stages": t.stages, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class TileRanking:
+    """Candidates and library kernels, each fastest first, and the rejected tiles in the order they were tried."""
+
+    problem: AttentionProblem
+    profile: HardwareProfile
+    candidates: tuple[TileCandidate, ...]
+    rejected: tuple[RejectedTile, ...]
+    library: tuple[TileCandidate, ...]
+
+    @property
+    def best(self) -> TileCandidate:
+        """The fastest candidate.
+
+        Raises:
+            InputError: every tile was rejected.
+        """
+        if not self.candidates:
+            raise InputError(f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})")
+        return self.candidates[0]
+
+
+def pick_tiles(
+    problem: AttentionProblem,
+    profile: str | HardwareProfile = "a100",
+    *,
+    matrix_unit: str = "mma.sync",
+    library: bool = True,
+) -> TileRanking:
+    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time.
+
+    Args:
+        problem: one pass: fwd or bwd.
+        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
+        matrix_unit: what the kernel would compute with: "mma.sync", as iosim's own kernel does, or "wgmma" (cc 9.0).
+        library: also predict the catalog's kernels of the same algorithm that can run the problem there.
+
+    Raises:
+        InputError: both passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
+    """
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    if problem.passes not in MAIN_LAUNCH:
+        raise InputError(f"--pass {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
+    if matrix_unit not in UNITS:
+        raise InputError(f"--matrix-unit '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
+    if matrix_unit == "wgmma" and gpu.cc != 90:
+        raise InputError(f"--matrix-unit wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
+    least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
+    if gpu.cc < least:
+        raise InputError(f"--dtype {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
+                         f"{gpu.cc / 10:.1f}")  # fmt: skip
+    unit = MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
+    candidates, rejected = [], []
+    for tile in tile_space():
+        found = rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
+        if isinstance(found, str):
+            rejected.append(RejectedTile(tile, found))
+        else:
+            candidates.append(found)
+    return TileRanking(
+        problem,
+        gpu,
+        tuple(sorted(candidates, key=_by_time)),
+        tuple(rejected),
+        tuple(sorted(library_tiles(problem, gpu), key=_by_time)) if library else (),
+    )
+
+
+def _by_time(candidate: TileCandidate) -> tuple[float, int, int]:
+    """Fastest first; of equals the one with the fewest L2 bytes, then the least shared memory."""
+    bytes_ = candidate.l2_read_bytes + candidate.l2_write_bytes
+    return candidate.time_s, bytes_, candidate.shared_memory_bytes or 0
+
+
+def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[TileCandidate]:
+    """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles."""
+    found = []
+    for name in entry_names():
+        if entry(name)["algorithm"] != "flash" or name == "flash":
+            continue
+        try:
+            kernel = resolve(name, problem, profile)
+        except InputError:
+            continue
+        chain = plan(problem, kernel)
+        if residency(main_launch(chain, problem), profile).occupancy.ctas_per_sm > 0:
+            found.append(_candidate(problem, profile, kernel, chain, "stated"))
+    return found
+
+
+def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
+    """The launch whose tile is picked."""
+    return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
+
+
+def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
+    """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
+
+    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
+    """
+    d, dv = problem.head_dim, problem.d_v
+    elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
+    return elements * problem.input_type.bytes
+
+
+def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> TileCandidate | str:
+    """The candidate, or why the tile does not fit on an SM."""
+    report = build_report(problem, tile, gpu) if problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC else None
+    kernel = Kernel(
+        "flash",
+        "flash",
+        tile,
+        backward_tile=tile,
+        registers=report.registers if report else None,
+        shared_memory_bytes=report.shared_memory_bytes if report else None,
+        options=(("matrix_unit", unit.value),),
+    )
+    chain = plan(problem, kernel)
+    if problem.backward:
+        chain = _with_backward_resources(chain, problem, tile)
+    launch = main_launch(chain, problem)
+    reason = _misfit(launch, gpu, report)
+    return reason or _candidate(problem, gpu, kernel, chain, "compiled")
+
+
+def _with_backward_resources(chain: Chain, problem: AttentionProblem, tile: Tile) -> Chain:
+    main = main_launch(chain, problem)
+    resources = replace(main.resources, shared_memory_bytes=backward_shared_bytes(problem, tile))
+    changed = replace(main, resources=resources)
+    return replace(chain, launches=tuple(changed if n is main else n for n in chain.launches))
+
+
+def _misfit(launch: Launch, gpu: HardwareProfile, report: BuildReport | None) -> str:
+    """Why no CTA of the launch fits on an SM, or why it would spill; empty when neither."""
+    most = gpu.need_int("max_registers_per_thread")
+    if report is not None and report.spills:
+        return (f"spills {report.spill_store_bytes} bytes a thread at {report.registers} registers (compiler's report "
+                f"for sm_{gpu.cc}); fewer rows a warp or a smaller block_k would not")  # fmt: skip
+    needed = needed_registers(launch) if report is None else report.registers
+    found = occupancy(gpu, launch.resources.threads, min(needed, most), launch.resources.shared_memory_bytes or 0)
+    reasons = [found.reason] if found.reason else []
+    if needed > most:
+        reasons.append(f"needs about {needed:,} registers a thread, at most {most}")
+    return "; ".join(reasons)
+
+
+def _candidate(
+    problem: AttentionProblem, gpu: HardwareProfile, kernel: Kernel, chain: Chain, source: str
+) -> TileCandidate:
+    """What is predicted of a chain; `source` is where its registers come from, unless they are estimated."""
+    launch = main_launch(chain, problem)
+    held = residency(launch, gpu)
+    traffic = count(chain) + capacity.estimate(chain, gpu)
+    time = chain_time(problem, chain, traffic, gpu, kernel=kernel)
+    tile = kernel.tile if problem.passes == "fwd" else kernel.backward_tile or kernel.tile
+    return TileCandidate(
+        kernel=kernel.name,
+        tile=tile,
+        time_s=time.total_s,
+        bound_by=time.bound_by,
+        l2_read_bytes=int(traffic.total("l2", "read")),
+        l2_write_bytes=int(traffic.total("l2", "write")),
+        hbm_read_bytes=int(traffic.total("hbm", "read")),
+        hbm_write_bytes=int(traffic.total("hbm", "write")),
+        ctas_per_sm=held.ctas_per_sm,
+        limited_by=held.occupancy.limited_by,
+        occupancy=held.occupancy.occupancy,
+        waves=held.waves,
+        shared_memory_bytes=launch.resources.shared_memory_bytes,
+        registers=held.registers,
+        registers_source="estimated" if held.registers_estimated else source,
+    )

@@ -1,0 +1,117 @@
+"""Memory over time and the map of what fits as one self-contained HTML file, in the frame of the reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.show import axes
+from iosim.show.model import Column, Panel, Table
+from iosim.show.sections import Section, document
+from iosim.studies.training.frontier import Frontier
+from iosim.studies.training.graph import Kind
+from iosim.studies.training.prediction import TrainingPrediction
+
+GB = 1e9
+MAX_POINTS = 1500
+MORE_COLOURS = ("#1d3f6e", "#8f4a12", "#175c3f", "#5f2d6b", "#7d2030", "#c9b458")
+CAPACITY_SHOWN_FROM = 0.3
+"""Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
+
+
+def render(made: TrainingPrediction, found: Frontier | None, command: str) -> str:
+    """The whole file. `command` is the command line that makes it again."""
+    m, s = made.model, made.setup
+    title = f"Training memory on {made.profile.name}"
+    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {made.graph.parameter_elements / 1e6:,.1f} M "
+               f"parameters; batch {s.batch}, {s.seq_len:,} tokens, {s.attention} attention, {s.precision}, "
+               f"{s.optimizer}, recompute {s.recompute}.")  # fmt: skip
+    sections = [
+        Section("memory", "Memory over time", "Bytes of tensors that live at once, by what they hold, through forward, "
+                "backward and the optimizer's step. A dashed line is the GPU's memory.", (memory_panel(made),),
+                memory_table(made), wide=True),
+    ]  # fmt: skip
+    if found is not None:
+        caption = "Peak memory by sequence length. Cells beyond the GPU's memory are marked."
+        sections.append(
+            Section("frontier", "What fits", caption, (frontier_panel(found),), frontier_table(found), wide=True)
+        )
+    return document(title, subject, sections, command)
+
+
+def memory_table(made: TrainingPrediction) -> Table:
+    """Bytes at the peak and bytes kept for the backward, by what they hold."""
+    at, kept = made.timeline.peak.by_kind, made.saved_by_kind
+    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak", "bytes"),
+               Column("saved_bytes", "saved by the forward", "bytes"))  # fmt: skip
+    kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
+    rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
+    return Table(columns, (*rows, ("all", made.peak_bytes, sum(kept.values()))))
+
+
+def memory_panel(made: TrainingPrediction) -> Panel:
+    """A stacked area a kind; long steps are thinned, each bin showing the event with the most bytes."""
+    curve = made.curve()
+    step = -(-len(curve) // MAX_POINTS)
+    bins = [max(curve[n : n + step], key=lambda e: sum(e[2].values())) for n in range(0, len(curve), step)]
+    unit = 1e3 if made.time else 1.0
+    xs = [round(t * unit, 6) for t, _, _ in bins]
+    kinds = [k for k in Kind if any(by.get(k) for _, _, by in bins)]
+    colours = (*axes.COLOURS, *MORE_COLOURS)
+    data: list[dict[str, Any]] = []
+    for n, kind in enumerate(kinds):
+        ys = [by.get(kind, 0) / GB for _, _, by in bins]
+        hover = [f"{kind}: {bytes_text(by.get(kind, 0))}, {phase}" for _, phase, by in bins]
+        data.append({
+            "type": "scatter", "mode": "lines", "name": str(kind), "x": xs, "y": ys, "text": hover,
+            "hovertemplate": "%{text}<extra></extra>", "stackgroup": "bytes",
+            "line": {"color": colours[n % len(colours)], "width": 0.5, "shape": "vh"},
+        })  # fmt: skip
+    capacity, top = made.capacity_bytes / GB, made.peak_bytes / GB
+    if top > CAPACITY_SHOWN_FROM * capacity:
+        data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
+    layout = axes.layout(
+        {"title": {"text": "time (ms)" if made.time else "event", "standoff": 10}, "automargin": True},
+        {"title": {"text": "GB", "standoff": 10}, "automargin": True, "rangemode": "tozero"},
+        showlegend=True, legend={"traceorder": "reversed"},
+    )  # fmt: skip
+    peak = made.timeline.peak
+    alt = (f"Peak {bytes_text(made.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
+           f"{bytes_text(made.capacity_bytes)}."
+           + (f" A step takes {seconds_text(made.time.total_s)}." if made.time else ""))  # fmt: skip
+    return Panel("memory-0", made.profile.name, alt, tuple(data), layout)
+
+
+def frontier_table(found: Frontier) -> Table:
+    """Peak bytes a length, and the longest sequence that fits, a row a value of the axis."""
+    columns = (Column(found.axis, found.axis, "count"),
+               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in found.seq_lens),
+               Column("longest_seq_len", "longest that fits", "count"))  # fmt: skip
+    rows = zip(found.values, found.peak_bytes, found.longest, strict=True)
+    return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
+
+
+def frontier_panel(found: Frontier) -> Panel:
+    """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
+    share = [[p / found.capacity_bytes for p in row] for row in found.peak_bytes]
+    text = [[f"{found.axis} {v:,}, {n:,} tokens: {bytes_text(p)}" for n, p in zip(found.seq_lens, row, strict=True)]
+            for v, row in zip(found.values, found.peak_bytes, strict=True)]  # fmt: skip
+    xs, ys = [axes.length_text(n) for n in found.seq_lens], [f"{v:,}" for v in found.values]
+    heat = {
+        "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": text,
+        "hovertemplate": "%{text}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
+        "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
+        "colorbar": {"title": {"text": "of memory"}, "tickvals": [0, 1, 2], "ticktext": ["0", "1", "2 or more"]},
+    }  # fmt: skip
+    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not found.fits(r, c)]
+    marks = {
+        "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
+        "hoverinfo": "skip", "name": "does not fit", "marker": {"symbol": "x", "color": "#5a2a2a", "size": 8},
+    }  # fmt: skip
+    title = {"standoff": 10}
+    layout = axes.layout({"title": {"text": "sequence length N (tokens)", **title}, "type": "category",
+                          "automargin": True},
+                         {"title": {"text": found.axis, **title}, "type": "category", "automargin": True})  # fmt: skip
+    fitting = len(xs) * len(ys) - len(outside)
+    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(found.capacity_bytes)}."
+    return Panel("frontier-0", f"{found.axis} x tokens", alt, (heat, marks), layout)

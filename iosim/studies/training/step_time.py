@@ -1,0 +1,185 @@
+"""Reader: seconds of a step on a GPU.
+
+Matrix products take their operations at the profile's rate or their bytes at HBM's, whichever is longer; elementwise
+nodes their bytes; the attention of a layer what `iosim.predict` gives for its kernels, shared out among its nodes.
+Every kernel adds one launch latency. NB: nothing stays in L2 between nodes, and the host is never the bottleneck.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S
+from iosim.readers.timing.step_time import ACHIEVED_SHARE
+from iosim.studies.training.graph import Graph, Node, Part
+from iosim.studies.training.model import Decoder
+from iosim.studies.training.setup import Setup
+
+PHASES = ("forward", "backward", "recompute", "step")
+KERNELS = {"naive": "eager", "flash": "sdpa"}
+"""Catalog kernels whose times stand for the attention; `sdpa` is PyTorch's own choice for the GPU."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step. `nodes` has (phase, node index, seconds), `kernel` the attention kernel of the catalog."""
+
+    nodes: tuple[tuple[str, int, float], ...]
+    parts: dict[str, dict[Part, float]]
+    kernel: str
+
+    @property
+    def total_s(self) -> float:
+        return sum(s for parts in self.parts.values() for s in parts.values())
+
+    def phase_s(self, phase: str) -> float:
+        return sum(self.parts.get(phase, {}).values())
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "time_s": self.total_s, "attention_kernel": self.kernel,
+            "phases": {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Operations a second of matrix products and bytes a second of HBM."""
+
+    flops_per_s: float
+    bytes_per_s: float
+
+    @classmethod
+    def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
+        """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
+        share that large products reach (iosim.readers.timing.step_time.ACHIEVED_SHARE). fp32 products run on the fp32 units, of whose
+        rate the same share is taken.
+
+        Raises:
+            InputError: the profile lacks a rate.
+        """
+        hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
+        if dtype == "fp32":
+            return cls(ACHIEVED_SHARE * profile.need("fp32_flops_per_s"), hbm)
+        try:
+            return cls(profile.tensor_flops(dtype, measured=True), hbm)
+        except InputError:
+            return cls(ACHIEVED_SHARE * profile.tensor_flops(dtype), hbm)
+
+    def seconds(self, flops: int, moved: int) -> float:
+        return LAUNCH_LATENCY_S + max(flops / self.flops_per_s, moved / self.bytes_per_s)
+
+
+def step_time(
+    graph: Graph, model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None = None
+) -> StepTime:
+    """Seconds of one step of `graph`, which is that of `model` under `setup`.
+
+    Args:
+        graph, model, setup: what runs.
+        profile: on which GPU.
+        kernel: catalog kernel for the attention's time; by default `KERNELS`'.
+
+    Raises:
+        InputError: the profile lacks a rate, or the kernel cannot run the attention.
+    """
+    rates = Rates.of(profile, setup.number.dtype)
+    attention = _attention_seconds(model, setup, profile, kernel)
+    found: list[tuple[str, int, float]] = []
+    for phase in ("forward", "backward"):
+        seconds = [_seconds(graph, node, setup, rates, phase) for node in graph.nodes]
+        inside = [n for n, node in enumerate(graph.nodes) if node.part is Part.ATTENTION]
+        scale = model.layers * attention[phase] / sum(seconds[n] for n in inside)
+        extra = _beyond_prediction(graph, setup, rates, phase)
+        for n in inside:
+            seconds[n] = seconds[n] * scale + extra.get(n, 0.0)
+        found += [(phase, n, s) for n, s in enumerate(seconds) if s]
+        if phase == "forward":
+            again = _run_again(graph)
+            found += [("recompute", n, seconds[n]) for n in again if seconds[n]]
+    parts: dict[str, dict[Part, float]] = {phase: {} for phase in PHASES}
+    for phase, n, s in found:
+        part = graph.nodes[n].part
+        parts[phase][part] = parts[phase].get(part, 0.0) + s
+    moved = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
+    if moved:
+        parts["step"][Part.OPTIMIZER] = rates.seconds(0, moved)
+    return StepTime(tuple(found), parts, kernel or KERNELS[setup.attention])
+
+
+def _run_again(graph: Graph) -> list[int]:
+    """Nodes whose forward runs twice: of a segment all up to the last that saves something, and that one if it is
+    its own result that it saves."""
+    last = {x.segment: n for n, x in enumerate(graph.nodes) if x.segment is not None and x.saved}
+    return [
+        n for n, x in enumerate(graph.nodes)
+        if x.segment is not None and (n < last[x.segment] or (n == last[x.segment] and x.saves_output))
+    ]  # fmt: skip
+
+
+def _seconds(graph: Graph, node: Node, setup: Setup, rates: Rates, phase: str) -> float:
+    """Seconds of a node by its own bytes and operations; 0 for a view."""
+    if not node.kernel:
+        return 0.0
+    moved, flops = _moved(graph, node, setup, phase), node.flops
+    if phase == "backward":
+        flops *= 2
+    return rates.seconds(flops, moved) if moved or flops else 0.0
+
+
+def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
+    """Bytes that a node reads and writes: its operands and results forward; backward the incoming gradient (twice for
+    a product, whose two gradients are made apart), what it saved and the gradients that it makes."""
+    size = setup.number.parameter_bytes
+    weights = sum(size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops)
+    if phase == "forward":
+        made = sum(s.bytes for s in node.makes)
+        return made + sum(graph.storages[n].bytes for n in node.reads) + weights if made else 0
+    fresh = sum(g.bytes or 0 for g in node.gradients)
+    if not fresh:
+        return 0
+    incoming = node.makes[0].bytes if node.makes else fresh
+    kept = sum(graph.storages[n].bytes for n in node.saved)
+    times = 2 if node.flops else 1
+    return times * incoming + kept + fresh + (weights if node.flops else 0)
+
+
+def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> dict[int, float]:
+    """Seconds of naive nodes that the attention's prediction does not know.
+
+    masked_fill copies its input and then fills the copy in place (aten/src/ATen/native/TensorAdvancedIndexing.cpp): one
+    more read and write. Autocast's softmax is in fp32: its result forward; result, incoming gradient and their product,
+    written and read, backward, each wider than the half one by the difference of the types.
+    """
+    if setup.attention != "naive":
+        return {}
+    times = {"forward": 1, "backward": 4}[phase]
+    wider = (1 - setup.number.compute_bytes / setup.number.parameter_bytes) * times
+    share = {"masked": 2.0, "softmax": wider}
+    return {
+        n: share[kind] * node.makes[0].bytes / rates.bytes_per_s
+        for n, node in enumerate(graph.nodes)
+        if (kind := node.name.rpartition(".")[2]) in share
+    }
+
+
+def _attention_seconds(model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None) -> dict[str, float]:
+    made = {}
+    for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
+        problem = AttentionProblem(
+            batch=setup.batch, heads=model.heads, kv_heads=model.n_kv_heads, seq_q=setup.seq_len,
+            head_dim=model.head_dim, dtype=setup.number.dtype, mask="causal" if setup.causal else "none",
+            passes=passes, layout="bshd",
+        )  # fmt: skip
+        made[phase] = _predicted(problem, kernel or KERNELS[setup.attention], profile)
+    return made
+
+
+@lru_cache(maxsize=4096)
+def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> float:
+    return predict(problem, kernel, profile, method="capacity").time.total_s

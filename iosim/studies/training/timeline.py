@@ -1,0 +1,308 @@
+"""Reader: every allocation of a step in order, and what lives at once.
+
+The forward frees a storage after its last reader unless autograd, a checkpoint or autocast's cache keeps it. The
+backward runs the nodes in reverse order of their recording, as PyTorch's engine does on one device; a node's saved
+storages and its incoming gradient go when it has run. Gradients that meet are added in place where nobody else holds
+the first one, else into a new tensor (torch/csrc/autograd/input_buffer.cpp). The first node of a checkpointed segment
+that wants something saved runs the segment's forward again, up to the last thing that it saves
+(torch/utils/checkpoint.py, not reentrant, early stop).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
+from iosim.studies.training.optimizers import Optimizer
+
+
+@dataclass(frozen=True)
+class Event:
+    """A node, or the optimizer's step, as memory sees it. `peak_bytes` is reached while it runs; `by_kind` is what
+    lives at that peak."""
+
+    phase: str
+    name: str
+    node: int | None
+    peak_bytes: int
+    after_bytes: int
+    by_kind: dict[Kind, int]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The events of one step, from the second step on: the optimizer's states are there from the start. `requests` has
+    every allocation (its bytes) and release (minus its bytes) in order, by storage."""
+
+    events: tuple[Event, ...]
+    requests: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def peak(self) -> Event:
+        """The first event that reaches the most bytes."""
+        return max(self.events, key=lambda e: e.peak_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peak.peak_bytes
+
+    def phase_peaks(self) -> dict[str, int]:
+        """The most bytes in each phase."""
+        found: dict[str, int] = {}
+        for e in self.events:
+            found[e.phase] = max(found.get(e.phase, 0), e.peak_bytes)
+        return found
+
+
+class _Heap:
+    """Storages that live, by name, with the number of holders each has."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Storage] = {}
+        self.holders: dict[str, int] = {}
+        self.by_kind: dict[Kind, int] = {}
+        self.total = 0
+        self.requests: list[tuple[str, int]] = []
+
+    def hold(self, storage: Storage) -> None:
+        if storage.name in self.live:
+            self.holders[storage.name] += 1
+            return
+        self.live[storage.name] = storage
+        self.holders[storage.name] = 1
+        self.requests.append((storage.name, storage.bytes))
+        self._count(storage.kind, storage.bytes)
+
+    def drop(self, name: str) -> None:
+        self.holders[name] -= 1
+        if not self.holders[name]:
+            storage = self.live.pop(name)
+            self.requests.append((name, -storage.bytes))
+            self._count(storage.kind, -storage.bytes)
+
+    def _count(self, kind: Kind, size: int) -> None:
+        self.total += size
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + size
+
+
+class _Player:
+    """Plays the phases of one step on a heap."""
+
+    def __init__(
+        self, graph: Graph, optimizer: Optimizer, element_bytes: int, accumulate: bool, in_place: bool
+    ) -> None:
+        self.graph = graph
+        self.in_place = in_place
+        self.heap = _Heap()
+        self.events: list[Event] = []
+        self.optimizer = optimizer
+        self.element_bytes = element_bytes
+        self.parameters = {p.name: p for p in graph.parameters}
+        self.gradient_of: dict[str, str] = {}
+        self.again: dict[str, dict[str, str]] = {}
+        self.transposed: set[str] = set()
+        self.awaited: dict[str, int] = {}
+        for node in graph.nodes:
+            for gradient in node.gradients:
+                self.awaited[gradient.to] = self.awaited.get(gradient.to, 0) + 1
+        self.first_of: dict[str, Node] = {}
+        for node in graph.nodes:
+            if node.segment is not None and node.saved:
+                self.first_of.setdefault(node.segment, node)
+        self.made = 0
+        held = [Storage(p.name, Kind.PARAMETER, p.elements * element_bytes) for p in graph.parameters]
+        held.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
+        if accumulate:
+            held += [self._gradient(p.name) for p in graph.parameters]
+        for storage in (*held, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
+            self.heap.hold(storage)
+
+    def play(self) -> Timeline:
+        self._forward()
+        self._backward()
+        self._step()
+        return Timeline(tuple(self.events), tuple(self.heap.requests))
+
+    def _gradient(self, parameter: str) -> Storage:
+        size = self.parameters[parameter].elements * self.element_bytes
+        return Storage(f"{parameter}.grad", Kind.GRADIENT, size)
+
+    def _event(self, phase: str, name: str, node: int | None, scratch: int = 0) -> None:
+        heap = self.heap
+        seen = {k: v for k, v in heap.by_kind.items() if v}
+        if scratch:
+            seen[Kind.WORKSPACE] = seen.get(Kind.WORKSPACE, 0) + scratch
+            heap.requests += [("scratch", scratch), ("scratch", -scratch)]
+        self.events.append(Event(phase, name, node, heap.total + scratch, heap.total, seen))
+
+    # Forward
+
+    def _forward(self) -> None:
+        graph, heap = self.graph, self.heap
+        last = _last_readers(graph.nodes)
+        result = graph.lies_in[graph.nodes[-1].values[0]]
+        begun: set[str] = set()
+        cached: list[str] = []
+        for n, node in enumerate(graph.nodes):
+            if node.segment is not None and node.segment not in begun:
+                begun.add(node.segment)
+                for name in graph.segments[node.segment]:
+                    heap.hold(graph.storages[name])
+            for storage in node.makes:
+                heap.hold(storage)
+            self._event("forward", node.name, n)
+            for name in node.saved if node.segment is None else ():
+                heap.hold(graph.storages[name])
+            cached += [s.name for s in node.makes if s.cached]
+            for name in last[n]:
+                if not graph.storages[name].cached and name != result:  # the caller keeps the result
+                    heap.drop(name)
+        for name in cached:
+            heap.drop(name)
+
+    # Backward
+
+    def _backward(self) -> None:
+        graph, heap = self.graph, self.heap
+        self.gradient_of[graph.nodes[-1].values[0]] = graph.seed.name
+        for _ in range(2):  # the engine, and the call to backward
+            heap.hold(graph.seed)
+        for n in range(len(graph.nodes) - 1, -1, -1):
+            node = graph.nodes[n]
+            if node.segment is not None and node.saved and node.segment not in self.again:
+                self._run_again(node.segment)
+            self._node_backward(n, node)
+        heap.drop(graph.seed.name)
+
+    def _node_backward(self, n: int, node: Node) -> None:
+        """What is saved lives until the node and the engine's fitting of its gradients are done; what a checkpoint
+        computed again is held by the running node alone, and goes before the fitting."""
+        heap = self.heap
+        incoming = [self.gradient_of.pop(v) for v in node.values if v in self.gradient_of]
+        sent = self._send(node, incoming, fitted=False)
+        if node.segment is None:
+            sent += self._send(node, incoming, fitted=True)
+        self._event("backward", node.name, n, node.backward_scratch)
+        for name in self._kept(node):
+            heap.drop(name)
+        if node.segment is not None and any(g.fitted for g in node.gradients):
+            sent += self._send(node, incoming, fitted=True)
+            self._event("backward", node.name, n)
+        if node.segment is not None and node is self.first_of[node.segment]:
+            for name in self.graph.segments[node.segment]:
+                heap.drop(name)
+        for name in incoming:
+            heap.drop(name)
+        for gradient, name in sent:
+            self._deliver(n, node, gradient, name)
+
+    def _send(self, node: Node, incoming: list[str], *, fitted: bool) -> list[tuple[Gradient, str]]:
+        """The gradients that a node gives, or the engine fits, as they come to live."""
+        sent = []
+        for gradient in node.gradients:
+            if gradient.fitted is not fitted:
+                continue
+            if gradient.bytes is None:
+                self.heap.hold(self.heap.live[incoming[0]])
+                sent.append((gradient, incoming[0]))
+            else:
+                sent.append((gradient, self._flow(gradient.to, gradient.bytes)))
+        return sent
+
+    def _flow(self, to: str, size: int) -> str:
+        """A new gradient on its way to `to`. One for a parameter is that parameter's gradient already."""
+        self.made += 1
+        kind = Kind.GRADIENT if to in self.parameters else Kind.FLOWING
+        storage = Storage(f"gradient {self.made} of {to}", kind, size)
+        self.heap.hold(storage)
+        return storage.name
+
+    def _kept(self, node: Node) -> Iterator[str]:
+        """Names of what this node has kept."""
+        if node.segment is None:
+            yield from node.saved
+            return
+        names = self.again.get(node.segment, {})
+        yield from (names[s] for s in node.saved)
+
+    def _deliver(self, n: int, node: Node, gradient: Gradient, name: str) -> None:
+        """Hand a gradient to its receiver, where it may meet one that came before."""
+        heap, to = self.heap, gradient.to
+        earlier = self.gradient_of.get(to)
+        if earlier is None:
+            self.gradient_of[to] = name
+        elif self.in_place and heap.holders[earlier] == 1 and earlier not in self.transposed:
+            heap.drop(name)
+        else:
+            self.gradient_of[to] = self._flow(to, heap.live[earlier].bytes)
+            self._event("backward", f"{node.name} (sum)", n)
+            heap.drop(earlier)
+            heap.drop(name)
+        if gradient.transposed:
+            self.transposed.add(name)
+        if to in self.parameters:
+            self.awaited[to] -= 1
+            if not self.awaited[to] and f"{to}.grad" in heap.live:
+                heap.drop(self.gradient_of[to])  # added to the gradient that is there
+
+    # Recomputation
+
+    def _run_again(self, segment: str) -> None:
+        """The segment's forward, up to the last thing that it saves; a kernel whose operands alone are saved does not
+        run. What it saves stays, the rest goes."""
+        graph, heap = self.graph, self.heap
+        nodes = [(n, x) for n, x in enumerate(graph.nodes) if x.segment == segment]
+        stop = max(i for i, (_, x) in enumerate(nodes) if x.saved)
+        made = {s.name for _, x in nodes for s in x.makes}
+        names = {s: f"{s} (again)" if s in made else s for _, x in nodes for s in (*made, *x.saved)}
+        last = _last_readers([x for _, x in nodes])
+        held: set[str] = set()
+        for i, (n, node) in enumerate(nodes[: stop + 1]):
+            runs = i < stop or node.saves_output
+            for s in node.makes if runs else ():
+                heap.hold(Storage(names[s.name], s.kind, s.bytes))
+                held.add(s.name)
+            self._event("backward", f"{node.name} (again)", n)
+            for name in node.saved:
+                heap.hold(heap.live[names[name]])
+            for name in last[i]:
+                if name in held and not graph.storages[name].cached:
+                    heap.drop(names[name])
+                    held.discard(name)
+        for name in sorted(held):
+            heap.drop(names[name])
+        self.again[segment] = names
+
+    # Step
+
+    def _step(self) -> None:
+        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
+        self._event("step", f"{self.optimizer.name} step", None, scratch)
+
+
+def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
+    """For every node, the storages made by these nodes that nothing after it reads."""
+    made = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
+    for n, node in enumerate(nodes):
+        for name in (*node.reads, *node.held):
+            if name in made:
+                made[name] = max(made[name], n)
+    last: list[list[str]] = [[] for _ in nodes]
+    for name, n in made.items():
+        last[n].append(name)
+    return last
+
+
+def play(
+    graph: Graph, optimizer: Optimizer, element_bytes: int, *, accumulate: bool = False, in_place: bool = True
+) -> Timeline:
+    """Allocations of one step.
+
+    Args:
+        graph, optimizer: what runs.
+        element_bytes: of a parameter.
+        accumulate: gradients of an earlier backward are there already.
+        in_place: gradients that meet may be added in place. PyTorch never does so under a dispatch mode.
+    """
+    return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
