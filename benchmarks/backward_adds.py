@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 import statistics
 
+from iosim.evidence.validate import Row, read
+from iosim.evidence.validate.match import match
+from iosim.evidence.validate.residuals import calls
+from iosim.evidence.validate.rows import own_file
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.readers.count import count
 from iosim.readers.replay.replay import replay
 from iosim.readers.timing import step_time
 from iosim.readers.timing.chain_time import chain_time
-from iosim.validation import Row, read
-from iosim.validation.match import match
-from iosim.validation.residuals import calls
-from iosim.validation.rows import own_file
 
 VALUES = [round(0.1 * n, 1) for n in (0, 10, *range(20, 36))]
 MAIN = 1

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler
@@ -27,7 +28,6 @@ from iosim.readers import capacity
 from iosim.readers.count import count
 from iosim.readers.timing import chain_time as timing
 from iosim.readers.timing import step_time
-from iosim.triton_kernel import Config, unit_of
 
 SHORT_S = 30e-6
 """Launches shorter than this are a regime of their own: latency and first loads decide them."""

@@ -13,9 +13,9 @@ import math
 import statistics
 from collections.abc import Iterable
 
+from iosim.evidence.reproduce.published import Point, points
 from iosim.prediction.result import Prediction
 from iosim.readers.timing import chain_time as timing
-from iosim.reproduce.published import Point, points
 
 FITTED = (("OVERLAP_NORM", 0.1), ("PINGPONG_TILE_CYCLES", 100.0))
 """Fitted constants of iosim.readers.timing.chain_time and the step in which they are rounded."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from iosim.base.files import write_whole
 from iosim.commands.reproduce import markdown
-from iosim.reproduce import Row, reproduce, sections
+from iosim.evidence.reproduce import Row, reproduce, sections
 
 PLACE = Path(__file__).resolve().parent / "claims.md"
 BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))

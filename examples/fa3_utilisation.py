@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 
-from iosim.reproduce.published import FIT_LENGTHS, Point, points
+from iosim.evidence.reproduce.published import FIT_LENGTHS, Point, points
 
 PEAK = {"fp16": 989.0, "fp8": 1979.0}
 

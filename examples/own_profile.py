@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from iosim.base.units import bytes_text
+from iosim.evidence.validate import compare
+from iosim.evidence.validate.given import Given
+from iosim.evidence.validate.profile_rows import read_profile
+from iosim.evidence.validate.sections import size_text
 from iosim.hardware.profile import load_profile
-from iosim.validation import compare
-from iosim.validation.given import Given
-from iosim.validation.profile_rows import read_profile
-from iosim.validation.sections import size_text
 
 FILE = Path(__file__).resolve().parent.parent / "tests" / "data" / "ncu_user.csv"
 SAID = Given(heads=8, seqs=(1000, 4096), head_dims=(64, 128), causal=True)

@@ -13,9 +13,9 @@ import csv
 from iosim import AttentionProblem
 from iosim.base.data import data_dir
 from iosim.commands.triton_list import ranked, source
-from iosim.streaming_mask import streaming_mask
-from iosim.triton_kernel import Config, rank
-from iosim.triton_model import TritonModel
+from iosim.integrations.triton.kernel import Config, rank
+from iosim.integrations.triton.model import TritonModel
+from iosim.integrations.triton.streaming_mask import streaming_mask
 
 PROBLEM = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
 

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_time import chains, library
 
 from iosim.base.errors import InputError
-from iosim.kernelbuild import MinimalSpec, NaiveSpec
-from iosim.kernelbuild.launch import Order, Shape
-from iosim.measure.case import PROBLEM, Case, describe, flops
-from iosim.measure.harness import small, trusted
-from iosim.measure.machine import prebuild, require
-from iosim.measure.plan import BWD_TILES, GROUPS, HEAVY, TILES, named
-from iosim.measure.timing import case_ms
+from iosim.evidence.build import MinimalSpec, NaiveSpec
+from iosim.evidence.build.launch import Order, Shape
+from iosim.evidence.measure.case import PROBLEM, Case, describe, flops
+from iosim.evidence.measure.harness import small, trusted
+from iosim.evidence.measure.machine import prebuild, require
+from iosim.evidence.measure.plan import BWD_TILES, GROUPS, HEAVY, TILES, named
+from iosim.evidence.measure.timing import case_ms
 
 
 def run_check(groups: list[str], quick: bool) -> int:

@@ -1,4 +1,4 @@
-"""Times of PyTorch's backends and chains on the problem of one of our calls: device events, as iosim.measure.timing."""
+"""Times of PyTorch's backends and chains on the problem of one of our calls: device events, as iosim.evidence.measure.timing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import autograd
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from iosim.measure.case import Case
-from iosim.measure.harness import TORCH_DTYPES, inputs
-from iosim.measure.timing import median_ms
+from iosim.evidence.measure.case import Case
+from iosim.evidence.measure.harness import TORCH_DTYPES, inputs
+from iosim.evidence.measure.timing import median_ms
 
 BACKENDS = {
     "pytorch_flash": SDPBackend.FLASH_ATTENTION,

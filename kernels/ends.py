@@ -33,10 +33,10 @@ from experiment import compiled, run_script, write_provenance
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import build
-from iosim.kernelbuild.launch import Forward, Order, Shape
-from iosim.kernelbuild.spec import FwdSpec
+from iosim.evidence.build import driver
+from iosim.evidence.build.compiler import build
+from iosim.evidence.build.launch import Forward, Order, Shape
+from iosim.evidence.build.spec import FwdSpec
 
 HERE = Path(__file__).resolve().parent
 MARK = 0x7FC1

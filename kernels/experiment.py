@@ -16,11 +16,11 @@ import pandas as pd
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import compiler_version, find_nvcc
-from iosim.kernelbuild.ncu import METRICS, Profiled, import_report
-from iosim.measure.collect import run_profiler
-from iosim.measure.machine import profiler_version
+from iosim.evidence.build import driver
+from iosim.evidence.build.compiler import compiler_version, find_nvcc
+from iosim.evidence.build.ncu import METRICS, Profiled, import_report
+from iosim.evidence.measure.collect import run_profiler
+from iosim.evidence.measure.machine import profiler_version
 
 FROM_EMPTY = ("--clock-control", "none", "--cache-control", "all")
 """Options of the profiler: the GPU's own clocks, and every launch from a flushed L2."""

@@ -28,9 +28,9 @@ from experiment import FROM_EMPTY, compiled, counts, profiled, run_script, write
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.ncu import parse_raw
-from iosim.measure.machine import profiler_version
+from iosim.evidence.build import driver
+from iosim.evidence.build.ncu import parse_raw
+from iosim.evidence.measure.machine import profiler_version
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiment import profiled, record, run_script
 
 from iosim.base.errors import InputError
-from iosim.kernelbuild.ncu import METRICS, unit_scale
-from iosim.measure.ranges import _table
+from iosim.evidence.build.ncu import METRICS, unit_scale
+from iosim.evidence.measure.ranges import _table
 
 MIB = 1 << 20
 SIZES = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 48, 56, 64)

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 
 from iosim.base.files import write_whole
-from iosim.reproduce.published import Point, points
+from iosim.evidence.reproduce.published import Point, points
 from iosim.show.axes import NEUTRAL, colour, length_text
 
 KERNELS = ("fa3", "fa2", "cudnn")

@@ -19,6 +19,8 @@ from iosim import InputError, load_profile, predict
 from iosim.base.data import data_dir
 from iosim.cli import main
 from iosim.commands import common
+from iosim.evidence.validate.match import problem_of
+from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Per, Tensor
@@ -35,8 +37,6 @@ from iosim.readers.replay.tracing import trace
 from iosim.show.markdown import render
 from iosim.studies.report.assemble import build
 from iosim.studies.report.request import ReportRequest, length_options, problem_options
-from iosim.validation.match import problem_of
-from iosim.validation.rows import Row, read
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SLOW = settings(max_examples=50, deadline=None, suppress_health_check=RARE)

@@ -13,12 +13,12 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.build.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
+from iosim.evidence.build.ncu import Profiled
+from iosim.evidence.measure import counters, fit, profile_text
+from iosim.evidence.measure.calibrate import Entry, derive
+from iosim.evidence.measure.fit import Point
 from iosim.hardware.profile import check_profile_file, list_profiles, load_profile
-from iosim.kernelbuild.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
-from iosim.kernelbuild.ncu import Profiled
-from iosim.measure import counters, fit, profile_text
-from iosim.measure.calibrate import Entry, derive
-from iosim.measure.fit import Point
 from iosim.readers.replay.l2 import DEFAULT_WAYS, model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
@@ -316,8 +316,8 @@ def test_other_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_machine_without_a_gpu_is_told_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from iosim.kernelbuild import driver
-    from iosim.measure import machine
+    from iosim.evidence.build import driver
+    from iosim.evidence.measure import machine
 
     def absent() -> None:
         raise InputError("no GPU: the NVIDIA driver sees no device")
@@ -330,7 +330,7 @@ def test_a_machine_without_a_gpu_is_told_so(
 
 @pytest.mark.gpu
 def test_calibrates_this_gpu(tmp_path: Path) -> None:
-    from iosim.measure.machine import require
+    from iosim.evidence.measure.machine import require
 
     try:
         require(profiler=False, torch=False)

@@ -11,7 +11,7 @@ import pytest
 from scripts import load_script
 
 import iosim
-from iosim.reproduce import reproduce, sections
+from iosim.evidence.reproduce import reproduce, sections
 
 DOCS = Path(iosim.__file__).resolve().parent.parent / "docs"
 

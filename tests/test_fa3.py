@@ -18,6 +18,8 @@ from strategies import disagreements
 
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.reproduce import reproduce
+from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -41,8 +43,6 @@ from iosim.readers.timing.step_time import (
     step_cost,
     step_cycles,
 )
-from iosim.reproduce import reproduce
-from iosim.reproduce.published import Point, points
 
 H100 = load_profile("h100")
 REPORTS = Path(__file__).resolve().parent.parent / "reports"

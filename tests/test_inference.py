@@ -17,6 +17,7 @@ from strategies import disagreements, problems, tiles
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.reproduce.d_decode import TABLE_US, decode_rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -29,7 +30,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
 from iosim.readers.replay.replay import replay
-from iosim.reproduce.d_decode import TABLE_US, decode_rows
 from iosim.studies.decode import ModelShape, decode_point, default_kernel, sweep
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]

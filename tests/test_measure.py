@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.kernelbuild import compiler, driver, ncu
-from iosim.kernelbuild.launch import Order, Shape
-from iosim.kernelbuild.ncu import Profiled, parse_query, parse_raw, refusal
-from iosim.kernelbuild.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.measure import choose, collect, plan
-from iosim.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
-from iosim.measure.choose import Choice, cases_of, fitted
-from iosim.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
+from iosim.evidence.build import compiler, driver, ncu
+from iosim.evidence.build.launch import Order, Shape
+from iosim.evidence.build.ncu import Profiled, parse_query, parse_raw, refusal
+from iosim.evidence.build.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.measure import choose, collect, plan
+from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
+from iosim.evidence.measure.choose import Choice, cases_of, fitted
+from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
 OWN = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
 FULL = plan.named(["full"])
@@ -412,7 +412,7 @@ def test_what_is_missing_on_the_machine_is_named(
 
         return call
 
-    import iosim.measure.machine as machine
+    import iosim.evidence.measure.machine as machine
 
     monkeypatch.setattr(machine, "find_nvcc", absent("no CUDA compiler: nvcc is nowhere"))
     assert "no CUDA compiler" in complains(capsys, *argv)
@@ -446,7 +446,7 @@ def test_the_real_errors_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPa
 
 def test_the_reference_is_attention() -> None:
     torch = pytest.importorskip("torch")
-    from iosim.measure import harness
+    from iosim.evidence.measure import harness
 
     g = torch.Generator().manual_seed(3)
     shape = Shape(2, 4, 2, 33, 41, 64)
@@ -472,7 +472,7 @@ def test_the_reference_is_attention() -> None:
 
 def test_a_wrong_output_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from iosim.measure import harness
+    from iosim.evidence.measure import harness
 
     monkeypatch.setattr(harness, "check", lambda case, seed, **more: {"o": 1e-3, "lse": 1e-3})
     assert harness.trusted(SMALL, 0)[0]
@@ -487,7 +487,7 @@ def test_a_wrong_output_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 def test_one_call_from_end_to_end(tmp_path: Path) -> None:
-    from iosim.measure.machine import require
+    from iosim.evidence.measure.machine import require
 
     try:
         require(profiler=True)

@@ -16,14 +16,14 @@ import pytest
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.build.ncu import METRICS, Profiled
+from iosim.evidence.measure import chain_case, chain_collect
+from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
+from iosim.evidence.measure.ranges import parse_range
+from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
+from iosim.evidence.measure.table import read_table
+from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
-from iosim.kernelbuild.ncu import METRICS, Profiled
-from iosim.measure import chain_case, chain_collect
-from iosim.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
-from iosim.measure.ranges import parse_range
-from iosim.measure.table import COLUMNS as LAUNCH_COLUMNS
-from iosim.measure.table import read_table
-from iosim.validation import compare, read
 
 RANGE_HEADER = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
@@ -256,7 +256,7 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
 
 def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from iosim.measure import chain_run, harness
+    from iosim.evidence.measure import chain_run, harness
 
     def inputs(case: Any, seed: int) -> dict[str, Any]:
         s, g = case.shape, torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.cli import main
-from iosim.reproduce import Row, reproduce, section, sections
+from iosim.evidence.reproduce import Row, reproduce, section, sections
 
 KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note"]
 ROWS = reproduce()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iosim.reproduce import Row, reproduce
-from iosim.reproduce.c_study import READINGS, closest, grid, summary
+from iosim.evidence.reproduce import Row, reproduce
+from iosim.evidence.reproduce.c_study import READINGS, closest, grid, summary
 
 ROWS = reproduce(["C"])
 

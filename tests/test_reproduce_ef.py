@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from iosim.evidence.reproduce import Row, reproduce
+from iosim.evidence.reproduce import e_runs as runs
 from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
-from iosim.reproduce import Row, reproduce
-from iosim.reproduce import e_runs as runs
 from iosim.studies.distributed.links import cluster
 
 ROWS = reproduce(["E", "F"])

@@ -20,14 +20,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Order
-from iosim.kernel.libraries import resolve
-from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
-from iosim.readers.timing.step_time import MatrixUnit
-from iosim.streaming_mask import streaming_mask
-from iosim.triton_kernel import (
+from iosim.integrations.triton.kernel import (
     Config,
     TimedConfig,
     configured,
@@ -39,7 +32,14 @@ from iosim.triton_kernel import (
     tutorial_configs,
     unit_of,
 )
-from iosim.triton_model import TritonModel, tutorial_problem
+from iosim.integrations.triton.model import TritonModel, tutorial_problem
+from iosim.integrations.triton.streaming_mask import streaming_mask
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Order
+from iosim.kernel.libraries import resolve
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
+from iosim.readers.timing.step_time import MatrixUnit
 
 H200 = load_profile("h200")
 RECORDED = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")

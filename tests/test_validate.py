@@ -15,12 +15,12 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.cli import main
+from iosim.evidence.validate import Comparison, Gate, Residual, compare, default_files, read
+from iosim.evidence.validate.match import NoModel, match
+from iosim.evidence.validate.residuals import REGIMES, calls
+from iosim.evidence.validate.rows import LAUNCH_COLUMNS, NEEDED, QUANTITIES
+from iosim.evidence.validate.summary import Summary, clean, halves, is_near
 from iosim.hardware.profile import load_profile
-from iosim.validation import Comparison, Gate, Residual, compare, default_files, read
-from iosim.validation.match import NoModel, match
-from iosim.validation.residuals import REGIMES, calls
-from iosim.validation.rows import LAUNCH_COLUMNS, NEEDED, QUANTITIES
-from iosim.validation.summary import Summary, clean, halves, is_near
 
 FOLDER = data_dir("kernels") / "measurements"
 LIBRARY, CHAINS = (str(path) for path in default_files())

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.build.ncu import Profiled, parse_raw
+from iosim.evidence.validate import Comparison, compare
+from iosim.evidence.validate.given import Given, Unknown
+from iosim.evidence.validate.profile_rows import ProfileRows, matched, metrics, read_profile
+from iosim.evidence.validate.recognise import KERNELS, recognise
 from iosim.hardware.profile import load_profile
-from iosim.kernelbuild.ncu import Profiled, parse_raw
-from iosim.validation import Comparison, compare
-from iosim.validation.given import Given, Unknown
-from iosim.validation.profile_rows import ProfileRows, matched, metrics, read_profile
-from iosim.validation.recognise import KERNELS, recognise
 
 DATA = Path(__file__).parent / "data"
 USER, DETAILS = DATA / "ncu_user.csv", DATA / "ncu_details.csv"
@@ -320,7 +320,7 @@ def test_files_that_are_no_profile(
     def wrong(*args: object) -> Any:
         raise InputError("no profiler: ncu is nowhere")
 
-    monkeypatch.setattr("iosim.validation.profile_rows.import_report", wrong)
+    monkeypatch.setattr("iosim.evidence.validate.profile_rows.import_report", wrong)
     path = tmp_path / "bad.csv"
     for content, said in (
         (b"", "no raw page"), (b"\x7fELF\x00\x01\xff\xfe", "is not text"), (b"a,b\n1,2\n", "no raw page"),
@@ -347,7 +347,9 @@ def test_files_that_are_no_profile(
 def test_a_report_is_imported_by_the_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "user.ncu-rep"
     path.write_bytes(b"NVR")
-    monkeypatch.setattr("iosim.validation.profile_rows.import_report", lambda given: TEXT if given == path else "")
+    monkeypatch.setattr(
+        "iosim.evidence.validate.profile_rows.import_report", lambda given: TEXT if given == path else ""
+    )
     assert len(read_profile(path, ALL).rows) == 5
 
 

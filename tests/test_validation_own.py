@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim.base.data import data_dir
+from iosim.evidence.validate import Residual, Row, compare, own_launches, read
+from iosim.evidence.validate.match import NoModel, match
+from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.timing import step_time
 from iosim.readers.timing.chain_time import executed_pairs
-from iosim.validation import Residual, Row, compare, own_launches, read
-from iosim.validation.match import NoModel, match
-from iosim.validation.residuals import calls
 
 PROFILE = load_profile("h200")
 OWN = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"

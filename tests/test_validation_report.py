@@ -12,13 +12,13 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.cli import main
+from iosim.evidence.validate import Comparison, Residual, compare, read, report
+from iosim.evidence.validate.reasons import Group, groups, reason_of
+from iosim.evidence.validate.rows import QUANTITIES, own_file
+from iosim.evidence.validate.sections import Section
+from iosim.evidence.validate.summary import clean
+from iosim.evidence.validate.targets import TARGETS, misses
 from iosim.hardware.profile import load_profile
-from iosim.validation import Comparison, Residual, compare, read, report
-from iosim.validation.reasons import Group, groups, reason_of
-from iosim.validation.rows import QUANTITIES, own_file
-from iosim.validation.sections import Section
-from iosim.validation.summary import clean
-from iosim.validation.targets import TARGETS, misses
 
 CALLS = ("22", "104", "121", "236", "245")
 """Forward at 4,096 and at 4,097 tokens, a split one, the naive chain, the minimal kernel."""

@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.measure.calibrate import Entry
+    from iosim.evidence.measure.calibrate import Entry
 
 SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction",
          "l2_dirty_fraction", "launch_fetch_bytes",
@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.files import write_whole
-    from iosim.measure.profile_text import profile_text
+    from iosim.evidence.measure.profile_text import profile_text
 
     name = _name(args)
     for path in (args.out, args.raw):
@@ -67,9 +67,9 @@ def _name(args: argparse.Namespace) -> str:
 
 def _measure(no_profiler: bool) -> dict[str, Any]:
     """The microbenchmarks, and their counters where the profiler is at hand."""
-    from iosim.kernelbuild import microbench
-    from iosim.measure import counters
-    from iosim.measure.machine import require
+    from iosim.evidence.build import microbench
+    from iosim.evidence.measure import counters
+    from iosim.evidence.measure.machine import require
 
     require(profiler=False, torch=False)
     raw = microbench.measure(_say)
@@ -84,13 +84,13 @@ def _measure(no_profiler: bool) -> dict[str, Any]:
 
 def _derive(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """With a bar on standard error, on a terminal only: the fit takes seconds."""
-    from iosim.measure.calibrate import derive
+    from iosim.evidence.measure.calibrate import derive
 
     if not sys.stderr.isatty():
         return derive(raw)
     from tqdm import tqdm
 
-    from iosim.measure.fit import TRIALS
+    from iosim.evidence.measure.fit import TRIALS
 
     with tqdm(total=TRIALS, desc="fitting the L2's constants", delay=2.0, leave=False) as shown:
         return derive(raw, lambda: shown.update(1) and None)
@@ -102,7 +102,7 @@ def _say(what: str) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    from iosim.measure.calibrate import check_raw
+    from iosim.evidence.measure.calibrate import check_raw
 
     where = f"--from '{path}'"
     try:
@@ -120,7 +120,7 @@ def _read(path: str) -> dict[str, Any]:
 
 def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     """What was measured beside what the shipped profile of the GPU says."""
-    from iosim.measure.profile_text import base_profile
+    from iosim.evidence.measure.profile_text import base_profile
 
     base = base_profile(str(raw["gpu"]))
     rows = [

@@ -17,7 +17,7 @@ SYSTEMS = (
     ("bias, masks, dropout", "--bias, --key-padding, --mask-storage, --dropout"),
     ("distributed", "iosim ring: ring, vanilla, balanced, zigzag, striped; beside Megatron-LM and ring self-attention"),
     ("training", "iosim train-memory: naive or flash attention in a transformer"),
-    ("Triton", "iosim tiles --triton; iosim.triton_model for triton.autotune"),
+    ("Triton", "iosim tiles --triton; iosim.integrations.triton.model for triton.autotune"),
 )
 """What is made of these kernels, and where."""
 

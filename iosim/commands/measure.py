@@ -12,10 +12,10 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.measure.case import Case
-    from iosim.measure.chain_case import ChainCase
-    from iosim.measure.choose import Choice
-    from iosim.measure.collect import Collected
+    from iosim.evidence.measure.case import Case
+    from iosim.evidence.measure.chain_case import ChainCase
+    from iosim.evidence.measure.choose import Choice
+    from iosim.evidence.measure.collect import Collected
 
 DRY_RUN_CC = "9.0"
 ALONE = ("kernel", "seq_len", "tile", "order", "direction", "deterministic", "bypass_l1")
@@ -128,7 +128,7 @@ def _run_chains(args: argparse.Namespace) -> int:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
     for place in (args.out, args.launches):
         common.check_place(place)
-    from iosim.measure.chain_collect import collect_chains
+    from iosim.evidence.measure.chain_collect import collect_chains
 
     cc = _capability(args)
     launches = None if args.launches is None else Path(args.launches)
@@ -142,7 +142,7 @@ def _run_chains(args: argparse.Namespace) -> int:
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
     from iosim.base.units import sizes
-    from iosim.measure import chain_case
+    from iosim.evidence.measure import chain_case
 
     refused = [name for name in NOT_OF_CHAINS if getattr(args, name) != args.default_of(name)]
     if args.plan is not None:
@@ -162,25 +162,25 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
 
 def chain_listing(cases: Sequence[ChainCase]) -> str:
     """The chains of a plan as a table."""
-    from iosim.measure.chain_case import describe
+    from iosim.evidence.measure.chain_case import describe
 
     return common.table_text([describe(case) for case in cases]) + f"{len(cases)} chains, a row each\n"
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Collected:
     if args.time:
-        from iosim.measure.timing import time_plan
+        from iosim.evidence.measure.timing import time_plan
 
         return time_plan(Path(args.out), cases, cc, args.l2, command, bar)
-    from iosim.measure.collect import collect
+    from iosim.evidence.measure.collect import collect
 
     return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", command=command, progress=bar)
 
 
 def _capability(args: argparse.Namespace) -> str:
     """Of the GPU, after all that a measurement needs was found; or what a dry run is told."""
-    from iosim.kernelbuild import driver
-    from iosim.measure.machine import require
+    from iosim.evidence.build import driver
+    from iosim.evidence.measure.machine import require
 
     if not args.dry_run:
         if args.cc is not None:
@@ -195,7 +195,7 @@ def _capability(args: argparse.Namespace) -> str:
 
 
 def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
-    from iosim.measure import choose, plan
+    from iosim.evidence.measure import choose, plan
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
@@ -207,8 +207,8 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
 def _choice(args: argparse.Namespace) -> Choice:
     from iosim.base.units import sizes
+    from iosim.evidence.measure.choose import Choice
     from iosim.kernel.kernel import Tile
-    from iosim.measure.choose import Choice
 
     tiles = [Tile.parse(text) for text in args.tile.split(",")] if args.tile else None
     return Choice(
@@ -225,7 +225,7 @@ def _choice(args: argparse.Namespace) -> Choice:
 
 def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
     """The calls of a plan as a table, with their sums."""
-    from iosim.measure.case import describe
+    from iosim.evidence.measure.case import describe
 
     shown = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",
              "block_q", "block_k", "warps", "stages", "order", "heavy_first", "section", "direction", "persistent",

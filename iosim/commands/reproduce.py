@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.reproduce import Row
-    from iosim.reproduce.registry import Section
+    from iosim.evidence.reproduce import Row
+    from iosim.evidence.reproduce.registry import Section
 
 PROGRESS_AFTER_S = 2.0
 
@@ -81,7 +81,7 @@ def progress(found: Sequence[Section]) -> Iterable[Section]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.reproduce import reproduce, sections
+    from iosim.evidence.reproduce import reproduce, sections
 
     rows = reproduce(args.section, progress)
     titles = {s.letter: s.title for s in sections()}

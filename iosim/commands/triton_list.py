@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from iosim.integrations.triton.kernel import TimedConfig
     from iosim.problem.attention import AttentionProblem
-    from iosim.triton_kernel import TimedConfig
 
 MS_PER_S = 1e3
 CHOICES = ("all", "tutorial")
@@ -53,7 +53,7 @@ def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, 
     """
     from iosim.base.errors import InputError
     from iosim.hardware.profile import load_profile
-    from iosim.triton_kernel import rank, space, tutorial_configs
+    from iosim.integrations.triton.kernel import rank, space, tutorial_configs
 
     if choice not in CHOICES:
         raise InputError(f"--triton '{choice}' is not known; accepted: {', '.join(CHOICES)}")

@@ -12,10 +12,10 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 
 if TYPE_CHECKING:
+    from iosim.evidence.validate import Comparison, Row
+    from iosim.evidence.validate.given import Given
+    from iosim.evidence.validate.residuals import Progress
     from iosim.hardware.profile import HardwareProfile
-    from iosim.validation import Comparison, Row
-    from iosim.validation.given import Given
-    from iosim.validation.residuals import Progress
 
 PROGRESS_AFTER_S = 2.0
 TABLE_WORST = 6
@@ -64,8 +64,8 @@ def _add_profiled(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.evidence.validate import Gate, compare, read
     from iosim.hardware.profile import load_profile
-    from iosim.validation import Gate, compare, read
 
     if args.report is not None and not Path(args.report).is_dir():
         raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _files(args: argparse.Namespace) -> list[Path]:
     """The table that is asked for; else the shipped ones, for a report those of the project's own kernels, too."""
-    from iosim.validation.rows import default_files, own_file
+    from iosim.evidence.validate.rows import default_files, own_file
 
     if args.measurements is not None:
         return [Path(args.measurements)]
@@ -98,7 +98,7 @@ def _files(args: argparse.Namespace) -> list[Path]:
 def write_report(comparison: Comparison, folder: str) -> None:
     """validation.html and validation.md in a directory that exists."""
     from iosim.base.files import write_whole
-    from iosim.validation import report
+    from iosim.evidence.validate import report
 
     write_whole(Path(folder) / "validation.html", report.html(comparison))
     write_whole(Path(folder) / "validation.md", report.markdown(comparison))
@@ -107,8 +107,8 @@ def write_report(comparison: Comparison, folder: str) -> None:
 
 def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
     """The launches of --ncu FILE, and those that are not matched."""
-    from iosim.validation import Comparison, compare
-    from iosim.validation.profile_rows import read_profile
+    from iosim.evidence.validate import Comparison, compare
+    from iosim.evidence.validate.profile_rows import read_profile
 
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
@@ -121,8 +121,8 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 def _given(args: argparse.Namespace) -> Given:
     from iosim.base.units import sizes
+    from iosim.evidence.validate.given import Given
     from iosim.kernel.kernel import Tile
-    from iosim.validation.given import Given
 
     settings: dict[str, Any] = {
         "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
@@ -142,8 +142,8 @@ def _given(args: argparse.Namespace) -> Given:
 
 def text_of(comparison: Comparison, form: str, split: bool) -> str:
     """The comparison in one of FORMATS."""
-    from iosim.validation import summarise
-    from iosim.validation.sections import INTRODUCTION, sections
+    from iosim.evidence.validate import summarise
+    from iosim.evidence.validate.sections import INTRODUCTION, sections
 
     if form == "json":
         rows = [r.to_dict() for r in comparison.residuals]
@@ -152,7 +152,7 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
     if form == "csv":
         return common.csv_text(flat(r.to_dict()) for r in comparison.residuals)
     if form in ("md", "html"):
-        from iosim.validation import pages
+        from iosim.evidence.validate import pages
 
         return (pages.markdown if form == "md" else pages.html)(comparison, split=split)
     shown = sections(comparison, split=split, most=TABLE_WORST)

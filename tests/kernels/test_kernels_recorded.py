@@ -10,7 +10,7 @@ from itertools import groupby
 import pytest
 
 from iosim.base.data import data_dir
-from iosim.kernelbuild import FwdSpec
+from iosim.evidence.build import FwdSpec
 
 PATH = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
 with PATH.open(newline="") as _file:

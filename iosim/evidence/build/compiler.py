@@ -1,0 +1,164 @@
+"""nvcc as a subprocess: one instantiation to one cubin, with its resource report, cached on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.build.spec import Spec
+
+_INCLUDE = re.compile(r'#include "([^"]+)"')
+_FUNCTION = re.compile(r"Function properties for (\w+)")
+_SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the assembler reports for one kernel; bytes are per thread for spills, per CTA for shared memory."""
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    static_smem_bytes: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled instantiation."""
+
+    cubin: Path
+    cc: str
+    compiler: str
+    resources: dict[str, Resources]
+
+
+def find_nvcc() -> Path:
+    """nvcc from `$NVCC`, `$CUDA_HOME`, the PATH or /usr/local/cuda.
+
+    Raises:
+        InputError: there is none.
+    """
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    candidates = [os.environ.get("NVCC"), f"{home}/bin/nvcc" if home else None, shutil.which("nvcc")]
+    candidates.append("/usr/local/cuda/bin/nvcc")
+    for candidate in candidates:
+        if candidate and os.access(candidate, os.X_OK):
+            return Path(candidate)
+    raise InputError("no CUDA compiler: nvcc is neither in $NVCC, $CUDA_HOME/bin, the PATH nor /usr/local/cuda/bin")
+
+
+@functools.cache
+def compiler_version(nvcc: Path) -> str:
+    """The release and build of nvcc, such as `13.0.88`."""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"release [\d.]+, V([\d.]+)", text)
+    if match is None:
+        raise InputError(f"{nvcc} does not answer --version as nvcc does")
+    return match.group(1)
+
+
+def architecture(cc: str) -> list[str]:
+    """nvcc's options for a compute capability: `9.0`, or `9.0a` for one architecture's own instructions."""
+    digits = cc.replace(".", "")
+    return [f"-gencode=arch=compute_{digits},code=sm_{digits}"]
+
+
+def source_files(name: str) -> list[Path]:
+    """A source and the project headers that it includes, directly or not."""
+    directory = data_dir("kernels")
+    found: list[Path] = []
+    pending = [name]
+    while pending:
+        path = directory / pending.pop()
+        if path in found:
+            continue
+        if not path.is_file():
+            raise InputError(f"the CUDA source {path.name} is missing from {directory}")
+        found.append(path)
+        pending += _INCLUDE.findall(path.read_text())
+    return found
+
+
+def parse_report(text: str) -> dict[str, Resources]:
+    """Resources by kernel, from the report of `-Xptxas -v`."""
+    resources: dict[str, Resources] = {}
+    name, spills = "", (0, 0)
+    for line in text.splitlines():
+        if match := _FUNCTION.search(line):
+            name = match.group(1)
+        if match := _SPILL.search(line):
+            spills = int(match.group(2)), int(match.group(3))
+        if name and (match := _USED.search(line)):
+            shared = _SHARED.search(line)
+            resources[name] = Resources(int(match.group(1)), *spills, int(shared.group(1)) if shared else 0)
+    return resources
+
+
+def cache_dir() -> Path:
+    """Where cubins are kept: `$IOSIM_CACHE`, else `iosim` in the user's cache directory (XDG)."""
+    if own := os.environ.get("IOSIM_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iosim" / "kernels"
+
+
+def cache_key(spec: Spec, cc: str, compiler: str) -> str:
+    """A digest of everything that decides the code: sources, macros, architecture, compiler."""
+    digest = hashlib.sha256()
+    for path in source_files(spec.source):
+        digest.update(path.name.encode() + path.read_bytes())
+    digest.update(json.dumps([spec.source, spec.defines(), cc, compiler], sort_keys=True).encode())
+    return digest.hexdigest()[:32]
+
+
+def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> dict[str, Resources]:
+    """Compiles to `out` and gives the resources by kernel.
+
+    Raises:
+        InputError: nvcc refuses, with its first error.
+    """
+    source = data_dir("kernels") / spec.source
+    macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
+    command = [str(nvcc), "-std=c++17", "-O3", *architecture(cc), "-cubin", "-Xptxas", "-v", *macros]
+    run = subprocess.run([*command, str(source), "-o", str(out)], capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        errors = [line for line in (run.stderr + run.stdout).splitlines() if "error" in line.lower()]
+        raise InputError(f"nvcc refused {spec}: {errors[0].strip() if errors else f'exit code {run.returncode}'}")
+    return parse_report(run.stderr + run.stdout)
+
+
+def build(spec: Spec, cc: str) -> Built:
+    """The cubin of one instantiation for one compute capability, from the cache or compiled now.
+
+    Raises:
+        InputError: the instantiation cannot exist there, or there is no compiler, or it refuses.
+    """
+    spec.check(cc)
+    nvcc = find_nvcc()
+    compiler = compiler_version(nvcc)
+    directory = cache_dir()
+    cubin = directory / f"{cache_key(spec, cc, compiler)}.cubin"
+    report = cubin.with_suffix(".json")
+    if cubin.is_file() and report.is_file():
+        kept = json.loads(report.read_text())
+        return Built(cubin, cc, compiler, {name: Resources(**values) for name, values in kept.items()})
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        fresh = Path(scratch) / "kernel.cubin"
+        resources = compile_to(spec, cc, nvcc, fresh)
+        text = Path(scratch) / "kernel.json"
+        text.write_text(json.dumps({name: asdict(values) for name, values in resources.items()}))
+        fresh.replace(cubin)
+        text.replace(report)
+    return Built(cubin, cc, compiler, resources)

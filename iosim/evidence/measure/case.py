@@ -1,0 +1,96 @@
+"""One call of one of the project's kernels as data, and the columns of a row that the call decides. No GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from iosim.evidence.build.launch import Order, Shape
+from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+
+DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2, "fp32": 1e-5}
+"""Largest |got - want| / |want| against float64, in the Frobenius norm, of an output that is believed."""
+LSE_TOLERANCE = 2e-3
+"""Largest absolute error of the log-sum-exp."""
+KINDS: Mapping[str, type] = {
+    "flash_fwd": FwdSpec, "flash_bwd": BwdSpec, "naive": NaiveSpec, "minimal": MinimalSpec,
+}  # fmt: skip
+"""Implementation, as tables name it, and the class of its instantiations."""
+
+BUILDS = {"deterministic": "deterministic", "bypass_l1": "bypass L1"}
+"""Parameters of a spec that a row's note names."""
+PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
+TILE = ("block_q", "block_k", "warps", "stages", "note")
+KNOBS = ("order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: an instantiation on a problem. `note` goes into the table as it is."""
+
+    spec: Spec
+    shape: Shape
+    order: Order = field(default_factory=Order)
+    causal: bool = False
+    note: str = ""
+
+    @property
+    def implementation(self) -> str:
+        return next(name for name, kind in KINDS.items() if isinstance(self.spec, kind))
+
+    @property
+    def dtype(self) -> str:
+        return str(getattr(self.spec, "dtype", "fp32"))
+
+    @property
+    def launches(self) -> int:
+        """Kernel launches of the call, each a row of its own."""
+        if isinstance(self.spec, FwdSpec):
+            return 2 if self.spec.split else 1
+        return 1 if isinstance(self.spec, MinimalSpec) else 3
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON; `from_dict` takes them back."""
+        return {
+            "implementation": self.implementation, "spec": asdict(self.spec), "shape": asdict(self.shape),  # type: ignore[call-overload]
+            "order": asdict(self.order), "causal": self.causal, "note": self.note,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Case:
+        spec = KINDS[data["implementation"]](**data["spec"])
+        return cls(spec, Shape(**data["shape"]), Order(**data["order"]), data["causal"], data["note"])
+
+
+def describe(case: Case) -> dict[str, str]:
+    """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
+    s, spec = case.shape, case.spec
+    words = [said for name, said in BUILDS.items() if getattr(spec, name, False)] + ([case.note] if case.note else [])
+    row = {
+        "implementation": case.implementation, "batch": s.batch, "heads": s.heads, "kv_heads": s.kv_heads,
+        "seq_q": s.seq_q, "seq_k": s.seq_k, "head_dim": s.head_dim, "causal": int(case.causal),
+        "dtype": DTYPE_NAMES[case.dtype], "window": "" if s.window is None else s.window,
+        "note": ", ".join(words),
+    }  # fmt: skip
+    for name in ("block_q", "block_k", "warps", "stages", "min_ctas"):
+        row[name] = getattr(spec, name, "")
+    for name in ("order", "heavy_first", "section", "direction", "persistent", "splits"):
+        row[name] = ""
+    if isinstance(spec, FwdSpec):
+        o = case.order
+        row |= {"order": o.order, "heavy_first": int(o.heavy_first), "section": o.section_heads}
+        row |= {"direction": o.direction, "persistent": int(spec.persistent), "splits": o.splits}
+    return {name: str(value) for name, value in row.items()}
+
+
+def flops(case: Case) -> float:
+    """Multiply-adds counted twice, over the kept pairs; the backward counts five products for the forward's two."""
+    s = case.shape
+    reach = s.seq_k if s.window is None else s.window + 1
+    pairs = float(s.seq_q * s.seq_k)
+    if case.causal or s.window is not None:
+        ends = (i + s.seq_k - s.seq_q + 1 for i in range(s.seq_q))
+        pairs = float(sum(max(0, min(s.seq_k, end) - max(0, end - reach)) for end in ends))
+    return 4.0 * s.all_heads * pairs * s.head_dim * (2.5 if isinstance(case.spec, BwdSpec) else 1.0)

@@ -1,0 +1,131 @@
+"""Calls that are measured whole, all their launches through one L2, as data; the columns of a row. No GPU.
+
+`naive` and `math` are PyTorch's eager chain and its math path, `flash` and `cudnn` its fused backends, `iosim_naive`
+the three launches of kernels/naive.cu. In a chain a launch finds in the L2 what those before left there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.evidence.build.launch import Shape
+from iosim.evidence.build.spec import NaiveSpec
+from iosim.evidence.measure.case import DTYPE_NAMES, Case
+
+OWN = "iosim_naive"
+CHAINS = {"naive": "eager", "math": "math", "flash": "pytorch_flash", "cudnn": "cudnn", OWN: "naive"}
+"""Chains as their table names them, and as a table of launches does."""
+PASSES = {"fwd": "", "fwd+bwd": "_fwdbwd"}
+PROBLEM = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
+COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
+COLUMNS = (*PROBLEM, *COUNTED, "range_seconds", "launches")
+"""Of a table of chains. `range_seconds` counts the gaps between launches, which the host's pace decides: validate does
+not compare it. `launches` is empty where they were not listed."""
+HEAD_DIMS = (64, 96, 128, 256)
+
+
+@dataclass(frozen=True)
+class ChainCase:
+    """One call of a chain: self-attention without a mask."""
+
+    chain: str
+    batch: int
+    heads: int
+    seq: int
+    head_dim: int
+    dtype: str = "fp16"
+    passes: str = "fwd"
+
+    def check(self) -> None:
+        """Raises InputError where there is no such chain."""
+        for option, value, accepted in (
+            ("--chain", self.chain, tuple(CHAINS)), ("--pass", self.passes, tuple(PASSES)),
+            ("--dtype", self.dtype, tuple(DTYPE_NAMES)), ("--head-dim", self.head_dim, HEAD_DIMS),
+        ):  # fmt: skip
+            if value not in accepted:
+                raise InputError(f"{option} '{value}' is not measured here; accepted: {', '.join(map(str, accepted))}")
+        if self.chain == OWN and self.passes != "fwd":
+            raise InputError(f"--pass {self.passes} is not built for {OWN}; accepted: fwd")
+        if self.chain in ("flash", "cudnn") and self.dtype == "fp32":
+            raise InputError(f"--dtype fp32 is not built for {self.chain}; accepted: fp16, bf16")
+        _ = self.problem
+
+    @property
+    def problem(self) -> Case:
+        """The same problem as a call of kernels/naive.cu: what inputs and the float64 reference are made of."""
+        shape = Shape(self.batch, self.heads, self.heads, self.seq, self.seq, self.head_dim)
+        return Case(NaiveSpec(self.head_dim, self.dtype), shape)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON; ChainCase(**d) takes them back."""
+        return asdict(self)
+
+
+def describe(case: ChainCase) -> dict[str, str]:
+    """The columns of a chain's row that the call decides: PROBLEM."""
+    name = case.chain + PASSES[case.passes]
+    sizes = (case.batch, case.heads, case.seq, case.head_dim)
+    return dict(zip(PROBLEM, (name, *map(str, sizes), DTYPE_NAMES[case.dtype]), strict=True))
+
+
+def describe_launches(case: ChainCase) -> dict[str, str]:
+    """The columns of a launch's row that the call decides, with names that a table of launches knows."""
+    row = describe(case)
+    seq = row.pop("seq")
+    name = CHAINS[case.chain] + PASSES[case.passes]
+    return row | {"implementation": name, "kv_heads": row["heads"], "seq_q": seq, "seq_k": seq, "causal": "0"}
+
+
+def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
+             batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
+    """Every chain at every size.
+
+    Raises:
+        InputError: one that is not measured here.
+    """
+    made = [
+        ChainCase(chain, batch, h, seq, d, dtype, passes)
+        for d, seq, h, chain in product(head_dims, seqs, heads, chains)
+    ]
+    for case in made:
+        case.check()
+    return made
+
+
+def planned() -> Iterator[ChainCase]:
+    """The plan `chains`: where a chain leaves the L2, wide heads, and both passes."""
+    for seq, chain in product((512, 1024, 2048, 4096), ("naive", "math", "flash", OWN)):
+        yield ChainCase(chain, 1, 8, seq, 64)
+    for chain in ("naive", "math", OWN, "cudnn"):
+        yield ChainCase(chain, 1, 32, 4096, 128)
+    for chain in ("naive", "math", "flash", "cudnn"):
+        yield ChainCase(chain, 1, 32, 2048, 128, passes="fwd+bwd")
+
+
+def missing(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
+    """The chains that a table lacks; one that is asked for twice must be there twice."""
+    left = Counter(tuple(row[name] for name in PROBLEM) for row in rows)
+    wanted = []
+    for case in cases:
+        key = tuple(describe(case).values())
+        if left[key] > 0:
+            left[key] -= 1
+        else:
+            wanted.append(case)
+    return wanted
+
+
+def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
+    """The chains whose launches a table of launches lacks."""
+    held = {tuple(row[name] for name in LAUNCH_PROBLEM) for row in rows}
+    return [
+        case for case in dict.fromkeys(cases) if tuple(describe_launches(case)[n] for n in LAUNCH_PROBLEM) not in held
+    ]
+
+
+LAUNCH_PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")

@@ -1,0 +1,199 @@
+"""From options to calls, and from calls to those that a GPU can run: tiles by default, dtype and stages on cc 7.5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.build.launch import Order, Shape
+from iosim.evidence.build.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
+from iosim.evidence.build.spec import (
+    SHARED_BYTES_PER_CTA,
+    STATIC_BYTES_MARGIN,
+    BwdSpec,
+    FwdSpec,
+    MinimalSpec,
+    NaiveSpec,
+)
+from iosim.evidence.measure.case import KINDS, Case
+from iosim.evidence.measure.plan import BWD_TILES, TILES
+
+LEAST_BLOCK_K = 32
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the options ask for; every list is combined with every other.
+
+    `tiles` None is each head_dim's default. `warps`, `stages` None is the default tile's, or what a tile of one's own
+    needs. `heavy_first` None is the default: on where causal.
+    """
+
+    kernels: Sequence[str] = ("flash_fwd",)
+    seqs: Sequence[int] = (4096,)
+    seq_k: int | None = None
+    head_dims: Sequence[int] = (128,)
+    batch: int = 1
+    heads: Sequence[int] = (32,)
+    kv_heads: int | None = None
+    causal: bool = False
+    window: int | None = None
+    dtype: str | None = None
+    tiles: Sequence[tuple[int, int]] | None = None
+    warps: int | None = None
+    stages: int | None = None
+    orders: Sequence[str] | None = None
+    directions: Sequence[str] = ("ascending",)
+    heavy_first: bool | None = None
+    section: int = 0
+    persistent: bool = False
+    splits: int = 1
+    deterministic: bool = False
+    bypass_l1: bool = False
+
+
+def cases_of(choice: Choice, cc: str) -> list[Case]:
+    """The calls that the options ask for, on compute capability `cc`.
+
+    Raises:
+        InputError: a kernel, a size or a tile that does not exist there.
+    """
+    for name in choice.kernels:
+        if name not in KINDS:
+            raise InputError(f"--kernel '{name}' is not measured here; accepted: {', '.join(KINDS)}")
+    if choice.bypass_l1 and set(choice.kernels) != {"naive"}:
+        raise InputError(f"--bypass-l1 is not built for {', '.join(choice.kernels)}; accepted: --kernel naive alone")
+    if choice.causal and choice.window is not None:
+        raise InputError(f"--causal contradicts --window {choice.window}: a window is causal already; give one of them")
+    made: list[Case] = []
+    for kernel, head_dim, seq, heads in product(choice.kernels, choice.head_dims, choice.seqs, choice.heads):
+        made += _calls(choice, kernel, head_dim, seq, heads, cc)
+    for case in made:
+        case.spec.check(cc)
+    return made
+
+
+def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc: str) -> list[Case]:
+    seq_k, kv_heads = choice.seq_k or seq, choice.kv_heads or heads
+    shape = Shape(choice.batch, heads, kv_heads, seq, seq_k, head_dim, choice.window)
+    mask = "window" if choice.window is not None else "causal" if choice.causal else "none"
+    if kernel == "flash_fwd":
+        return [
+            Case(spec, shape, order, choice.causal)
+            for spec in _forward(choice, head_dim, mask, cc)
+            for order in _orders(choice)
+        ]
+    if choice.window is not None and kernel != "flash_bwd":
+        raise InputError(f"--window {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd")
+    if kernel == "flash_bwd":
+        return [Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)]
+    if kernel == "naive":
+        return [Case(NaiveSpec(head_dim, choice.dtype or "bf16", choice.bypass_l1), shape, causal=choice.causal)]
+    if choice.causal or choice.dtype not in (None, "fp32"):
+        raise InputError("minimal is fp32 without a mask; accepted: no --causal, --dtype fp32")
+    if seq % 32 or seq != seq_k or heads != kv_heads:
+        raise InputError(f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}")
+    return [Case(MinimalSpec(head_dim), shape)]
+
+
+def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]:
+    base = TILES.get(head_dim)
+    if base is None:
+        raise InputError(f"--head-dim {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
+    dtype = choice.dtype or ("fp16" if cc == "7.5" else "bf16")
+    base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
+    if choice.stages or cc == "7.5":
+        base = replace(base, stages=choice.stages or 1)
+    if choice.tiles is None and choice.warps is None:
+        return [tuned(base, cc) if choice.stages or cc != "9.0" else base]
+    specs = []
+    for block_q, block_k in choice.tiles or ((base.block_q, base.block_k),):
+        spec = replace(base, block_q=block_q, block_k=block_k)
+        specs.append(tuned(replace(spec, warps=choice.warps or _warps(spec)), cc))
+    return specs
+
+
+def _warps(spec: FwdSpec) -> int:
+    """4 warps where they divide the rows and hold the scores in registers, else 8, else 2."""
+    for warps in (4, 8, 2):
+        one = replace(spec, warps=warps)
+        if spec.block_q % (16 * warps) == 0 and live_registers(one) <= LIVE_LIMIT:
+            return warps
+    return 4
+
+
+def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
+    """The spec built for the most CTAs an SM that spill nothing: the resource table's, or a guess where it has none."""
+    spec.check(cc)
+    plain = replace(spec, dtype="fp16" if cc == "7.5" else "bf16", mask="none" if spec.mask == "none" else "causal")
+    row = read_table(data_dir("kernels") / "resources.csv").get(row_key(cc, plain))
+    known = cc if cc in SHARED_BYTES_PER_CTA else "8.6"
+    return replace(spec, min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, known))
+
+
+def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:
+    base = BWD_TILES.get(head_dim)
+    if base is None:
+        raise InputError(f"--head-dim {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
+    base = replace(base, mask=mask, dtype=choice.dtype or "bf16", deterministic=choice.deterministic)
+    tiles = choice.tiles or ((base.block_q, base.block_k),)
+    return [replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles]
+
+
+def _orders(choice: Choice) -> list[Order]:
+    heavy = choice.causal if choice.heavy_first is None else choice.heavy_first
+    orders = choice.orders or ("head" if choice.causal else "query",)
+    return [Order(o, heavy, choice.section, d, choice.splits) for o, d in product(orders, choice.directions)]
+
+
+def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
+    """The calls of a plan as compute capability `cc` can run them, and a line for each that it cannot.
+
+    Tiles that do not fit its shared memory shrink, but for those of a sweep. On 7.5, which has neither bf16 products
+    nor asynchronous copies, forward kernels become fp16 with one stage.
+    """
+    kept: list[Case] = []
+    left: list[str] = []
+    for case in cases:
+        spec = case.spec
+        try:
+            if isinstance(spec, FwdSpec) and cc != "9.0":
+                spec = replace(spec, dtype="fp16", stages=1) if cc == "7.5" else spec
+                spec = tuned(spec if case.note == "sweep" else _shrunk(spec, cc), cc)
+            elif isinstance(spec, BwdSpec):
+                spec = _shrunk_backward(spec, cc)
+            elif isinstance(spec, NaiveSpec) and cc == "7.5":
+                spec = replace(spec, dtype="fp16")
+            spec.check(cc)
+        except InputError as reason:
+            left.append(f"{case.implementation} {case.shape}: {reason}")
+            continue
+        kept.append(replace(case, spec=spec))
+    return kept, left
+
+
+def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
+    """The spec with fewer stages, then shorter key blocks, then shorter query blocks, until it fits."""
+    room = SHARED_BYTES_PER_CTA.get(cc, min(SHARED_BYTES_PER_CTA.values())) - STATIC_BYTES_MARGIN
+    while spec.dynamic_shared_bytes > room:
+        if spec.stages > 1:
+            spec = replace(spec, stages=spec.stages - 1)
+        elif spec.block_k >= 2 * LEAST_BLOCK_K:
+            spec = replace(spec, block_k=spec.block_k // 32 * 16)
+        elif spec.block_q > 64:
+            spec = replace(spec, block_q=spec.block_q // 2, warps=min(spec.warps, spec.block_q // 32))
+        else:
+            break
+    return spec
+
+
+def _shrunk_backward(spec: BwdSpec, cc: str) -> BwdSpec:
+    """The spec, or with the first smaller tile that fits."""
+    for block_q, block_k in ((spec.block_q, spec.block_k), (64, 128), (64, 64), (32, 64)):
+        one = replace(spec, block_q=block_q, block_k=block_k, warps=block_k // 16)
+        if one.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= SHARED_BYTES_PER_CTA.get(cc, 101_376):
+            return one
+    return spec

@@ -1,0 +1,82 @@
+"""Miss counters of the microbenchmarks' scans and fill under the profiler: what times cannot show of an L2.
+
+Scans of a footprint by all SMs (`shared_scan`: each reads all of it; `private_scan`: each its own part) for the
+capacity curve; one long scan and one long fill for what a launch moves beside its tensors and what stays dirty.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.evidence.build.microbench import MIB, far_bytes
+from iosim.evidence.build.ncu import METRICS, Profiled, available_metrics, import_report, parse_raw, refusal
+from iosim.evidence.measure.collect import run_profiler
+from iosim.evidence.measure.machine import profiler_version
+
+PASSES = 4
+PARTS = (4, 8, 11, 12, 13, 14, 14.5, 15, 15.5, 16, 16.5, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32,
+         33, 34, 36, 40, 48)  # fmt: skip
+"""Footprints of the scans, in 32nds of the L2: dense where the cliff is with two partitions, and with one."""
+COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_fabric", "seconds")
+
+
+def scan_plan(l2_bytes: int) -> list[dict[str, Any]]:
+    """The launches, in order."""
+    sizes = sorted({size for part in PARTS if (size := int(l2_bytes * part / 32) // MIB * MIB)})
+    plan = [
+        {"pattern": f"{name}_scan", "kernel": "micro_scan", "bytes": size, "passes": PASSES, "shared": name == "shared"}
+        for name in ("shared", "private")
+        for size in sizes
+    ]
+    far = far_bytes(l2_bytes)
+    once = {"bytes": far, "passes": 1, "shared": False}
+    return [
+        *plan,
+        {"pattern": "sum", "kernel": "micro_scan", **once},
+        {"pattern": "fill", "kernel": "micro_fill", **once},
+    ]
+
+
+def count(l2_bytes: int) -> dict[str, Any]:
+    """Runs the plan under the profiler, from a flushed L2; gives `{"profiler", "rows"}`.
+
+    Raises:
+        InputError: there is no profiler, it refuses, or its report lacks launches.
+    """
+    plan = scan_plan(l2_bytes)
+    have = available_metrics()
+    wanted = [METRICS[name][0] for name in COUNTED]
+    metrics = [metric for metric in wanted if have is None or metric.split(".")[0] in have]
+    with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
+        file, report = Path(folder) / "plan.json", Path(folder) / "report"
+        file.write_text(json.dumps(plan), encoding="utf-8")
+        options = ["--clock-control", "none", "--cache-control", "all", "--kernel-name", "regex:micro_(scan|fill)",
+                   "--metrics", ",".join(metrics), "-f", "-o", str(report)]  # fmt: skip
+        said = run_profiler(options, [sys.executable, "-m", "iosim.evidence.build.microbench", "--plan", str(file)])
+        found = report.with_suffix(".ncu-rep")
+        if not found.is_file():
+            raise InputError(f"the profiler left no report: {refusal(said) or said.strip()[-300:]}")
+        profiled, _ = parse_raw(import_report(found))
+    return {"profiler": profiler_version(), "passes": PASSES, "rows": rows_of(plan, profiled)}
+
+
+def rows_of(plan: list[dict[str, Any]], profiled: list[Profiled]) -> list[dict[str, Any]]:
+    """The plan's launches with what was counted; counters that the GPU lacks are None.
+
+    Raises:
+        InputError: the report holds other launches.
+    """
+    if [p["kernel"] for p in plan] != [launch.kernel for launch in profiled]:
+        raise InputError(f"the profiler's report has {len(profiled)} launches of the {len(plan)} that were made")
+    rows = []
+    for p, launch in zip(plan, profiled, strict=True):
+        counted = {name: launch.column(name) for name in COUNTED}
+        whole = {n: v if v is None or n == "seconds" else round(v) for n, v in counted.items()}
+        row = {"pattern": p["pattern"], "footprint_bytes": p["bytes"], "passes": p["passes"], "ctas": launch.grid[0]}
+        rows.append(row | whole)
+    return rows

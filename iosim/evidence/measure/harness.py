@@ -1,0 +1,215 @@
+"""Runs the project's kernels on PyTorch tensors, and the float64 reference that every output is held against.
+
+It needs PyTorch, and a GPU for all but the references; it knows nothing of the profiler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from iosim.evidence.build.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
+from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.evidence.measure.case import LSE_TOLERANCE, TOLERANCE, Case
+
+TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+SAMPLED_PAIRS = 1 << 28
+"""Score pairs beyond which the first, the last and 64 random query rows of every head stand for all."""
+
+
+Loaded = Forward | Backward | Naive | Minimal
+_loaded: dict[Spec, Loaded] = {}
+
+
+def loaded(spec: Spec) -> Loaded:
+    """The compiled and loaded kernels of a spec, kept for the process."""
+    if spec not in _loaded:
+        _loaded[spec] = _load(spec)
+    return _loaded[spec]
+
+
+def _load(spec: Spec) -> Loaded:
+    if isinstance(spec, FwdSpec):
+        return Forward(spec)
+    if isinstance(spec, BwdSpec):
+        return Backward(spec)
+    return Naive(spec) if isinstance(spec, NaiveSpec) else Minimal(spec)  # type: ignore[arg-type]
+
+
+def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Tensor]:
+    """Fresh random Q, K, V (and dO), [batch, heads, seq, head_dim]."""
+    s, dtype = case.shape, TORCH_DTYPES[case.dtype]
+    g = torch.Generator("cuda").manual_seed(seed)
+
+    def normal(heads: int, seq: int) -> torch.Tensor:
+        size = (s.batch, heads, seq, s.head_dim)
+        return (torch.randn(size, generator=g, device="cuda", dtype=torch.float32) * magnitude).to(dtype)
+
+    t = {"q": normal(s.heads, s.seq_q), "k": normal(s.kv_heads, s.seq_k), "v": normal(s.kv_heads, s.seq_k)}
+    if isinstance(case.spec, BwdSpec):
+        t["d_o"] = normal(s.heads, s.seq_q)
+    return t
+
+
+def _poison(like: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(like, math.nan)
+
+
+def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Outputs and scratch of a call, poisoned with NaN, or as the kernel wants to find them."""
+    s = case.shape
+    rows = torch.full((s.batch, s.heads, s.seq_q), math.nan, device="cuda", dtype=torch.float32)
+    if isinstance(case.spec, FwdSpec):
+        w = {"o": _poison(t["q"]), "lse": rows}
+        if case.spec.split:
+            size = (case.order.splits, s.batch, s.heads, s.seq_q)
+            w["o_partial"] = torch.full((*size, s.head_dim), math.nan, device="cuda", dtype=torch.float32)
+            w["lse_partial"] = torch.full(size, math.nan, device="cuda", dtype=torch.float32)
+        return w
+    if isinstance(case.spec, NaiveSpec):
+        square = torch.full((s.batch, s.heads, s.seq_q, s.seq_k), math.nan, device="cuda", dtype=t["q"].dtype)
+        return {"s": square, "p": _poison(square), "o": _poison(t["q"])}
+    if isinstance(case.spec, MinimalSpec):
+        o = torch.zeros_like(t["q"])
+        return {"o": o, "sum": torch.zeros_like(rows), "top": torch.full_like(rows, -math.inf)}
+    o, lse = reference(case, t)
+    pairs = torch.full((*rows.shape, 2), math.nan, device="cuda", dtype=torch.float32)
+    w = {"o": o.to(t["q"].dtype), "lse": lse.float().contiguous(), "rows": pairs}
+    w |= {"dq": _poison(t["q"]), "dk": _poison(t["k"]), "dv": _poison(t["v"])}
+    if not case.spec.deterministic:  # type: ignore[attr-defined]
+        w["dq_sum"] = torch.zeros(t["q"].shape, device="cuda", dtype=torch.float32)
+    return w
+
+
+def launches(case: Case, tensors: dict[str, torch.Tensor], scale: float | None = None) -> list[Launch]:
+    """The launches of a case over these tensors, which must outlive them."""
+    addresses = {name: x.data_ptr() for name, x in tensors.items()}
+    kernel = loaded(case.spec)
+    if isinstance(kernel, Forward):
+        return kernel.launches(case.shape, addresses, case.order, scale)
+    if isinstance(kernel, Naive):
+        return kernel.launches(case.shape, addresses, case.causal, scale)
+    return kernel.launches(case.shape, addresses, scale)
+
+
+def kept(case: Case, rows: torch.Tensor) -> torch.Tensor | None:
+    """Which keys each of these query rows keeps, or None where all of them."""
+    s = case.shape
+    if not case.causal and s.window is None:
+        return None
+    back = rows[:, None] + (s.seq_k - s.seq_q) - torch.arange(s.seq_k, device=rows.device)[None, :]
+    return (back >= 0) if s.window is None else (back >= 0) & (back <= s.window)
+
+
+def reference(
+    case: Case, t: dict[str, torch.Tensor], rows: torch.Tensor | None = None, scale: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE in float64 for some query rows (all by default), head by head."""
+    s = case.shape
+    scale = 1 / math.sqrt(s.head_dim) if scale is None else scale
+    rows = torch.arange(s.seq_q, device=t["q"].device) if rows is None else rows
+    mask, group = kept(case, rows), s.heads // s.kv_heads
+    o = torch.zeros((s.batch, s.heads, len(rows), s.head_dim), device=t["q"].device, dtype=torch.float64)
+    lse = torch.zeros((s.batch, s.heads, len(rows)), device=t["q"].device, dtype=torch.float64)
+    for b in range(s.batch):
+        for h in range(s.heads):
+            k, v = t["k"][b, h // group].double(), t["v"][b, h // group].double()
+            scores = t["q"][b, h, rows].double() @ k.T * scale
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf)
+            lse[b, h] = torch.logsumexp(scores, -1)
+            o[b, h] = torch.exp(scores - lse[b, h].clamp_min(-1e300)[:, None]) @ v
+    return o, lse
+
+
+def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """dQ, dK, dV in float64."""
+    s = case.shape
+    scale, group = 1 / math.sqrt(s.head_dim), s.heads // s.kv_heads
+    mask = kept(case, torch.arange(s.seq_q, device=t["q"].device))
+    grads = {f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"}
+    for b in range(s.batch):
+        for h in range(s.heads):
+            q, k, v = t["q"][b, h].double(), t["k"][b, h // group].double(), t["v"][b, h // group].double()
+            d_o = t["d_o"][b, h].double()
+            scores = q @ k.T * scale
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -math.inf)
+            p = torch.nan_to_num(torch.softmax(scores, -1))
+            d_p = d_o @ v.T
+            d_s = p * (d_p - (p * d_p).sum(-1, keepdim=True)) * scale
+            grads["dv"][b, h // group] += p.T @ d_o
+            grads["dq"][b, h] = d_s @ k
+            grads["dk"][b, h // group] += d_s.T @ q
+    return grads
+
+
+def relative(got: torch.Tensor, want: torch.Tensor) -> float:
+    """|got - want| / |want| in the Frobenius norm; NaN and infinities count as infinite."""
+    error = (torch.linalg.norm(got.double() - want) / torch.linalg.norm(want).clamp_min(1e-30)).item()
+    return error if math.isfinite(error) else math.inf
+
+
+def reference_rows(case: Case) -> torch.Tensor:
+    """Query rows that are held against the reference: all, or a sample where there are too many pairs."""
+    s = case.shape
+    if s.batch * s.heads * s.seq_q * s.seq_k <= SAMPLED_PAIRS:
+        return torch.arange(s.seq_q, device="cuda")
+    edge, rows = min(64, s.seq_q), torch.arange(s.seq_q, device="cuda")
+    some = torch.randint(0, s.seq_q, (64,), device="cuda")
+    picked: torch.Tensor = torch.unique(torch.cat([rows[:edge], rows[-edge:], some]))
+    return picked
+
+
+def check(case: Case, seed: int, magnitude: float = 1.0, scale: float | None = None) -> dict[str, float]:
+    """Runs a case once on fresh inputs and gives its errors: relative for tensors, largest absolute one for the LSE."""
+    t = inputs(case, seed, magnitude)
+    w = workspace(case, t)
+    for launch in launches(case, t | w, scale):
+        launch.run()
+    torch.cuda.synchronize()
+    if isinstance(case.spec, BwdSpec):
+        want = gradients(case, t)
+        return {name: relative(w[name], want[name]) for name in ("dq", "dk", "dv")}
+    rows = reference_rows(case)
+    o, lse = reference(case, t, rows, scale)
+    errors = {"o": relative(w["o"][:, :, rows], o)}
+    if "lse" in w:
+        got = w["lse"][:, :, rows].double()
+        empty = lse == -math.inf
+        same = bool((got[empty] == -math.inf).all()) and bool((w["o"][:, :, rows][empty] == 0).all())
+        errors["lse"] = (got - lse)[~empty].abs().max().item() if bool((~empty).any()) else 0.0
+        errors["empty_rows"] = 0.0 if same else math.inf
+    return errors
+
+
+def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, float]]:
+    """Whether a call's outputs agree with the float64 reference, and its errors."""
+    errors = check(case, seed, **extremes)
+    limit = LSE_TOLERANCE * (50 if extremes else 1)
+    good = all(error <= (limit if name == "lse" else TOLERANCE[case.dtype]) for name, error in errors.items())
+    return good, errors
+
+
+def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:
+    """Small problems that reach the edges of an instantiation: ragged, grouped, empty rows, large scores."""
+    d, mask = spec.head_dim, getattr(spec, "mask", "none")  # type: ignore[attr-defined]
+    causal, window = mask == "causal", 37 if mask == "window" else None
+    if not isinstance(spec, FwdSpec | BwdSpec):
+        yield Case(spec, Shape(2, 4, 4, 256, 256, d)), {}  # type: ignore[arg-type]
+        return
+    order = Order(splits=3 if getattr(spec, "split", False) else 1)
+    yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), order, causal), {}
+    yield Case(spec, Shape(1, 2, 1, 500, 200, d, window), order, causal), {}
+    yield Case(spec, Shape(3, 2, 2, 1, 777, d, window), order, causal), {}
+    if isinstance(spec, FwdSpec):
+        yield Case(spec, Shape(1, 2, 1, 300, 400, d, window), order, causal), {"magnitude": 30.0}
+        for other in (
+            Order("head", heavy_first=True),
+            Order("head", True, 3, "descending"),
+            Order("query", True, 0, "alternating"),
+        ):
+            yield Case(spec, Shape(2, 4, 2, 333, 410, d, window), replace(other, splits=order.splits), causal), {}

@@ -1,0 +1,99 @@
+"""What a measurement needs on the machine, asked for before anything runs, and what the machine is, for provenance."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.files import write_whole
+from iosim.evidence.build import driver
+from iosim.evidence.build.compiler import build, compiler_version, find_nvcc
+from iosim.evidence.build.ncu import find_ncu
+from iosim.evidence.build.spec import Spec
+
+
+def require(*, profiler: bool, torch: bool = True) -> str:
+    """Checks for a compiler, a driver, a GPU, PyTorch with CUDA, and the profiler; gives the compute capability.
+
+    Raises:
+        InputError: the first that is missing.
+    """
+    find_nvcc()
+    driver.use_device()
+    if profiler:
+        find_ncu()
+    if torch:
+        require_torch()
+    return driver.compute_capability()
+
+
+def require_torch() -> None:
+    """PyTorch makes the inputs and the float64 reference.
+
+    Raises:
+        InputError: there is none, or one without CUDA.
+    """
+    if find_spec("torch") is None:
+        raise InputError("no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(f"PyTorch {torch.__version__} here finds no GPU; accepted: torch built for CUDA")
+
+
+def prebuild(specs: Iterable[Spec], cc: str) -> None:
+    """Compiles all specs, in parallel."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda spec: build(spec, cc), dict.fromkeys(specs)))
+
+
+def facts() -> dict[str, str]:
+    """GPU, driver, compiler, PyTorch and iosim of this machine, and the day."""
+    query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
+    return {
+        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.device_name(),
+        "gpu_query": query,
+        "cuda_compiler": compiler_version(find_nvcc()),
+        "pytorch": _version("torch"),
+        "iosim": _version("iosim"),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def profiler_version() -> str:
+    return (_said([str(find_ncu()), "--version"]).splitlines() or [""])[-1]
+
+
+def _said(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
+    """Writes what measured a table, beside it, as TOML."""
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value != ""]
+    write_whole(table.with_suffix(".provenance.toml"), "\n".join(["schema = 1", *lines]) + "\n")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {_toml(one)}' for name, one in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)

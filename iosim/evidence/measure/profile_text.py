@@ -1,0 +1,170 @@
+"""Writes a calibrated profile: what was measured over the shipped profile of the same GPU.
+
+For a GPU that no shipped profile describes: beside what its compute capability fixes, and a few figures scaled from a
+profile of the same capability. What was measured and has no key stands in comments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.measure.calibrate import Entry, derive, digits, plain, tensor
+from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.profile_file import read_toml
+
+VENDORS = ("boost_clock_hz",)
+"""What a shipped profile knows better than the driver."""
+BURST = 2
+"""Transfers a clock of the memory (double data rate), by which the driver's clock and bus width give its bandwidth."""
+
+
+def base_profile(gpu: str) -> HardwareProfile | None:
+    """The shipped profile of the GPU that the driver calls `gpu`."""
+    try:
+        return load_profile(gpu)
+    except InputError:
+        return None
+
+
+def relative_profile(compute_capability: str) -> HardwareProfile | None:
+    """A shipped profile of the same compute capability, the first by name."""
+    for name in list_profiles():
+        profile = load_profile(name)
+        if ".".join(map(str, profile.compute_capability)) == compute_capability:
+            return profile
+    return None
+
+
+def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
+    """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's."""
+    told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
+    found = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)}
+    if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
+        rate = digits(raw["memory_clock_hz"] * BURST * raw["memory_bus_bits"] / 8)
+        least = raw["hbm_read_bandwidth_bytes_per_s"]
+        source = f"{told}: memory clock x {BURST} x bus width"
+        found["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
+    relative = relative_profile(str(raw["compute_capability"]))
+    if relative is None or relative.boost_clock_hz is None:
+        return found | _mma_as_specified(raw)
+    share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
+    source = f"{relative.name}'s, by SMs and clock"
+    if relative.fp32_flops_per_s:
+        found["fp32_flops_per_s"] = Entry(digits(relative.fp32_flops_per_s * share), source, "inferred")
+    for dtype, rate in relative.tensor_flops_per_s.items():
+        found[f"tensor_flops_per_s.{dtype}"] = Entry(digits(rate * share), source, "inferred")
+    return found | _mma_as_specified(raw)
+
+
+def _mma_as_specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
+    """Boards of one capability differ in their products' rate: below wgmma's the measured one is the better guess."""
+    made = {}
+    for name, entry in tensor(raw).items():
+        if name.startswith("tensor_flops_achieved_per_s."):
+            dtype = name.partition(".")[2]
+            made[f"tensor_flops_per_s.{dtype}"] = Entry(entry.value, f"taken as reached: {entry.source}", "inferred")
+    return made
+
+
+def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -> dict[str, Any]:
+    """The whole profile as the structure of a profile file: what was measured over what was known.
+
+    Args:
+        measured: what `derive` made of `raw`.
+
+    Raises:
+        InputError: no valid profile comes of it.
+    """
+    base = base_profile(str(raw["gpu"]))
+    capability = str(raw["compute_capability"])
+    title = f"{raw['gpu']}, calibrated"
+    made: dict[str, Any] = {"schema": 1, "name": name, "title": title, "compute_capability": capability}
+    if base is None:
+        measured = specified(raw) | dict(measured)
+    else:
+        known = read_toml(data_dir("hardware_profiles") / f"{base.name}.toml")
+        made |= {key: value for key, value in known.items() if key not in (*made, "aliases")}
+        measured = {key: entry for key, entry in measured.items() if key not in VENDORS}
+    for key, entry in measured.items():
+        table, _, dtype = key.partition(".")
+        if dtype:
+            made[table] = {**made.get(table, {}), dtype: plain(entry)}
+        else:
+            made[table] = plain(entry)
+    _drop_contradictions(made)
+    HardwareProfile.from_dict(made, "the calibrated profile")
+    return made
+
+
+def _drop_contradictions(known: dict[str, Any]) -> None:
+    """Latencies known before that a measured one overtakes are left out."""
+    order = ("l2_latency_near_cycles", "l2_latency_far_cycles", "dram_latency_cycles")
+    near, far = known.get(order[0]), known.get(order[1])
+    if near and far and far["value"] < near["value"]:
+        del known[order[1]]
+
+
+def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None) -> str:
+    """The profile as a TOML file, with what no key holds as comments.
+
+    Raises:
+        InputError: no valid profile comes of it.
+    """
+    made = combined(raw, derive(raw) if measured is None else measured, name)
+    lines = [
+        f"# Written by iosim calibrate: {raw['gpu']}, {raw['date']}, driver for CUDA {raw.get('driver_cuda', '?')}."
+    ]
+    lines += [f"# {line}" for line in remarks(raw)]
+    tables: list[str] = []
+    for key, value in made.items():
+        if not isinstance(value, dict):
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+        elif key == "sources":
+            tables += ["", "[sources]", *(f"{word} = {_quoted(text)}" for word, text in value.items())]
+        elif "value" in value:
+            lines.append(f"{key} = {_inline(value)}")
+        elif value:
+            tables += ["", f"[{key}]", *(f"{dtype} = {_inline(entry)}" for dtype, entry in value.items())]
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def remarks(raw: Mapping[str, Any]) -> list[str]:
+    """What was measured and has no key in a profile."""
+    base = base_profile(str(raw["gpu"]))
+    said = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
+    for key, text in (
+        ("launch_interval_s", "{:.3g} s from one launch of an empty kernel to the next"),
+        ("hbm_write_bandwidth_bytes_per_s", "{:.4g} bytes/s written to device memory"),
+        ("tensor_fp16_mma_flop_per_s", "{:.4g} fp16 operations/s of mma.sync"),
+        ("l2_shared_read_bandwidth_bytes_per_s", "{:.4g} bytes/s into the SMs where all read the same data in step"),
+        ("sustained_clock_hz", "{:.4g} Hz of the SMs after a second of mma.sync"),
+    ):
+        if raw.get(key):
+            said.append("Measured: " + text.format(raw[key]) + ".")
+    if not raw.get("counters"):
+        reason = raw.get("no_counters") or "no profiler"
+        said.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")
+    return said
+
+
+def _inline(entry: Mapping[str, Any]) -> str:
+    value = entry["value"]
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        points = "\n".join(f"  [{size:_}, {rate:.4e}]," for size, rate in value)
+        shown = f"[\n{points}\n]"
+    else:
+        shown = json.dumps(value) if isinstance(value, list) else _number(value)
+    told = f'kind = "{entry["kind"]}", ' if "kind" in entry else ""
+    return f"{{ {told}source = {_quoted(entry['source'])}, value = {shown} }}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _number(value: float) -> str:
+    return f"{value:_}" if isinstance(value, int) else f"{value:.6g}" if abs(value) >= 1e6 else repr(float(value))

@@ -1,0 +1,117 @@
+"""Times without the profiler: device events, the median of many calls, the L2 flushed or as the call before left it."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from iosim.base.errors import InputError
+from iosim.evidence.measure.case import Case, describe, flops
+from iosim.evidence.measure.collect import Collected
+from iosim.evidence.measure.harness import inputs, launches, trusted, workspace
+from iosim.evidence.measure.machine import facts, prebuild, write_provenance
+from iosim.evidence.measure.table import TIME_COLUMNS, missing, next_call, read_table, write_table
+
+QUEUE_CYCLES = 400_000
+"""The GPU idles this long before each timed call, so that short calls are queued before they start, not meanwhile."""
+REPEATS, WARM_UPS = 15, 3
+FLUSH_BYTES = 1 << 28
+SAVE_EVERY = 10
+
+Progress = Callable[[Sequence[Case]], Iterable[Case]]
+
+
+def median_ms(call: Callable[[], object], flush: bool, repeats: int = REPEATS) -> float:
+    """Median device time of `call` in milliseconds; with `flush` the L2 is overwritten before each."""
+    scratch = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda") if flush else None
+    for _ in range(WARM_UPS):
+        call()
+    pairs = []
+    for _ in range(repeats):
+        if scratch is not None:
+            scratch.zero_()
+        torch.cuda._sleep(QUEUE_CYCLES)  # type: ignore[no-untyped-call]
+        start, end = _event(), _event()
+        start.record()
+        call()
+        end.record()
+        pairs.append((start, end))
+    torch.cuda.synchronize()
+    return float(statistics.median(start.elapsed_time(end) for start, end in pairs))
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def case_ms(case: Case, flush: bool) -> float:
+    """Median ms of a call, all its launches, with its memset where it needs one."""
+    t = inputs(case, seed=7)
+    tensors = t | workspace(case, t)
+    stream = torch.cuda.current_stream().cuda_stream
+    made = launches(case, tensors)
+
+    def call() -> None:
+        if "dq_sum" in tensors:
+            tensors["dq_sum"].zero_()
+        for launch in made:
+            launch.run(stream)
+
+    return median_ms(call, flush)
+
+
+def time_plan(
+    out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "",
+    progress: Progress = lambda items: items,
+) -> Collected:  # fmt: skip
+    """Times the calls that `out` lacks, each checked against float64 first, and adds them to it.
+
+    Args:
+        l2_start: warm (the call before was the same) or cold (256 MiB overwritten before each call).
+    """
+    rows = read_table(out, TIME_COLUMNS)
+    todo = missing(cases, rows, l2_start)
+    done = Collected(rows=len(rows))
+    prebuild((case.spec for case in todo), cc)
+
+    def save() -> None:
+        write_table(out, rows, TIME_COLUMNS)
+        _provenance(out, command)
+
+    for case in progress(todo):
+        try:
+            good, errors = trusted(case, seed=int.from_bytes(os.urandom(3), "little"))
+            if not good:
+                raise InputError(f"wrong against float64: {json.dumps(errors)}")
+            ms = case_ms(case, l2_start == "cold")
+        except (InputError, RuntimeError) as error:  # torch raises RuntimeError where memory is short
+            done.left_out.append(f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}")
+            continue
+        finally:
+            torch.cuda.empty_cache()
+        found = {"call": str(next_call(rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
+        rows.append(describe(case) | found | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
+        done.measured += 1
+        if done.measured % SAVE_EVERY == 0:
+            save()
+    done.rows = len(rows)
+    if done.measured:
+        save()
+    return done
+
+
+def _provenance(out: Path, command: str) -> None:
+    write_provenance(out, {
+        **facts(),
+        "command": command,
+        "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",
+        "l2_start": "warm: the call before was the same one; cold: 256 MiB were overwritten before each call",
+        "check": "every call against float64 before it was timed",
+        "inputs": "random normal",
+    })  # fmt: skip

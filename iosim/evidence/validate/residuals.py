@@ -1,0 +1,201 @@
+"""Predicts measured rows and sets the two side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.evidence.validate.match import Case, NoModel, match
+from iosim.evidence.validate.rows import QUANTITIES, Row
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Mode
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import kept_keys
+from iosim.readers.count import count
+from iosim.readers.replay.replay import replay
+from iosim.readers.timing.chain_time import chain_time
+
+SMALL_BYTES = 2_000_000
+"""Below this no relative error is formed: the difference in bytes stands instead."""
+REGIMES = ("chain", "spill", "stream", "decode", "compulsory", "wave-bound", "thrashing")
+COMPULSORY_MARGIN = 0.01
+COMPULSORY_FLOOR_BYTES = 65536
+"""What a launch reads beside its tensors."""
+THRASHING_SHARE = 0.05
+SPILL_SHARE = 0.02
+"""Of what a launch writes to L2: less changes nothing that is compared here."""
+SPILLING = {"fa2": None, "cutlass": (64, 256), "triton": None}
+"""Library kernels known to spill whose report is not at hand, with the head dimensions where they do; `triton` where 4
+warps hold 256 query rows. From kernels/measurements/README.md."""
+
+Progress = Callable[[Sequence[list[Row]]], Iterable[list[Row]]]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One quantity of one row. `error` is |predicted - measured| / measured, None where measured is small; then
+    `difference`, predicted - measured, counts. `spills`: the kernel keeps registers in memory."""
+
+    row: Row
+    problem: AttentionProblem
+    launch: str
+    variant: str
+    quantity: str
+    measured: int | float
+    predicted: int | float
+    regime: str
+    spills: bool
+
+    @property
+    def difference(self) -> int | float:
+        return self.predicted - self.measured
+
+    @property
+    def error(self) -> float | None:
+        if self.quantity == "time":
+            return abs(self.difference) / self.measured if self.measured > 0 else None
+        return abs(self.difference) / self.measured if self.measured >= SMALL_BYTES else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `rows` in the command line's JSON."""
+        return {
+            "source": self.row.source, "call": self.row.call, "launch": None if self.row.chain else self.row.launch,
+            "chain": self.row.chain, "implementation": self.row.implementation, "stage": self.launch,
+            "variant": self.variant, "note": self.row.facts.get("note", ""), "problem": self.problem.to_dict(),
+            "quantity": self.quantity, "measured": self.measured, "predicted": self.predicted, "error": self.error,
+            "difference": self.difference, "regime": self.regime, "spills": self.spills,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A row that no model covers."""
+
+    row: Row
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "source": self.row.source, "call": self.row.call, "launch": None if self.row.chain else self.row.launch,
+            "chain": self.row.chain, "implementation": self.row.implementation, "reason": self.reason,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    residuals: tuple[Residual, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def calls(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows that belong together: those of one call in order of their launches, a chain by itself."""
+    found: dict[tuple[str, bool, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.source, row.chain, row.call), []).append(row)
+    return [sorted(members, key=lambda r: r.launch) for members in found.values()]
+
+
+def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = lambda items: items) -> Comparison:
+    """Every row beside its prediction.
+
+    Raises:
+        InputError: sizes of a row that make no sense, or a profile without what a replay needs.
+    """
+    residuals: list[Residual] = []
+    skipped: list[Skipped] = []
+    flushed = replace(profile, l2_foreign_dirty_bytes=0)  # a range's flush leaves none: a sum's writes, h200_passes.csv
+    for members in progress(calls(rows)):
+        try:
+            case = match(members, profile)
+        except NoModel as reason:
+            skipped += [Skipped(row, str(reason)) for row in members]
+            continue
+        for row, chain in zip(members, case.chains, strict=True):
+            if isinstance(chain, str):
+                skipped.append(Skipped(row, chain))
+                continue
+            try:
+                found = _predict(case.problem, case.kernel, chain, flushed if row.chain else profile)
+            except InputError as error:
+                skipped.append(Skipped(row, str(error)))
+                continue
+            residuals += _residuals(row, case, chain, found)
+    return Comparison(tuple(residuals), tuple(skipped))
+
+
+@dataclass(frozen=True)
+class _Found:
+    values: dict[str, int | float]
+    compulsory_read: int
+    spilled: int
+
+
+def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> _Found:
+    """All quantities of a chain from a cold L2."""
+    counted = count(chain)
+    traffic = counted + replay(problem, kernel, chain, profile).traffic
+    values: dict[str, int | float] = {
+        f"{level}_{direction}": int(traffic.total(level, direction))
+        for level in ("hbm", "l2")
+        for direction in ("read", "write")
+    }
+    values["time"] = chain_time(problem, chain, traffic, profile, kernel=kernel).total_s
+    return _Found(values, _compulsory_read(problem, chain), int(counted.total("l2", "write", tensor="spill")))
+
+
+def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
+    """Bytes of the tensors that a single launch reads, each once."""
+    total = 0
+    for name in {a.tensor for n in chain.launches for a in n.accesses if a.mode is Mode.LOAD}:
+        tensor = chain.tensors[name]
+        rows = kept_keys(problem) if name in ("K", "V") else tensor.rows
+        total += tensor.bytes // max(1, tensor.rows) * rows
+    return total
+
+
+def _residuals(row: Row, case: Case, chain: Chain, found: _Found) -> list[Residual]:
+    spills = _spills(case, found)
+    regime = _regime(row, chain, found, spills)
+    stage = "" if row.chain else chain.launches[0].name
+    return [
+        Residual(row, case.problem, stage, case.variant, q, row.measured[q], found.values[q], regime, spills)
+        for q in QUANTITIES
+        if q in row.measured
+    ]
+
+
+def _spills(case: Case, found: _Found) -> bool:
+    if found.spilled >= SPILL_SHARE * max(1, found.values["l2_write"]):
+        return True
+    kernel = case.kernel
+    if kernel.name not in SPILLING:
+        return False
+    if kernel.name == "triton":
+        return kernel.tile.block_q == 256 and kernel.tile.warps == 4
+    widths = SPILLING[kernel.name]
+    return widths is None or case.problem.head_dim in widths
+
+
+def _regime(row: Row, chain: Chain, found: _Found, spills: bool) -> str:
+    """What decides the HBM reads, from the prediction alone: one of REGIMES.
+
+    chain: several launches share the L2. spill: registers in memory. stream: no tile is read twice (elementwise passes,
+    combining splits). decode: keys are split among CTAs, or all queries fit one query block. compulsory: within 1 % of
+    reading every tensor once. Else wave-bound, or thrashing where more than 5 % of what the SMs read comes from HBM.
+    """
+    if row.chain:
+        return "chain"
+    if spills:
+        return "spill"
+    launch = chain.launches[0]
+    if launch.outer == "flat" or launch.name == "combine":
+        return "stream"
+    if launch.outer == "q,split" or launch.domain.query_blocks == 1:
+        return "decode"
+    read, once = found.values["hbm_read"], found.compulsory_read
+    if read <= max(once * (1 + COMPULSORY_MARGIN), once + COMPULSORY_FLOOR_BYTES):
+        return "compulsory"
+    return "thrashing" if read > THRASHING_SHARE * found.values["l2_read"] else "wave-bound"

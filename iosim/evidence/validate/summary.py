@@ -1,0 +1,150 @@
+"""Sums residuals up, by quantity and in groups, and holds them against limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
+from iosim.evidence.validate.rows import QUANTITIES
+
+NEAR = 0.05
+STATISTICS = ("max", "p95", "median")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of `n` rows. `p95` is the smallest error that at least 95 % of them do not exceed.
+
+    `near` is the share of all rows, small ones included, that are predicted within 5 % or 2 MB; None for times.
+    """
+
+    n: int
+    median: float | None
+    p95: float | None
+    max: float | None
+    near: float | None = None
+
+    @classmethod
+    def of(cls, errors: Iterable[float], near: float | None = None) -> Summary:
+        e = sorted(errors)
+        if not e:
+            return cls(0, None, None, None, near)
+        n = len(e)
+        return cls(n, (e[(n - 1) // 2] + e[n // 2]) / 2, e[-(-95 * n // 100) - 1], e[-1], near)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"n": self.n, "median": self.median, "p95": self.p95, "max": self.max, "near": self.near}
+
+
+def is_near(r: Residual) -> bool:
+    """Within 5 % or 2 MB, whichever is more."""
+    return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
+
+
+def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
+    """Errors of each quantity that the residuals have."""
+    found: dict[str, list[Residual]] = {}
+    for r in residuals:
+        found.setdefault(r.quantity, []).append(r)
+    made = {}
+    for q in (q for q in QUANTITIES if q in found):
+        near = None if q == "time" else sum(map(is_near, found[q])) / len(found[q])
+        made[q] = Summary.of((r.error for r in found[q] if r.error is not None), near)
+    return made
+
+
+def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
+    """Rows too small for a relative error: how many, and the largest and the median difference."""
+    found: dict[str, list[float]] = {}
+    for r in residuals:
+        if r.error is None:
+            found.setdefault(r.quantity, []).append(abs(r.difference))
+    return {
+        q: {"n": s.n, "median_difference": s.median, "max_difference": s.max}
+        for q in QUANTITIES
+        if q in found and (s := Summary.of(found[q]))
+    }
+
+
+def clean(residuals: Iterable[Residual]) -> list[Residual]:
+    """Those of kernels without spills."""
+    return [r for r in residuals if not r.spills]
+
+
+def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
+    """Errors by group and quantity."""
+    found: dict[str, list[Residual]] = {}
+    for r in residuals:
+        found.setdefault(key(r), []).append(r)
+    return {name: by_quantity(found[name]) for name in sorted(found)}
+
+
+def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
+    """Calls with odd numbers, on which constants were fitted, and with even ones; without spills and with."""
+    made: dict[str, dict[str, Summary]] = {}
+    for word, parity in (("odd", 1), ("even", 0)):
+        half = [r for r in residuals if r.row.call % 2 == parity]
+        made[word] = by_quantity(clean(half))
+        made[f"{word}_spills"] = by_quantity(r for r in half if r.spills)
+    return made
+
+
+def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
+    """The summaries of the command line's JSON."""
+    every = comparison.residuals
+    made: dict[str, Any] = {
+        "summary": _plain(by_quantity(clean(every))),
+        "summary_spills": _plain(by_quantity(r for r in every if r.spills)),
+        "summary_small": small(every),
+        "by_source": {k: _plain(v) for k, v in groups(clean(every), lambda r: r.row.source).items()},
+        "by_regime": {k: _plain(v) for k, v in groups(every, lambda r: r.regime).items()},
+        "by_implementation": {k: _plain(v) for k, v in groups(every, lambda r: r.row.implementation).items()},
+    }
+    if split:
+        made["split"] = {k: _plain(v) for k, v in halves(every).items()}
+    return made
+
+
+def _plain(summaries: dict[str, Summary]) -> dict[str, Any]:
+    return {q: s.to_dict() for q, s in summaries.items()}
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A limit on one statistic of one quantity's errors, over kernels without spills."""
+
+    quantity: str
+    statistic: str
+    limit: float
+
+    @classmethod
+    def parse(cls, text: str) -> Gate:
+        """`hbm_read=5%`, `hbm_read:p95=0.05`; without a statistic, the largest error.
+
+        Raises:
+            InputError: not of that form.
+        """
+        found = re.fullmatch(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
+        if not found:
+            raise InputError(f"--fail-above '{text}' is not of the form QUANTITY[:STATISTIC]=LIMIT; accepted: such as "
+                             "hbm_read=5% or hbm_read:p95=5%")  # fmt: skip
+        quantity, statistic = found[1], found[2] or "max"
+        for what, word, accepted in (("quantity", quantity, QUANTITIES), ("statistic", statistic, STATISTICS)):
+            if word not in accepted:
+                raise InputError(f"--fail-above '{text}': {what} '{word}' is not known; accepted: "
+                                 f"{', '.join(accepted)}")  # fmt: skip
+        return cls(quantity, statistic, float(found[3]) / (100 if found[4] else 1))
+
+    def exceeded(self, residuals: Iterable[Residual]) -> str | None:
+        """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
+        summary = by_quantity(clean(residuals)).get(self.quantity, Summary.of(()))
+        found = getattr(summary, self.statistic)
+        if found is None:
+            return f"{self.quantity}: no row to hold against {100 * self.limit:g}%"
+        if found > self.limit:
+            return f"{self.quantity}: {self.statistic} error {100 * found:.3g}% is above {100 * self.limit:g}%"
+        return None

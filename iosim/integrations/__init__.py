@@ -1,0 +1,4 @@
+"""Floor 7, other people's tools: Triton.
+
+Imports `studies` and all below. Each integration imports its tool when it is used.
+"""

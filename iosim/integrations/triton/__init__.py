@@ -1,0 +1,1 @@
+"""Triton kernels as iosim sees them, tiles for them, and the model that `triton.autotune` may ask."""

@@ -1,0 +1,167 @@
+"""A performance model for `triton.autotune`: which configurations are worth compiling, without running any.
+
+    from iosim.integrations.triton.model import TritonModel
+
+    model = TritonModel("h100")
+    @triton.autotune(configs, key=["N_CTX", "HEAD_DIM"], prune_configs_by=model.prune_configs_by(top_k=4))
+
+`perf_model` and `early_config_prune` have the signatures that triton.autotune calls (triton-lang/triton,
+python/triton/runtime/autotuner.py): the first gets all arguments of the kernel and of the configuration by name and
+gives milliseconds, the second gets the configurations and the arguments and gives those to keep, at least one. Triton
+and PyTorch are not imported: configurations need `kwargs`, `num_warps` and `num_stages`, tensors `dtype`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.triton.kernel import KERNEL, Config, misfit, time_config
+from iosim.problem.attention import AttentionProblem
+
+Arguments = Mapping[str, Any]
+ProblemOf = Callable[[Arguments], AttentionProblem]
+TritonConfig = TypeVar("TritonConfig")
+"""A triton.Config, or anything with its `kwargs`, `num_warps` and `num_stages`."""
+
+CAUSAL_STAGE = 3
+"""The tutorial's STAGE of a causal kernel: both loops, off and on the diagonal."""
+DTYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32",
+    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8",
+}  # fmt: skip
+QUERY_NAMES = ("Q", "q", "desc_q")
+MS_PER_S = 1e3
+
+
+def tutorial_problem(arguments: Arguments) -> AttentionProblem:
+    """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
+    mask; the type of Q (fp16 where no tensor tells).
+
+    Raises:
+        InputError: an argument is missing, or makes no sense.
+    """
+    missing = [n for n in ("Z", "H", "N_CTX", "HEAD_DIM") if n not in arguments]
+    if missing:
+        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
+    causal = bool(arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE))
+    return AttentionProblem(
+        batch=int(arguments["Z"]), heads=int(arguments["H"]), seq_q=int(arguments["N_CTX"]),
+        head_dim=int(arguments["HEAD_DIM"]), mask="causal" if causal else "none", dtype=dtype_of(arguments),
+    )  # fmt: skip
+
+
+def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
+    """The type of the query tensor, or of the tensor behind its descriptor.
+
+    Raises:
+        InputError: a type that iosim does not know.
+    """
+    for name in QUERY_NAMES:
+        tensor = arguments.get(name)
+        tensor = getattr(tensor, "base", tensor)
+        found = getattr(tensor, "dtype", None)
+        if found is not None:
+            word = str(found).removeprefix("torch.")
+            if word not in DTYPES:
+                raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
+            return DTYPES[word]
+    return default
+
+
+class TritonModel:
+    """Predicts configurations of one Triton kernel on one GPU."""
+
+    def __init__(
+        self,
+        profile: str | HardwareProfile,
+        *,
+        problem: AttentionProblem | ProblemOf = tutorial_problem,
+        names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"),
+        kernel: str = KERNEL,
+    ) -> None:
+        """
+        Args:
+            profile: a GPU's name, a path to a profile file, or a HardwareProfile.
+            problem: what is computed, or a function that tells it from the kernel's arguments by name.
+            names: the meta-parameters that hold query rows and key rows of a tile.
+            kernel: the catalog's entry for the kernel: `triton` or `triton-streaming`.
+
+        Raises:
+            InputError: the GPU is not known.
+        """
+        self.profile = load_profile(profile) if isinstance(profile, str) else profile
+        self.names = names
+        self.kernel = kernel
+        self._problem = problem
+
+    def problem(self, arguments: Arguments) -> AttentionProblem:
+        """What a call with these arguments computes."""
+        return self._problem if isinstance(self._problem, AttentionProblem) else self._problem(arguments)
+
+    def config(self, meta: Arguments) -> Config:
+        """The configuration in a kernel's keyword arguments.
+
+        Raises:
+            InputError: the names of the tile's sides are not among them, or a value makes no sense.
+        """
+        missing = [n for n in self.names if n not in meta]
+        if missing:
+            raise InputError(f"the configuration lacks {', '.join(missing)}; TritonModel was told names {self.names}")
+        block_m, block_n = (int(meta[n]) for n in self.names)
+        return Config(block_m, block_n, int(meta.get("num_warps", 4)), int(meta.get("num_stages", 3)))
+
+    def perf_model(self, **arguments: Any) -> float:
+        """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill.
+
+        Raises:
+            InputError: the arguments do not tell the problem or the configuration.
+        """
+        problem, config = self.problem(arguments), self.config(arguments)
+        if misfit(config, problem, self.profile, self.kernel):
+            return math.inf
+        return time_config(config, problem, self.profile, self.kernel).time_s * MS_PER_S
+
+    def early_config_prune(
+        self, configs: Sequence[TritonConfig], named_args: Arguments, **kwargs: Any
+    ) -> list[TritonConfig]:
+        """The configurations that fit on the GPU without spilling; if none does, the one with the smallest tile.
+
+        Raises:
+            InputError: no configurations, or the arguments do not tell the problem or a configuration.
+        """
+        if not configs:
+            raise InputError("no configurations to choose from; accepted: at least one")
+        arguments = {**named_args, **kwargs}
+        problem = self.problem(arguments)
+        made = [(c, self.config(_meta(c))) for c in configs]
+        kept = [c for c, config in made if not misfit(config, problem, self.profile, self.kernel)]
+        smallest = min(made, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps))
+        return kept or [smallest[0]]
+
+    def prune_configs_by(self, top_k: int | float = 4) -> dict[str, Any]:
+        """The dictionary for triton.autotune's `prune_configs_by`.
+
+        Args:
+            top_k: how many configurations are measured; a fraction of them where it is a float up to 1.
+
+        Raises:
+            InputError: neither a whole number from 1 nor a fraction.
+        """
+        whole = isinstance(top_k, int) and not isinstance(top_k, bool) and top_k >= 1
+        fraction = isinstance(top_k, float) and 0 < top_k <= 1
+        if not (whole or fraction):
+            raise InputError(f"top_k {top_k!r} is out of range; accepted: a whole number from 1, or a float in (0, 1]")
+        return {
+            "perf_model": self.perf_model,
+            "top_k": top_k,
+            "early_config_prune": self.early_config_prune,
+        }
+
+
+def _meta(config: Any) -> dict[str, Any]:
+    """A triton.Config's meta-parameters with its warps and stages."""
+    return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
