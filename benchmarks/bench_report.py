@@ -34,7 +34,17 @@ def whole_process() -> None:
     words = [word for name in GPUS for word in ("--gpu", name)]
     words += [word for name in KERNELS for word in ("--kernel", name)]
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "iosim.cli", "report", *words, "--seq-len", "512:256k:x2", "--out", out]
+        command = [
+            sys.executable,
+            "-m",
+            "iosim.commands.cli",
+            "report",
+            *words,
+            "--seq-len",
+            "512:256k:x2",
+            "--out",
+            out,
+        ]
         subprocess.run(command, check=True, capture_output=True)
 
 

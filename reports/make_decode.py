@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from iosim.cli import main
+from iosim.commands.cli import main
 
 GPUS = ("l4", "a100", "h100", "h200")
 CONTEXTS = "1k:1m:x2"

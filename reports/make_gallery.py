@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from iosim.cli import main
+from iosim.commands.cli import main
 
 GPUS = ("t4", "l4", "a100", "h100", "h200")
 KERNELS = ("naive", "cutlass", "fa2")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from iosim.cli import main
+from iosim.commands.cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["validate", "--report", str(Path(__file__).resolve().parent)]))

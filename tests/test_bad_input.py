@@ -14,7 +14,7 @@ import pytest
 from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, predict, resolve
 from iosim.base.files import write_whole
 from iosim.base.units import size, sizes
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.problem.dtypes import dtype
 
 # (command line, words that the one line must hold: the option or field, the value, what would be accepted)
@@ -318,7 +318,7 @@ def test_an_input_error_is_a_value_error() -> None:
     ids=["GPU not UTF-8", "kernel not UTF-8", "file not UTF-8", "zero heads", "nothing"],
 )
 def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
-    command = [os.fsencode(sys.executable), b"-m", b"iosim.cli", *arguments]
+    command = [os.fsencode(sys.executable), b"-m", b"iosim.commands.cli", *arguments]
     done = subprocess.run(command, capture_output=True, cwd=tmp_path, timeout=60, check=False)
     error = done.stderr.decode()
     assert done.returncode == 2
@@ -332,7 +332,7 @@ def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_standard_output_ends_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-m", "iosim.cli", *QUICK], stdout=full, stderr=subprocess.PIPE,
+        done = subprocess.run([sys.executable, "-m", "iosim.commands.cli", *QUICK], stdout=full, stderr=subprocess.PIPE,
                               cwd=tmp_path, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.decode() == "iosim: standard output cannot be written: No space left on device\n"

@@ -15,7 +15,7 @@ from test_lowering import objects_of, wrong_bytes
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile

@@ -17,8 +17,8 @@ from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
 from iosim.base.data import data_dir
-from iosim.cli import main
 from iosim.commands import common
+from iosim.commands.cli import main
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.build.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
 from iosim.evidence.build.ncu import Profiled
 from iosim.evidence.measure import counters, fit, profile_text

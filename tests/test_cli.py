@@ -15,7 +15,7 @@ import pytest
 import iosim
 from iosim.base.data import data_dir
 from iosim.base.units import bytes_text, seconds_text, size, sizes
-from iosim.cli import COMMANDS, main
+from iosim.commands.cli import COMMANDS, main
 
 HEAVY = ("torch", "pandas", "sympy", "plotly", "numpy")
 
@@ -252,7 +252,7 @@ def test_help_of_every_command(command: str, capsys: pytest.CaptureFixture[str])
 def test_help_loads_nothing_heavy(argv: str) -> None:
     code = (
         "import sys\n"
-        "from iosim.cli import main\n"
+        "from iosim.commands.cli import main\n"
         f"try:\n    main({argv})\n"
         "except SystemExit:\n    pass\n"
         f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
@@ -265,21 +265,21 @@ def test_help_loads_nothing_heavy(argv: str) -> None:
 def test_commands_without_figures_load_none_of_them(name: str) -> None:
     argv = {"predict": [], "profiles": ["list"], "kernels": ["list"], "reproduce": ["--section", "A"]}[name]
     code = (
-        f"import sys\nfrom iosim.cli import main\nmain({[name, *argv]})\n"
+        f"import sys\nfrom iosim.commands.cli import main\nmain({[name, *argv]})\n"
         f"print([m for m in {HEAVY[:4]} if m in sys.modules], file=sys.stderr)"
     )
     assert process("-c", code).stderr.splitlines()[-1] == "[]"
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    command = f"{sys.executable} -m iosim.cli predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
+    command = f"{sys.executable} -m iosim.commands.cli predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == '{\n  "schem'
     assert done.stderr == ""
 
 
 def test_output_needs_no_utf8_terminal() -> None:
-    done = process("-X", "utf8=0", "-m", "iosim.cli", "profiles", "show", "h200",
+    done = process("-X", "utf8=0", "-m", "iosim.commands.cli", "profiles", "show", "h200",
                    env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from iosim import predict
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.prediction.predictor import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare import GROUPS, Comparison, by_group, compare
@@ -327,7 +327,7 @@ def test_progress_hands_on_every_job() -> None:
 
 def test_nothing_but_the_tables_in_a_pipe() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "iosim.cli", *SMALL], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "iosim.commands.cli", *SMALL], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stderr == ""
     assert "\r" not in done.stdout

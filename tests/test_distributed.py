@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from iosim import AttentionProblem
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
 from iosim.kernel.launch import Direction, Order

@@ -17,7 +17,7 @@ from scripts import load_script
 from strategies import disagreements
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.reproduce import reproduce
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile

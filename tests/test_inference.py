@@ -16,7 +16,7 @@ from strategies import disagreements, problems, tiles
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.reproduce.d_decode import TABLE_US, decode_rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.build import compiler, driver, ncu
 from iosim.evidence.build.launch import Order, Shape
 from iosim.evidence.build.ncu import Profiled, parse_query, parse_raw, refusal

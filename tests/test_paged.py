@@ -15,7 +15,7 @@ from strategies import altered, disagreements, problems, tiles
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel, Tile

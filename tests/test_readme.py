@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import iosim
-from iosim.cli import main
+from iosim.commands.cli import main
 
 ROOT = Path(iosim.__file__).resolve().parent.parent
 

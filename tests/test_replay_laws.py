@@ -20,7 +20,7 @@ from strategies import cases
 from test_lowering import moved
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -217,7 +217,7 @@ def test_a_missing_engine_is_one_line(what: str, tmp_path: os.PathLike[str]) -> 
     if what == "not an engine":
         with open(path, "w", encoding="utf-8") as file:
             file.write("text")
-    done = subprocess.run([sys.executable, "-m", "iosim.cli", *ARGUMENTS], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "iosim.commands.cli", *ARGUMENTS], capture_output=True, text=True,
                           env={**os.environ, "IOSIM_ENGINE": path})  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""
@@ -247,7 +247,7 @@ def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
             print("in the engine", flush=True)
             return run(*arguments)
         engine._interruptible = told
-        from iosim.cli import main
+        from iosim.commands.cli import main
         sys.exit(main(["predict", "--gpu", "h200-sxm", "--kernel", "fa2", "--seq-len", "256k", "--method", "replay",
                        "--format", "json",
                        "--out", {out!r}]))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.cli import build_parser, main
 from iosim.commands import common
+from iosim.commands.cli import build_parser, main
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.model import Report

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row, reproduce, section, sections
 
 KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.resource_table import BuildReport, build_report, read_table

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from iosim import AttentionProblem, InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.tracing import CtaTable, TraceResult, trace

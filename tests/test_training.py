@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
 from iosim.studies.training.allocator import MIB, CachingAllocator, peaks

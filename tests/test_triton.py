@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import (
     Config,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import disagreements
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.registry import reading

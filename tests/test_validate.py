@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from iosim.base.data import data_dir
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.validate import Comparison, Gate, Residual, compare, default_files, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import REGIMES, calls

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.build.ncu import Profiled, parse_raw
 from iosim.evidence.validate import Comparison, compare
 from iosim.evidence.validate.given import Given, Unknown

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.evidence.validate import Comparison, Residual, compare, read, report
 from iosim.evidence.validate.reasons import Group, groups, reason_of
 from iosim.evidence.validate.rows import QUANTITIES, own_file

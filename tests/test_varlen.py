@@ -13,7 +13,7 @@ from strategies import BLOCKS, OVERHEADS, disagreements, table
 from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
-from iosim.cli import main
+from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Direction, Edge, Order

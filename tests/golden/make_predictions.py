@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from iosim.cli import main as iosim_main
+from iosim.commands.cli import main as iosim_main
 
 FILE = Path(__file__).with_name("predictions.csv")
 SEED = 20
