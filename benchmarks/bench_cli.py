@@ -13,7 +13,7 @@ import sys
 import time
 
 RUNS = 15
-CLI = ("-m", "iosim.commands.cli")
+CLI = ("-m", "iosim")
 COMMANDS: dict[str, tuple[str, ...]] = {
     'python -c "import numpy"': ("-c", "import numpy"),
     "python -c pass": ("-c", "pass"),

@@ -119,9 +119,7 @@ def main() -> None:
         asked = "under 100 ms" if seq_len == 4096 else "10 million/s"
         print(f"| replay of {kernel}, {heads} heads, {seq_len} tokens, mask {mask} | {took * 1e3:.0f} ms, "
               f"{accesses / 1e6:.2f} million accesses, {accesses / took / 1e6:.1f} million/s | {asked} |")  # fmt: skip
-    print(
-        f"| `iosim predict`, whole process | {process('-m', 'iosim.commands.cli', 'predict') * 1e3:.0f} ms | under 600 ms |"
-    )
+    print(f"| `iosim predict`, whole process | {process('-m', 'iosim', 'predict') * 1e3:.0f} ms | under 600 ms |")
     steps = 2_000_000
     took = in_c(1000, steps)
     print(f"| C engine, one CTA's scan | {steps / took / 1e6:.0f} million/s | 10 million/s |")

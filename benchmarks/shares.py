@@ -1,8 +1,8 @@
 """How the CTAs of an SM share it, as recorded: `python benchmarks/shares.py`. Prints two Markdown tables.
 
-kernels/measurements/h200_cta_shares.csv holds when the first CTAs of a launch ended; iosim/readers/replay/sharing.py makes
-rates of them. The first table: how much more the oldest gets than the youngest, of their mean, over this project's
-kernels by their number of CTAs an SM; the second: some kernels by name.
+kernels/measurements/h200_cta_shares.csv holds when the first CTAs of a launch ended; iosim/readers/replay/sharing.py
+makes rates of them. The first table: how much more the oldest gets than the youngest, of their mean, over this
+project's kernels by their number of CTAs an SM; the second: some kernels by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times of PyTorch's backends and chains on the problem of one of our calls: device events, as iosim.evidence.measure.timing."""
+"""Times of PyTorch's backends and chains on the problem of one of our calls, by device events."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_standard_output_ends_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-m", "iosim.commands.cli", *QUICK], stdout=full, stderr=subprocess.PIPE,
+        done = subprocess.run([sys.executable, "-m", "iosim", *QUICK], stdout=full, stderr=subprocess.PIPE,
                               cwd=tmp_path, timeout=60, check=False)  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.decode() == "iosim: standard output cannot be written: No space left on device\n"

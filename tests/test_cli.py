@@ -272,14 +272,14 @@ def test_commands_without_figures_load_none_of_them(name: str) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    command = f"{sys.executable} -m iosim.commands.cli predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
+    command = f"{sys.executable} -m iosim predict --seq-len 1k:64k:x2 --method capacity --format json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == '{\n  "schem'
     assert done.stderr == ""
 
 
 def test_output_needs_no_utf8_terminal() -> None:
-    done = process("-X", "utf8=0", "-m", "iosim.commands.cli", "profiles", "show", "h200",
+    done = process("-X", "utf8=0", "-m", "iosim", "profiles", "show", "h200",
                    env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()

@@ -327,7 +327,7 @@ def test_progress_hands_on_every_job() -> None:
 
 def test_nothing_but_the_tables_in_a_pipe() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "iosim.commands.cli", *SMALL], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-m", "iosim", *SMALL], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stderr == ""
     assert "\r" not in done.stdout

@@ -304,7 +304,8 @@ def test_sweep_refuses(values, message):
 
 def test_sweep_needs_no_sympy():
     code = (
-        "import sys; from iosim.readers.formula.sweeps import sweep; from iosim.problem.attention import AttentionProblem as P; "
+        "import sys; from iosim.readers.formula.sweeps import sweep; "
+        "from iosim.problem.attention import AttentionProblem as P; "
         "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
         "sys.exit('sympy' in sys.modules)"
     )

@@ -93,9 +93,9 @@ def test_it_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     for arguments, expected in (
         (["-c", "import iosim; print(iosim.__file__)"], str(tmp_path / "site")),
-        (["-m", "iosim.commands.cli", "predict", "--kernel", "fa2"], "SM <-> L2"),
-        (["-m", "iosim.commands.cli", "profiles", "list"], "h200-sxm"),
-        (["-m", "iosim.commands.cli", "reproduce", "--section", "B"], "measured on an H200, flash"),
+        (["-m", "iosim", "predict", "--kernel", "fa2"], "SM <-> L2"),
+        (["-m", "iosim", "profiles", "list"], "h200-sxm"),
+        (["-m", "iosim", "reproduce", "--section", "B"], "measured on an H200, flash"),
     ):
         done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False,
                               cwd=tmp_path, env=env)  # fmt: skip

@@ -217,7 +217,7 @@ def test_a_missing_engine_is_one_line(what: str, tmp_path: os.PathLike[str]) -> 
     if what == "not an engine":
         with open(path, "w", encoding="utf-8") as file:
             file.write("text")
-    done = subprocess.run([sys.executable, "-m", "iosim.commands.cli", *ARGUMENTS], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, "-m", "iosim", *ARGUMENTS], capture_output=True, text=True,
                           env={**os.environ, "IOSIM_ENGINE": path})  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""

@@ -36,7 +36,7 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
         out = tmp_path / seed
         out.mkdir()
         done = subprocess.run(
-            [sys.executable, "-m", "iosim.commands.cli", *SMALL, "--out", str(out)],
+            [sys.executable, "-m", "iosim", *SMALL, "--out", str(out)],
             env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         assert done.stderr == ""  # no progress bar in a pipe
@@ -177,7 +177,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = ("import sys; from iosim.commands.cli import main\ntry: main(['report', '--help'])\nexcept SystemExit: pass\n"
+    code = ("import sys; from iosim.commands.cli import main\ntry: main(['report', '--help'])"
+            "\nexcept SystemExit: pass\n"
             "print(sorted({'torch', 'pandas', 'sympy', 'plotly', 'tqdm', 'numpy'} & set(sys.modules)))")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

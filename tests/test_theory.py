@@ -83,7 +83,8 @@ def test_unknown_bound():
 
 
 def test_needs_no_sympy():
-    code = "import sys, iosim.readers.formula.theory as t; t.bound('flash').elements(1024, 64, 4096); sys.exit('sympy' in sys.modules)"
+    code = "import sys, iosim.readers.formula.theory as t; "
+    code += "t.bound('flash').elements(1024, 64, 4096); sys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

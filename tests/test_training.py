@@ -1,4 +1,4 @@
-"""iosim.studies.training: arithmetic by hand, the recorded steps of an H200, readers that agree, the command and its errors."""
+"""Training: arithmetic by hand, the recorded steps of an H200, readers that agree, the command, its errors."""
 
 from __future__ import annotations
 

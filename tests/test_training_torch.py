@@ -1,4 +1,4 @@
-"""iosim.studies.training beside PyTorch itself, on the CPU: saved storages and live bytes of small decoders, to the byte."""
+"""Training beside PyTorch itself, on the CPU: saved storages and live bytes of small decoders, to the byte."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Masks as one interval of keys per query row, what a tiling makes of them, and what every mask answers.
 
 A query row i keeps the keys j with  i + offset - left <= j <= i + offset + right,  cut to [0, seq_k).
-`None` for `left` or `right` means unbounded. Masks that are lists of blocks live in `iosim.problem.masks.blocks`, sequences of
-different lengths in `iosim.problem.masks.packed`; readers know them all by the protocols `Mask` and `Visited`.
+`None` for `left` or `right` means unbounded. Masks that are lists of blocks live in `iosim.problem.masks.blocks`,
+sequences of different lengths in `iosim.problem.masks.packed`; readers know them all by the protocols `Mask` and
+`Visited`.
 """
 
 from __future__ import annotations

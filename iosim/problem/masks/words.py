@@ -1,7 +1,7 @@
 """The words of a problem that make its mask: what goes with which, and the mask they stand for.
 
-A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.problem.masks.mask`) or one of `LISTS` (kept blocks,
-`iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.problem.masks.packed`).
+A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.problem.masks.mask`) or one of `LISTS` (kept
+blocks, `iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.problem.masks.packed`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The formula reader: bytes between SMs and L2 in closed form, for numbers, symbols and arrays of problems alike.
 
-`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what `iosim.readers.count`
-gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.readers.formula.dual`) it gives SymPy expressions or arrays
-besides. `iosim.readers.formula.symbolic` does the first for a problem and a kernel; `iosim.readers.formula.sweeps` the second.
+`closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what
+`iosim.readers.count` gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.readers.formula.dual`) it
+gives SymPy expressions or arrays besides. `iosim.readers.formula.symbolic` does the first for a problem and a kernel;
+`iosim.readers.formula.sweeps` the second.
 
 What a mask does to a tiling is linear in the query block i. With p query heads packed in the rows of a tile (row r is
 query r // p), block i's first row is i block_q and its last (i + 1) block_q - 1, so it keeps the keys from
@@ -364,7 +365,8 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
 
 
 def closed_form(chain: Chain) -> Traffic:
-    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to `iosim.readers.count.count`.
+    """SM<->L2 bytes of every launch of a chain, a row per launch, tensor and direction; equal to
+    `iosim.readers.count.count`.
 
     Rows hold ints, or duals where the chain was planned on duals.
     """

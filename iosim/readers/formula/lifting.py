@@ -33,8 +33,8 @@ class _LiftedProblem(AttentionProblem):
 
 
 LISTS = "lists"
-"""Companion of a mask's list of blocks: a function from a sum's name (`iosim.readers.formula.block_sums`), its value and whether the
-tile is the backward's own to the sum's companion."""
+"""A list of blocks' companion: from a name of `iosim.readers.formula.block_sums`, its value and whether the tile is the
+backward's own, to the companion of the sum."""
 
 
 class _LiftedBlocks(BlockMask):

@@ -102,9 +102,9 @@ def smooth(expression: Any, values: Mapping[str, int] | None = None) -> Any:
     """The expression without floors, rounding or sums: x for floor(x) and ceiling(x), integrals for sums of floors.
 
     Where a minimum or maximum depends on the sizes, long sequences decide it. What that leaves open (whether there are
-    more keys than queries) `values` decide (sizes by their names in `iosim.readers.formula.symbolic.SYMBOLS`): the result then holds
-    for sizes in the same order. Without them a window is taken shorter than the sequence, the rest stays open.
-    It differs from the expression by terms of a lower power of the sequence length than the leading one.
+    more keys than queries) `values` decide (sizes by their names in `iosim.readers.formula.symbolic.SYMBOLS`): the
+    result then holds for sizes in the same order. Without them a window is taken shorter than the sequence, the rest
+    stays open. It differs from the expression by terms of a lower power of the sequence length than the leading one.
     """
     return sp.expand(_in_t(expression, values).subs(_T, 1))
 

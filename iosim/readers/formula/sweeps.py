@@ -1,8 +1,9 @@
 """Closed-form sweeps: SM<->L2 bytes of millions of problem x tile combinations, exact, without SymPy.
 
 The kernel's launches are planned once, on duals whose companions are the swept arrays; the closed form of
-`iosim.readers.formula.closed_form` is then evaluated on them. Where planning branches (a group of one or more heads, a matrix library's
-choice of tile), combinations that take another branch than the first are planned again from one of their own.
+`iosim.readers.formula.closed_form` is then evaluated on them. Where planning branches (a group of one or more heads, a
+matrix library's choice of tile), combinations that take another branch than the first are planned again from one of
+their own.
 """
 
 from __future__ import annotations

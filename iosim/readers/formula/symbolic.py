@@ -5,7 +5,8 @@
     >>> print(made.total("write"))
     B*H*N*d*e
 
-`iosim.readers.formula.limits` drops the floors. This module imports SymPy; `iosim.readers.formula.closed_form` and `iosim.readers.formula.sweeps` do not.
+`iosim.readers.formula.limits` drops the floors. This module imports SymPy; `iosim.readers.formula.closed_form` and
+`iosim.readers.formula.sweeps` do not.
 """
 
 from __future__ import annotations

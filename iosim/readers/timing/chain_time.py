@@ -1,9 +1,9 @@
 """Time of a chain of launches on a GPU: what each resource needs, and how long the launch takes.
 
-An attention loop takes the time of its steps (`iosim.readers.timing.step_time`) in the schedule of its CTAs (`iosim.readers.timing.makespan`), beside
-that of its HBM bytes (`beside`). Other launches take the longest of their resources. A launch has a fixed latency, and
-launches of a chain run one after the other. Measured errors, constants and what they leave unexplained:
-docs/timing.md. NB: times of the host, between calls, are no part of it.
+An attention loop takes the time of its steps (`iosim.readers.timing.step_time`) in the schedule of its CTAs
+(`iosim.readers.timing.makespan`), beside that of its HBM bytes (`beside`). Other launches take the longest of their
+resources. A launch has a fixed latency, and launches of a chain run one after the other. Measured errors, constants and
+what they leave unexplained: docs/timing.md. NB: times of the host, between calls, are no part of it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 A step is one visited (query block, key block) pair of one CTA. Its work for the tensor cores, the exponential and fp32
 units, shared memory and the L2 is counted in SM cycles; `step_cycles` combines them for the CTAs that share the SM. It
-knows nothing of grids, waves or HBM (`iosim.readers.timing.chain_time`). Constants carry their source; fitted ones were fitted on the
-odd-numbered calls of `kernels/measurements` by `benchmarks/timing_error.py`, and docs/timing.md has their errors.
+knows nothing of grids, waves or HBM (`iosim.readers.timing.chain_time`). Constants carry their source; fitted ones were
+fitted on the odd-numbered calls of `kernels/measurements` by `benchmarks/timing_error.py`, and docs/timing.md has their
+errors.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     >>> request = ReportRequest.of(("a100", "h100"), ("naive", "fa2"), problems)
     >>> write(build(request), "report.html")
 
-Predictions come from `iosim.prediction.predictor`, tiles from `iosim.studies.tiles.pick`; this package arranges and draws, it computes nothing
-but ratios.
+Predictions come from `iosim.prediction.predictor`, tiles from `iosim.studies.tiles.pick`; this package arranges and
+draws, it computes nothing but ratios.
 """
 
 from __future__ import annotations

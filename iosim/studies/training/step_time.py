@@ -57,8 +57,8 @@ class Rates:
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (iosim.readers.timing.step_time.ACHIEVED_SHARE). fp32 products run on the fp32 units, of whose
-        rate the same share is taken.
+        share that large products reach (iosim.readers.timing.step_time.ACHIEVED_SHARE). fp32 products run on the fp32
+        units, of whose rate the same share is taken.
 
         Raises:
             InputError: the profile lacks a rate.
