@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_time import chains, library
 
 from iosim.base.errors import InputError
-from iosim.evidence.build import MinimalSpec, NaiveSpec
-from iosim.evidence.build.launch import Order, Shape
+from iosim.evidence.cuda import MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.measure.case import PROBLEM, Case, describe, flops
 from iosim.evidence.measure.harness import small, trusted
 from iosim.evidence.measure.machine import prebuild, require

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim.evidence.build.ncu import METRICS, find_ncu, import_report, parse_raw
+from iosim.evidence.cuda.ncu import METRICS, find_ncu, import_report, parse_raw
 
 BACKENDS = {"pytorch_flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 SHAPES = (

@@ -16,9 +16,9 @@ import pandas as pd
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
-from iosim.evidence.build.compiler import compiler_version, find_nvcc
-from iosim.evidence.build.ncu import METRICS, Profiled, import_report
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import compiler_version, find_nvcc
+from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report
 from iosim.evidence.measure.collect import run_profiler
 from iosim.evidence.measure.machine import profiler_version
 

@@ -13,7 +13,7 @@ using namespace ptx;
 
 enum Mask { kNone = 0, kCausal = 1, kWindow = 2 };
 
-// All tensors contiguous: [batch, heads or kv_heads, seq, head_dim]. Mirrored in iosim/evidence/build/launch.py.
+// All tensors contiguous: [batch, heads or kv_heads, seq, head_dim]. Mirrored in iosim/evidence/cuda/launch.py.
 struct BwdParams {
   const void* q;
   const void* k;

@@ -13,7 +13,7 @@ using namespace ptx;
 enum Mask { kNone = 0, kCausal = 1, kWindow = 2 };
 enum Direction { kAscending = 0, kDescending = 1, kAlternating = 2 };
 
-// Strides in elements; the innermost one is 1. Mirrored field by field in iosim/evidence/build/launch.py.
+// Strides in elements; the innermost one is 1. Mirrored field by field in iosim/evidence/cuda/launch.py.
 struct FwdParams {
   const void* q;
   const void* k;

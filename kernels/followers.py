@@ -28,8 +28,8 @@ from experiment import FROM_EMPTY, compiled, counts, profiled, run_script, write
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
-from iosim.evidence.build.ncu import parse_raw
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.ncu import parse_raw
 from iosim.evidence.measure.machine import profiler_version
 
 HERE = Path(__file__).resolve().parent

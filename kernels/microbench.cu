@@ -5,7 +5,7 @@
 //   micro_chase follow a pseudo-random chain of lines with one thread: latency. micro_exp and micro_tensor issue nothing but ex2 and mma.sync.
 //   micro_empty does nothing: the cost of a launch. The kernels of one unit also say how many clocks they took in how many nanoseconds.
 // Build: nvcc -std=c++17 -O3 -arch=sm_75 -cubin microbench.cu (any cc from 7.5 on).
-// CPU reference: none; `iosim/evidence/build/microbench.py` runs them and turns times into rates.
+// CPU reference: none; `iosim/evidence/cuda/microbench.py` runs them and turns times into rates.
 #include "ptx.cuh"
 
 using ptx::i64;

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiment import profiled, record, run_script
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import METRICS, unit_scale
+from iosim.evidence.cuda.ncu import METRICS, unit_scale
 from iosim.evidence.measure.ranges import _table
 
 MIB = 1 << 20

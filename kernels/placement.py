@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiment import FROM_EMPTY, counts, profiled, record, run_script
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import parse_raw
+from iosim.evidence.cuda.ncu import parse_raw
 
 MIB = 1 << 20
 PAGE = 2 * MIB

@@ -44,7 +44,7 @@ from experiment import compiled, run_script, write_provenance
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
+from iosim.evidence.cuda import driver
 
 HERE = Path(__file__).resolve().parent
 PAGE = 2 << 20

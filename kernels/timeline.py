@@ -25,10 +25,10 @@ from experiment import compiled, run_script, write_provenance
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
-from iosim.evidence.build.compiler import Built
-from iosim.evidence.build.launch import Forward, Order, Shape
-from iosim.evidence.build.spec import FwdSpec
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import Built
+from iosim.evidence.cuda.launch import Forward, Order, Shape
+from iosim.evidence.cuda.spec import FwdSpec
 
 HERE = Path(__file__).resolve().parent
 TILES = 4096

@@ -13,8 +13,8 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.build.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
-from iosim.evidence.build.ncu import Profiled
+from iosim.evidence.cuda.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
+from iosim.evidence.cuda.ncu import Profiled
 from iosim.evidence.measure import counters, fit, profile_text
 from iosim.evidence.measure.calibrate import Entry, derive
 from iosim.evidence.measure.fit import Point
@@ -316,7 +316,7 @@ def test_other_errors_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_machine_without_a_gpu_is_told_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from iosim.evidence.build import driver
+    from iosim.evidence.cuda import driver
     from iosim.evidence.measure import machine
 
     def absent() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.build import compiler, driver, ncu
-from iosim.evidence.build.launch import Order, Shape
-from iosim.evidence.build.ncu import Profiled, parse_query, parse_raw, refusal
-from iosim.evidence.build.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda import compiler, driver, ncu
+from iosim.evidence.cuda.launch import Order, Shape
+from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
+from iosim.evidence.cuda.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure import choose, collect, plan
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted

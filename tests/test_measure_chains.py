@@ -16,7 +16,7 @@ import pytest
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.build.ncu import METRICS, Profiled
+from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.measure import chain_case, chain_collect
 from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
 from iosim.evidence.measure.ranges import parse_range

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.build.ncu import Profiled, parse_raw
+from iosim.evidence.cuda.ncu import Profiled, parse_raw
 from iosim.evidence.validate import Comparison, compare
 from iosim.evidence.validate.given import Given, Unknown
 from iosim.evidence.validate.profile_rows import ProfileRows, matched, metrics, read_profile

@@ -67,7 +67,7 @@ def _name(args: argparse.Namespace) -> str:
 
 def _measure(no_profiler: bool) -> dict[str, Any]:
     """The microbenchmarks, and their counters where the profiler is at hand."""
-    from iosim.evidence.build import microbench
+    from iosim.evidence.cuda import microbench
     from iosim.evidence.measure import counters
     from iosim.evidence.measure.machine import require
 

@@ -179,7 +179,7 @@ def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str)
 
 def _capability(args: argparse.Namespace) -> str:
     """Of the GPU, after all that a measurement needs was found; or what a dry run is told."""
-    from iosim.evidence.build import driver
+    from iosim.evidence.cuda import driver
     from iosim.evidence.measure.machine import require
 
     if not args.dry_run:

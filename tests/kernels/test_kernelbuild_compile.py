@@ -10,10 +10,10 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.build import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, build, compiler, driver, find_nvcc
-from iosim.evidence.build.compiler import cache_key, parse_report
-from iosim.evidence.build.microbench import cliff_bytes
-from iosim.evidence.build.resources import COLUMNS, candidates, measure, read_table, row_key, source_digest
+from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, build, compiler, driver, find_nvcc
+from iosim.evidence.cuda.compiler import cache_key, parse_report
+from iosim.evidence.cuda.microbench import cliff_bytes
+from iosim.evidence.cuda.resources import COLUMNS, candidates, measure, read_table, row_key, source_digest
 
 TABLE = data_dir("kernels") / "resources.csv"
 TILE = FwdSpec(128, 128, 64, 4, 2, "causal", min_ctas=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import METRICS, parse_raw, unit_scale
+from iosim.evidence.cuda.ncu import METRICS, parse_raw, unit_scale
 
 RAW = (Path(__file__).parent / "raw_page.csv").read_text()
 

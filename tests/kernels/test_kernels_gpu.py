@@ -9,8 +9,8 @@ import pytest
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.build import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
-from iosim.evidence.build.launch import Forward, Order, Shape
+from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
+from iosim.evidence.cuda.launch import Forward, Order, Shape
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,7 @@ from itertools import groupby
 import pytest
 
 from iosim.base.data import data_dir
-from iosim.evidence.build import FwdSpec
+from iosim.evidence.cuda import FwdSpec
 
 PATH = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
 with PATH.open(newline="") as _file:

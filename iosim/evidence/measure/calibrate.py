@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.microbench import MIB, SCHEMA
+from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of
 from iosim.hardware.profile import HardwareProfile
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iosim.evidence.build.launch import Order, Shape
-from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.evidence.cuda.launch import Order, Shape
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 
 DTYPE_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2, "fp32": 1e-5}

@@ -13,8 +13,8 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.launch import Shape
-from iosim.evidence.build.spec import NaiveSpec
+from iosim.evidence.cuda.launch import Shape
+from iosim.evidence.cuda.spec import NaiveSpec
 from iosim.evidence.measure.case import DTYPE_NAMES, Case
 
 OWN = "iosim_naive"

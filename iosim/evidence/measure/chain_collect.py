@@ -15,7 +15,7 @@ from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build.ncu import METRICS, Profiled, import_report, parse_raw, refusal
+from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report, parse_raw, refusal
 from iosim.evidence.measure.chain_case import (
     COLUMNS,
     COUNTED,

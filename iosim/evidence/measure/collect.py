@@ -19,7 +19,7 @@ from pathlib import Path
 
 import iosim
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
+from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
 from iosim.evidence.measure.case import TOLERANCE, Case
 from iosim.evidence.measure.machine import facts, prebuild, profiler_version, write_provenance
 from iosim.evidence.measure.table import COLUMNS, Row, missing, next_call, read_table, write_table

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.microbench import MIB, far_bytes
-from iosim.evidence.build.ncu import METRICS, Profiled, available_metrics, import_report, parse_raw, refusal
+from iosim.evidence.cuda.microbench import MIB, far_bytes
+from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, import_report, parse_raw, refusal
 from iosim.evidence.measure.collect import run_profiler
 from iosim.evidence.measure.machine import profiler_version
 
@@ -57,7 +57,7 @@ def count(l2_bytes: int) -> dict[str, Any]:
         file.write_text(json.dumps(plan), encoding="utf-8")
         options = ["--clock-control", "none", "--cache-control", "all", "--kernel-name", "regex:micro_(scan|fill)",
                    "--metrics", ",".join(metrics), "-f", "-o", str(report)]  # fmt: skip
-        said = run_profiler(options, [sys.executable, "-m", "iosim.evidence.build.microbench", "--plan", str(file)])
+        said = run_profiler(options, [sys.executable, "-m", "iosim.evidence.cuda.microbench", "--plan", str(file)])
         found = report.with_suffix(".ncu-rep")
         if not found.is_file():
             raise InputError(f"the profiler left no report: {refusal(said) or said.strip()[-300:]}")

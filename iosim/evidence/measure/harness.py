@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import torch
 
-from iosim.evidence.build.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
-from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.evidence.cuda.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.evidence.measure.case import LSE_TOLERANCE, TOLERANCE, Case
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}

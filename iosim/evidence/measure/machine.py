@@ -15,10 +15,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
-from iosim.evidence.build.compiler import build, compiler_version, find_nvcc
-from iosim.evidence.build.ncu import find_ncu
-from iosim.evidence.build.spec import Spec
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
+from iosim.evidence.cuda.ncu import find_ncu
+from iosim.evidence.cuda.spec import Spec
 
 
 def require(*, profiler: bool, torch: bool = True) -> str:

@@ -11,9 +11,9 @@ from itertools import product
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.build.launch import Order, Shape
-from iosim.evidence.build.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
-from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.launch import Order, Shape
+from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure.case import Case
 
 TILES = {

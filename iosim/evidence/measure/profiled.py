@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import torch
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.compiler import cache_key
+from iosim.evidence.cuda.compiler import cache_key
 from iosim.evidence.measure.case import Case, describe
 from iosim.evidence.measure.harness import inputs, launches, loaded, trusted, workspace
 

@@ -10,7 +10,7 @@ import csv
 import io
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import METRICS, unit_scale
+from iosim.evidence.cuda.ncu import METRICS, unit_scale
 
 SHOWN = 240
 """Characters of a report that a complaint quotes."""

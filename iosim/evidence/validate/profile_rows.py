@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.ncu import METRICS, Profiled, import_report, parse_raw
+from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report, parse_raw
 from iosim.evidence.validate.given import Call, Given, Unknown
 from iosim.evidence.validate.recognise import recognise
 from iosim.evidence.validate.residuals import Skipped

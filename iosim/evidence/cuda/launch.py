@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
-from iosim.evidence.build.compiler import Built, build
-from iosim.evidence.build.driver import Function, compute_capability, multiprocessors
-from iosim.evidence.build.spec import DIRECTIONS, ORDERS, SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.compiler import Built, build
+from iosim.evidence.cuda.driver import Function, compute_capability, multiprocessors
+from iosim.evidence.cuda.spec import DIRECTIONS, ORDERS, SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 
 LOG2_E = 1.4426950408889634
 

@@ -8,8 +8,8 @@ Launching goes through the driver's C interface (`driver`). The rest of iosim im
 of this until it is asked for.
 """
 
-from iosim.evidence.build.compiler import Built, Resources, build, compiler_version, find_nvcc
-from iosim.evidence.build.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
+from iosim.evidence.cuda.compiler import Built, Resources, build, compiler_version, find_nvcc
+from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 
 __all__ = [
     "Built",

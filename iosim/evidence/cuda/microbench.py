@@ -1,7 +1,7 @@
 """Runs the microbenchmarks of `kernels/microbench.cu`: rates, latencies and clocks of this machine's GPU.
 
-    python -m iosim.evidence.build.microbench --out rates.json     # all of them, timed
-    python -m iosim.evidence.build.microbench --plan PLAN.json     # launches for the profiler (iosim.evidence.measure.counters)
+    python -m iosim.evidence.cuda.microbench --out rates.json     # all of them, timed
+    python -m iosim.evidence.cuda.microbench --plan PLAN.json     # launches for the profiler (evidence.measure.counters)
 
 Needs a GPU and nvcc, no PyTorch. Rates are the best of several runs: what the hardware can do, not its average.
 `iosim calibrate` makes a hardware profile of them.
@@ -23,9 +23,9 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.build import driver
-from iosim.evidence.build.compiler import build, compiler_version, find_nvcc
-from iosim.evidence.build.spec import MicroSpec
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
+from iosim.evidence.cuda.spec import MicroSpec
 
 SCHEMA = 2
 LINE_BYTES, CHAINS = 128, 8

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.build.spec import Spec
+from iosim.evidence.cuda.spec import Spec
 
 _INCLUDE = re.compile(r'#include "([^"]+)"')
 _FUNCTION = re.compile(r"Function properties for (\w+)")

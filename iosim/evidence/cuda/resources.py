@@ -1,7 +1,7 @@
 """Generates `kernels/resources.csv`: registers, spills and shared memory of every tile that a tile picker may offer.
 
-    python -m iosim.evidence.build.resources            # resumes; rows already there and still valid are kept
-    python -m iosim.evidence.build.resources --check 5  # recompiles a sample of rows and compares
+    python -m iosim.evidence.cuda.resources            # resumes; rows already there and still valid are kept
+    python -m iosim.evidence.cuda.resources --check 5  # recompiles a sample of rows and compares
 
 No GPU is needed. `min_ctas` is part of a row: the most CTAs an SM that the assembler reached without spilling (the
 cap on registers follows from it), or 1. Rows for cc 7.5 are fp16, all others bf16: both types compile to the same
@@ -26,8 +26,8 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.build.compiler import compile_to, compiler_version, find_nvcc, source_files
-from iosim.evidence.build.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, FwdSpec
+from iosim.evidence.cuda.compiler import compile_to, compiler_version, find_nvcc, source_files
+from iosim.evidence.cuda.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, FwdSpec
 
 COLUMNS = (
     "kernel", "cc", "head_dim", "block_q", "block_k", "warps", "stages", "dtype", "causal", "registers",
@@ -125,7 +125,7 @@ def write_table(path: Path, rows: dict[tuple[str, ...], Row]) -> None:
         writer.writeheader()
         writer.writerows(rows[key] for key in sorted(rows, key=order))
     scratch.replace(path)
-    command = "python -m iosim.evidence.build.resources"
+    command = "python -m iosim.evidence.cuda.resources"
     compiler = compiler_version(find_nvcc())
     stamp = {"sources": source_digest(), "of": "flash_fwd.cu and its headers", "compiler": compiler, "command": command}
     lines = [f'{name} = "{value}"' for name, value in stamp.items()]
