@@ -1,7 +1,7 @@
 """Runs the microbenchmarks of `kernels/microbench.cu`: rates, latencies and clocks of this machine's GPU.
 
     python -m iosim.evidence.cuda.microbench --out rates.json     # all of them, timed
-    python -m iosim.evidence.cuda.microbench --plan PLAN.json     # launches for the profiler (evidence.measure.counters)
+    python -m iosim.evidence.cuda.microbench --plan PLAN.json     # for the profiler (evidence.measure.counters)
 
 Needs a GPU and nvcc, no PyTorch. Rates are the best of several runs: what the hardware can do, not its average.
 `iosim calibrate` makes a hardware profile of them.
