@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
-import iosim.readers.execute.registry as registry
+import iosim.kernel.algorithms.body as registry
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.kernel import Kernel, Schedule, Tile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.base.errors import InputError
+from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
 from iosim.problem.attention import AttentionProblem
@@ -138,3 +139,14 @@ def sum_groups(problem: AttentionProblem) -> Launch:
         ),
         tensor_cores=False,
     )
+
+
+def head_gradient(at: Place, name: str) -> str:
+    """Where a query head's dK or dV goes: to the tensor itself, or to be summed over the group."""
+    return f"{name}_heads" if at.problem.group > 1 else name
+
+
+def add_group_gradients(at: Place) -> None:
+    """dK and dV of a key/value head: its query heads' sums."""
+    for name in ("dK", "dV"):
+        at.put(name, at[f"{name}_heads"].sum(axis=0))

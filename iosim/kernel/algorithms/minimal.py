@@ -8,8 +8,11 @@ sector) is an L1 matter and not part of the SM<->L2 count.
 from __future__ import annotations
 
 from iosim.base.errors import InputError
+from iosim.kernel.algorithms.body import Body, Place, body
 from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
+from iosim.kernel.algorithms.flash1 import fill, running_output
 from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Per, tensors
 from iosim.problem.attention import AttentionProblem
@@ -63,3 +66,20 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         tensor_cores=False,
     )
     return Chain(tensors(held), (fill, main), kernel.notes)
+
+
+# What the launches compute.
+
+
+body("minimal", "fill")(fill)
+
+
+@body("minimal", "main")
+class Forward(Body):
+    """A head: keys outside, queries inside; O, l and m through memory at every pair."""
+
+    def pair(self, at: Place) -> None:
+        output, total, maximum = running_output(at, masked_scores(at), "O")
+        at.put("O", output)
+        at.put("l", total)
+        at.put("m", maximum)

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from iosim.kernel.algorithms.body import Array, Place
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
@@ -174,3 +177,51 @@ def materialise(problem: AttentionProblem) -> Launch:
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
     domain = Domain(batch, heads, problem.seq_q, problem.n_seq_k, PASS_ROWS, problem.n_seq_k)
     return Launch(name, domain, "flat", accesses, resources=Resources(256), tensor_cores=False)
+
+
+# What the launches compute.
+
+
+def masked_scores(at: Place) -> Array:
+    """scale x Q K^T of the tile with its bias, -inf where the mask or the key padding drops the pair."""
+    p = at.problem
+    scores = at["Q"] @ at["K"].T * at.scale
+    if p.bias == "full":
+        scores = scores + at["bias"]
+    if p.bias == "alibi":
+        scores = scores - at["slopes"][0, 0] * at.distance
+    if p.key_padding:
+        scores = np.where(at["padding"].T > 0, scores, -np.inf)
+    if p.mask_storage == "implicit":
+        return np.where(at.kept, scores, -np.inf)
+    if p.mask_storage == "bool" and not at.kernel.option("converts_mask"):
+        return np.where(at["mask"] > 0, scores, -np.inf)
+    added: Array = scores + at["mask" if p.mask_storage == "additive" else "mask_added"]
+    return added
+
+
+def save_random_state(at: Place) -> None:
+    """The seed and offset that a backward starts from, where the launch keeps them."""
+    if at.writes("rng_state"):
+        at.put("rng_state", at.random_state)
+
+
+def make_mask_additive(at: Place) -> None:
+    """Bytes to 0 and -inf."""
+    at.put("mask_added", np.where(at["mask"] > 0, 0.0, -np.inf))
+
+
+def write_alibi(at: Place) -> None:
+    """ALiBi's bias of a head as a tensor."""
+    at.put("bias", -at["slopes"][0, 0] * at.distance)
+
+
+def zero_bias_gradient(at: Place) -> None:
+    """dBias = 0, of the bias's shape or of every head."""
+    at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", np.zeros((at.q.size, at.keys.size)))
+
+
+def add_bias_gradients(at: Place) -> None:
+    """dBias: the gradients of the scores that share it, summed."""
+    given = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
+    at.put("dBias", given if given.ndim == 2 else given.sum(axis=0))

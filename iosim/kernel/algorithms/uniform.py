@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import flash, naive
+from iosim.kernel.algorithms.body import share_bodies
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
@@ -95,3 +96,7 @@ def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"value_heads_per_tile {kernel.option('value_heads_per_tile')} is not possible with kernel "
                          f"'{kernel.name}': one product takes all; accepted: {problem.heads}")  # fmt: skip
     return naive.plan_naive(read, kernel)
+
+
+share_bodies("uniform", "flash")
+share_bodies("uniform_naive", "naive")

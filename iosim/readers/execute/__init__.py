@@ -5,10 +5,9 @@ bytes are counted tile by tile. A body may use only tiles that the launch's acce
 them, so a description that forgets a tensor cannot compute attention.
 """
 
+from iosim.kernel.algorithms.body import Body, ExecutionError, Place, body
 from iosim.readers.execute.dropout import kept_weights
-from iosim.readers.execute.place import Place
 from iosim.readers.execute.reference import random_arrays, reference
-from iosim.readers.execute.registry import Body, ExecutionError, body
 from iosim.readers.execute.rounding import round_to
 from iosim.readers.execute.run import Execution, execute
 

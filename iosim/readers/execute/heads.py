@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from iosim.kernel.algorithms.body import Array
 from iosim.kernel.launch import Chain, Tensor
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.rounding import Array
 
 
 def cut(given: Mapping[str, Array], chain: Chain) -> dict[str, Array]:

@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.pages import place_of_rows, scattered
-from iosim.readers.execute.registry import ExecutionError
-from iosim.readers.execute.rounding import Array, round_to
+from iosim.readers.execute.rounding import round_to
 
 MAX_ELEMENTS = 1 << 27
 ROW_STATISTICS = ("LSE", "l", "m", "D")
-Indices = npt.NDArray[np.int64]
 
 
 def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:

@@ -11,12 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from iosim.kernel.algorithms.body import Array, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Tensor
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.rounding import Array
-
-Indices = npt.NDArray[np.int64]
 
 
 def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Place: where a body stands in a launch, the tiles it may use there and the stores it owes there."""
+"""The `Place` of bodies (`iosim.kernel.algorithms.body`) as the walk of a launch moves it along."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Launch, Mode, Per
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.dropout import kept_weights
-from iosim.readers.execute.memory import Indices, Spot
-from iosim.readers.execute.registry import ExecutionError
-from iosim.readers.execute.rounding import Array
+from iosim.readers.execute.memory import Spot
 
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
@@ -56,11 +55,8 @@ class Grid:
         return np.arange(self.k_starts[block], self.k_ends[block], dtype=np.int64)
 
 
-class Place:
-    """What a body sees. Tiles are [rows, cols]; a row vector's are [rows, 1]; rows past a tensor's end are left out.
-
-    Key rows that an access leaves out because no query of the block needs them are zero.
-    """
+class WalkPlace:
+    """What a body sees, and what the walk keeps for it: the tiles loaded, the stores due, the values handed over."""
 
     def __init__(self, launch: Launch, problem: AttentionProblem, kernel: Kernel, seed: int, grid: Grid) -> None:
         self.launch = launch

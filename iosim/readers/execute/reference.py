@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from iosim.kernel.algorithms.body import Array
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.readers.execute.dropout import kept_weights
-from iosim.readers.execute.rounding import Array, round_to
+from iosim.readers.execute.rounding import round_to
 
 
 def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:

@@ -9,19 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.body import Array, body_of
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import dense
-from iosim.readers.execute import bodies as _registers_bodies  # noqa: F401
 from iosim.readers.execute.heads import cut, joined, parted
 from iosim.readers.execute.memory import Memory, check_size
 from iosim.readers.execute.pages import new_tokens, shuffled_table
 from iosim.readers.execute.reference import random_arrays
-from iosim.readers.execute.registry import body_of
-from iosim.readers.execute.rounding import Array
 from iosim.readers.execute.walk import Walk
 
 

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.execute.memory import Indices, Memory, Spot, moved_bytes
+from iosim.readers.execute.memory import Memory, Spot, moved_bytes
 from iosim.readers.execute.pages import at_sectors
-from iosim.readers.execute.place import Grid, Place
-from iosim.readers.execute.registry import Body, BodyFactory, ExecutionError
-from iosim.readers.execute.rounding import Array
+from iosim.readers.execute.place import Grid, WalkPlace
 
 _PLACES = {
     "q": {Per.QUERY, Per.PAIR, Per.SPLIT}, "q,split": {Per.SPLIT, Per.PAIR}, "k": {Per.KEY, Per.PAIR},
@@ -37,7 +36,7 @@ class Walk:
         self.memory = memory
         self.make = make
         self.grid = Grid(launch)
-        self.at = Place(launch, problem, kernel, seed, self.grid)
+        self.at = WalkPlace(launch, problem, kernel, seed, self.grid)
         self.moved: dict[tuple[str, str], int] = {}
         self.work_tiles = 0
         self.pairs = 0
@@ -225,7 +224,7 @@ class Walk:
         self._at(body.pair, loads, [*writes, *also], Per.PAIR)
 
     def _at(
-        self, hook: Callable[[Place], None] | None, loads: Sequence[Access], writes: Sequence[Access], per: Per
+        self, hook: Callable[[WalkPlace], None] | None, loads: Sequence[Access], writes: Sequence[Access], per: Per
     ) -> None:
         """Loads, the body's hook, and the stores due."""
         at = self.at

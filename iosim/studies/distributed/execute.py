@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.kernel.algorithms.body import ExecutionError
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.reference import random_arrays, reference
-from iosim.readers.execute.registry import ExecutionError
 from iosim.studies.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send
 from iosim.studies.distributed.widths import token_bytes
 

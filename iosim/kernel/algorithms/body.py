@@ -1,19 +1,91 @@
-"""The mathematics of a launch: the Body protocol and the registry (algorithm, launch name) -> body.
+"""The mathematics of a launch: `Body`, the registry of bodies by algorithm and launch, and what a body sees.
 
-A new algorithm may register its bodies in the module that registers its planner.
+On-chip values are float64; only what passes memory is rounded. Bodies are registered beside the planner of their
+algorithm. Who walks a launch and moves its bytes is the executing reader, which asks here for the launch's body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from iosim.readers.execute.place import Place
+import numpy as np
+import numpy.typing as npt
+
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Launch
+from iosim.problem.attention import AttentionProblem
+
+Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 
 
 class ExecutionError(RuntimeError):
     """A launch's description and its mathematics do not fit: a tile used that no access loads, or the reverse."""
+
+
+class Place(Protocol):
+    """Where a body stands in a launch: the tiles it may use there and the stores it owes there.
+
+    Tiles are [rows, cols]; a row vector's are [rows, 1]; rows past a tensor's end are left out. Key rows that an access
+    leaves out because no query of the block needs them are zero.
+    """
+
+    launch: Launch
+    problem: AttentionProblem
+    kernel: Kernel
+    q: Indices
+    """Rows of the query block, within the domain."""
+    keys: Indices
+    """Key indices of the key block."""
+
+    @property
+    def scale(self) -> float:
+        """The softmax scale, 1 / sqrt(head_dim)."""
+
+    def __getitem__(self, tensor: str) -> Array:
+        """A tile that has been loaded for this place.
+
+        Raises:
+            ExecutionError: no access of the launch has loaded it.
+        """
+
+    def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
+        """A running value: the tile loaded, or `initial` where the access says that its first load is left out."""
+
+    def put(self, tensor: str, value: Array) -> None:
+        """Hand over the value of a store that is due here; one that the access leaves out here is dropped.
+
+        Raises:
+            ExecutionError: the launch does not store this tensor here.
+        """
+
+    def writes(self, tensor: str) -> bool:
+        """Whether the launch has any write of `tensor`."""
+
+    @property
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """Boolean [query rows, keys] of the problem's mask at this tile, from indices alone."""
+
+    @property
+    def distance(self) -> Array:
+        """|i + offset - j| of the tile's pairs: what ALiBi's slope multiplies, the diagonal where the mask's is."""
+
+    @property
+    def survivors(self) -> Array:
+        """[query rows, keys]: 1 where dropout keeps a weight, else 0; from the seed that the call was given."""
+
+    @property
+    def dropout_factor(self) -> Array:
+        """[query rows, keys]: what a weight is multiplied by under dropout; ones without."""
+
+    @property
+    def dropout_factor_again(self) -> Array:
+        """`dropout_factor` from the random state that the launch has loaded."""
+
+    @property
+    def random_state(self) -> Array:
+        """[2, 1]: the seed, and the offset at which the counter starts."""
 
 
 class Body:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.kernel.algorithms.naive import passes
-from iosim.readers.execute.bodies.common import divided, exp_less, head_gradient, materialise_bias, sum_bias, sum_groups
-from iosim.readers.execute.place import Place
-from iosim.readers.execute.registry import Body, body
-from iosim.readers.execute.rounding import Array
+from iosim.kernel.algorithms.body import Array, Body, Place, body
+from iosim.kernel.algorithms.common import add_group_gradients, head_gradient
+from iosim.kernel.algorithms.naive.plan import passes
+from iosim.kernel.algorithms.softmax import divided, exp_less
+from iosim.kernel.algorithms.terms import add_bias_gradients, write_alibi
 
 
 def _runs(at: Place, name: str) -> bool:
@@ -213,6 +213,6 @@ class KeyGradient(Body):
         at.put(head_gradient(at, "dK"), self.sums * _scale_left(at))
 
 
-body("naive", "bwd.sum_groups")(sum_groups)
-body("naive", "bwd.sum_bias")(sum_bias)
-body("naive", "alibi")(materialise_bias)
+body("naive", "bwd.sum_groups")(add_group_gradients)
+body("naive", "bwd.sum_bias")(add_bias_gradients)
+body("naive", "alibi")(write_alibi)
