@@ -16,10 +16,8 @@ from iosim.evidence.validate.match import match
 from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import own_file
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.readers.count import count
-from iosim.readers.replay.replay import replay
+from iosim.prediction.call import Call
 from iosim.readers.timing import step_time
-from iosim.readers.timing.chain_time import chain_time
 
 VALUES = [round(0.1 * n, 1) for n in (0, 10, *range(20, 36))]
 MAIN = 1
@@ -31,11 +29,12 @@ def main_times(members: list[Row], profile: HardwareProfile, values: list[float]
     case = match(members, profile)
     chain = case.chains[MAIN]
     assert not isinstance(chain, str)
-    traffic = count(chain) + replay(case.problem, case.kernel, chain, profile).traffic
+    call = Call.of(case.problem, case.kernel, profile, chain)
+    traffic = call.counted + call.replay().traffic
     kept, found = step_time.ADD_PACKET_CYCLES, []
     for value in values:
         step_time.ADD_PACKET_CYCLES = value
-        seconds = chain_time(case.problem, chain, traffic, profile, kernel=case.kernel).total_s
+        seconds = call.time(traffic).total_s
         found.append(math.log(seconds / members[MAIN].measured["time"]))
     step_time.ADD_PACKET_CYCLES = kept
     return found

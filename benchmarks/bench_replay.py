@@ -19,11 +19,11 @@ import numpy as np
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import LoweredLaunch, Template
-from iosim.readers.replay.replay import replay
 
 RUNS = 5
 GPU = load_profile("h200-sxm")
@@ -48,8 +48,8 @@ def attention(kernel: str, seq_len: int, heads: int, mask: str) -> tuple[int, fl
     problem = AttentionProblem(heads=heads, seq_q=seq_len, head_dim=128, mask=mask)
     chosen = resolve(kernel, problem, GPU)
     chain = plan(problem, chosen)
-    accesses = sum(launch.accesses for launch in replay(problem, chosen, chain, GPU).launches)
-    return accesses, seconds(lambda: replay(problem, chosen, chain, GPU))
+    accesses = sum(launch.accesses for launch in Call.of(problem, chosen, GPU, chain).replay().launches)
+    return accesses, seconds(lambda: Call.of(problem, chosen, GPU, chain).replay())
 
 
 def scan_of(objects: int, steps: int) -> tuple[L2, LoweredLaunch]:

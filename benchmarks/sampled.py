@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.replay import Replay
 
 M = 1 << 20
 CASES: tuple[tuple[str, str, dict[str, Any], str | None], ...] = (
@@ -52,7 +52,7 @@ def played(kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part
     profile = load_profile(gpu)
     chosen = resolve(kernel, problem, profile, Overrides(order=order))
     start = time.perf_counter()
-    return replay(problem, chosen, plan(problem, chosen), profile, part=part), time.perf_counter() - start
+    return Call.of(problem, chosen, profile).replay(part=part), time.perf_counter() - start
 
 
 def name(kernel: str, gpu: str, of: dict[str, Any], order: str | None) -> str:

@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -23,8 +24,8 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers import capacity
 from iosim.readers.count import count
 from iosim.readers.timing import chain_time as timing
 from iosim.readers.timing import step_time
@@ -64,14 +65,23 @@ class Case:
     whole: bool = False
     fits: bool = False
 
+    @cached_property
+    def worked_out(self) -> Call:
+        return Call.of(self.problem, self.kernel, self.profile, self.chain)
+
     def errors(self) -> Iterator[tuple[str, float]]:
         """(launch, predicted / measured) of each launch."""
-        found = timing.chain_time(self.problem, self.chain, self.traffic, self.profile, kernel=self.kernel)
+        found = self.worked_out.time(self.traffic)
         if self.whole:
             yield "", found.total_s / self.seconds[0]
             return
         for launch, seconds in zip(found.launches, self.seconds, strict=True):
             yield launch.name, launch.total_s / seconds
+
+
+def moved(call: Call) -> Traffic:
+    """Bytes at both levels, those of HBM by the capacity rule."""
+    return call.counted + call.capacity()
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -120,7 +130,7 @@ def library_cases() -> Iterator[Case]:
             "short" if sum(seconds) < SHORT_S else "long"
         )  # fmt: skip
         yield Case(name, regime + (", spills" if spills else ""), call, problem, gpu, kernel, chain,
-                   count(chain) + capacity.estimate(chain, gpu), seconds,
+                   moved(Call.of(problem, kernel, gpu, chain)), seconds,
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
 
@@ -151,7 +161,7 @@ def own_cases() -> Iterator[Case]:
             "tile sweep" if r["note"] == "sweep" else "long"
         )  # fmt: skip
         yield Case("iosim flash_fwd", regime + (", spills" if spills else ""), int(r["call"]), problem, gpu, kernel,
-                   chain, count(chain) + capacity.estimate(chain, gpu), (seconds,), fits=not spills)  # fmt: skip
+                   chain, moved(Call.of(problem, kernel, gpu, chain)), (seconds,), fits=not spills)  # fmt: skip
 
 
 def call_cases() -> Iterator[Case]:
@@ -175,7 +185,7 @@ def call_cases() -> Iterator[Case]:
         else:
             kernel = resolve(name, problem, gpu)
         chain = plan(problem, kernel)
-        traffic = count(chain) + capacity.estimate(chain, gpu)
+        traffic = moved(Call.of(problem, kernel, gpu, chain))
         shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
         yield Case(shown, f"call, not profiled{spills}", call, problem, gpu, kernel, chain, traffic,
                    (float(r["ms"]) / 1e3,), whole=True)  # fmt: skip
@@ -212,7 +222,7 @@ def published_cases() -> Iterator[Case]:
         seconds = float(r["latency"]) / 1e3
         regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < 2e-4 else "prefill"
         yield Case(f"{kernel_name} on {gpu_name}, serving", regime, call, problem, gpu, kernel, chain,
-                   count(chain) + capacity.estimate(chain, gpu), (seconds,), whole=True)  # fmt: skip
+                   moved(Call.of(problem, kernel, gpu, chain)), (seconds,), whole=True)  # fmt: skip
 
 
 def loss(cases: list[Case]) -> float:

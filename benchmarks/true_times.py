@@ -20,11 +20,11 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
-from iosim.readers.replay.replay import replay
 
 EVERY = 64
 TENTH_US_PS = 100_000
@@ -66,7 +66,7 @@ def at_own_times(name: str, share: float) -> int:
     """HBM bytes read at the replay's own times, where the older CTA of an SM is faster than the younger by `share`."""
     problem, kernel, chain = launch(name)
     kernel = kernel.with_(options=(("age_share", share),))
-    return replay(problem, kernel, chain, GPU).traffic.total("hbm", "read")
+    return Call.of(problem, kernel, GPU, chain).replay().traffic.total("hbm", "read")
 
 
 def counted() -> dict[str, int]:

@@ -26,7 +26,7 @@ Case = tuple[Point, Prediction]
 def ratio(case: Case) -> float:
     """Predicted over published speed, at the present constants."""
     point, made = case
-    time = timing.chain_time(made.problem, made.chain, made.traffic, made.profile, kernel=made.kernel)
+    time = made.call.time(made.traffic)
     return point.counted_flops / time.total_s / 1e12 / point.tflops
 
 

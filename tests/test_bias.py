@@ -20,9 +20,9 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Order, Schedule
+from iosim.prediction.call import Call
 from iosim.problem.attention import ADDED, AttentionProblem
-from iosim.readers.bounds import bounds, memory
-from iosim.readers.capacity import estimate
+from iosim.readers.bounds import memory
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
 from iosim.readers.execute.reference import dense_mask, dropout_factor
@@ -156,7 +156,7 @@ def test_a_full_bias_is_read_once_a_head_whatever_shares_it(shared: str | None) 
     sequences = B if shared in (None, "heads") else 1
     heads = H if shared in (None, "batch") else 1
     assert plan(problem, flash()).tensors["bias"].bytes == sequences * heads * N * N * 2
-    assert bounds(problem, plan(problem, flash())).compulsory_read == (
+    assert Call.of(problem, flash(), load_profile("a100")).bounds.compulsory_read == (
         sequences * heads * N * N * 2 + 3 * B * H * N * 128 * 2  # the bias, and Q, K, V
     )
 
@@ -320,7 +320,7 @@ def test_every_sequence_reads_its_own_bias() -> None:
 def test_capacity_gives_every_term_a_row() -> None:
     problem = LARGE.with_(bias="full", key_padding=True, dropout=0.1, mask="causal", mask_storage="additive",
                           passes="fwd+bwd", bias_grad=True)  # fmt: skip
-    found = estimate(plan(problem, flash()), load_profile("a100")).tensors("hbm")
+    found = Call.of(problem, flash(), load_profile("a100")).capacity().tensors("hbm")
     assert {("bias", "read"), ("padding", "read"), ("mask", "read"), ("rng_state", "write"), ("rng_state", "read"),
             ("dBias", "write")} <= set(found)  # fmt: skip
 

@@ -33,10 +33,10 @@ from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
-from iosim.readers.replay.tracing import trace
 from iosim.show.markdown import render
 from iosim.studies.report.assemble import build
 from iosim.studies.report.request import ReportRequest, length_options, problem_options
+from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 SLOW = settings(max_examples=50, deadline=None, suppress_health_check=RARE)

@@ -15,6 +15,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Direction, Order, Scheduler
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
 from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.problem.attention import AttentionProblem
 
@@ -61,10 +62,11 @@ def test_fa2_forward(d: int, gpu: str, causal: bool, dropout: bool, tile: str, w
     assert str(kernel.tile) == tile
     assert kernel.tile.warps == warps
     assert kernel.splits == 1
-    chain = plan(AttentionProblem(batch=4, heads=32, seq_q=4096, dtype="bf16", **shape), kernel)  # type: ignore[arg-type]
+    problem = AttentionProblem(batch=4, heads=32, seq_q=4096, dtype="bf16", **shape)  # type: ignore[arg-type]
+    call = Call.of(problem, kernel, load_profile(gpu))
     q, k = kernel.tile.block_q, kernel.tile.block_k
-    assert chain.launches[0].resources.shared_memory_bytes == kb * 1024 == (q + 2 * k) * d * 2
-    check_fits(chain, load_profile(gpu))
+    assert call.chain.launches[0].resources.shared_memory_bytes == kb * 1024 == (q + 2 * k) * d * 2
+    check_fits(call)
 
 
 def test_fa2_grid() -> None:

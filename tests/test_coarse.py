@@ -11,13 +11,14 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import coarse as coarses
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import Coarse, coarse_plan
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
-from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.replay import Replay
 
 
 def problem_of(tokens: int, heads: int, mask: str, **more: object) -> AttentionProblem:
@@ -36,7 +37,7 @@ def planned(kernel: str, gpu: str, problem: AttentionProblem, budget: int, order
 def played(kernel: str, gpu: str, problem: AttentionProblem, *, part: bool) -> Replay:
     profile = load_profile(gpu)
     chosen = resolve(kernel, problem, profile)
-    return replay(problem, chosen, plan(problem, chosen), profile, part=part)
+    return Call.of(problem, chosen, profile).replay(part=part)
 
 
 CASES = [

@@ -27,13 +27,14 @@ from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.hopper import cluster
 from iosim.kernel.residency import residency
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.timing import chain_time as timing
 from iosim.readers.timing import step_time
-from iosim.readers.timing.chain_time import beside, chain_time, executed_pairs, reuses_keys
+from iosim.readers.timing.chain_time import beside, executed_pairs, reuses_keys
 from iosim.readers.timing.step_time import (
     MatrixUnit,
     SmRates,
@@ -170,15 +171,14 @@ class TestPingPong:
         least = executed_pairs(made.chain.launches[0]) * 1024 / 400e12
         assert made.time.total_s >= least
         assert made.time.total_s < 1.05 * least
-        unbound = chain_time(asked, made.chain, made.traffic, slow, measured=False, kernel=kernel)
+        unbound = made.call.time(made.traffic, measured=False)
         assert unbound.total_s < 0.7 * least
 
     def test_multicast_halves_what_a_cluster_fetches(self) -> None:
         asked = problem(head_dim=256)
         kernel = resolve("fa3", asked, H100)
         alone = kernel.with_(options=(*kernel.options, ("cluster", 1)))
-        chain = plan(asked, kernel)
-        one, two = (chain_time(asked, chain, count(chain), H100, kernel=k).total_s for k in (alone, kernel))
+        one, two = (call.time(call.counted).total_s for call in (Call.of(asked, k, H100) for k in (alone, kernel)))
         assert 1.04 < one / two < 1.3
 
 
@@ -216,7 +216,7 @@ def errors(wanted: Callable[[Point], bool]) -> list[float]:
     found = []
     for point, made in predictions():
         if wanted(point):
-            time = chain_time(made.problem, made.chain, made.traffic, made.profile, kernel=made.kernel)
+            time = made.call.time(made.traffic)
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
     return found
 
@@ -272,7 +272,7 @@ class TestPublishedSpeeds:
         found = []
         for point, made in wide:
             kernel = made.kernel.with_(options=(*made.kernel.options, ("cluster", 1)))
-            time = chain_time(made.problem, made.chain, made.traffic, made.profile, kernel=kernel)
+            time = replace(made.call, kernel=kernel).time(made.traffic)
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         assert statistics.fmean(found) < -0.07
 

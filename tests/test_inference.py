@@ -25,11 +25,11 @@ from iosim.kernel.launch import Scheduler
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.choices import fa2_splits
 from iosim.kernel.libraries.inference import fa3_splits
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
-from iosim.readers.replay.replay import replay
 from iosim.studies.decode import ModelShape, decode_point, default_kernel, sweep
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -79,7 +79,7 @@ def test_replay_of_packed_groups_moves_the_compulsory_bytes(tokens: int, splits:
     problem = AttentionProblem(batch=2, heads=32, kv_heads=4, seq_q=tokens, seq_k=4096, head_dim=64, mask="causal")
     kernel = Kernel("flash", "flash", Tile(64, 64), packs_group=True, splits=splits)
     h200 = load_profile("h200")
-    made = replay(problem, kernel, plan(problem, kernel), h200)
+    made = Call.of(problem, kernel, h200).replay()
     keys = 2 * 4 * 4096 * 64 * 2
     for name in ("K", "V"):
         read = made.traffic.total("hbm", "read", tensor=name)

@@ -94,7 +94,8 @@ def test_the_latent_is_read_once_not_twice() -> None:
     plain = CASE.with_(latent_kv=False)
     twice = count(plan(plain, Kernel("flash", "flash", Tile(8, 10), packs_group=True)))
     assert twice.total("l2", "read", tensor="V") == 2 * 2 * 40 * 16 * 2
-    latent, both = bounds(CASE, plan(CASE, kernel())), bounds(plain, plan(plain, Kernel("f", "flash", Tile(8, 8))))
+    apart = Kernel("f", "flash", Tile(8, 8))
+    latent, both = (bounds(p, plan(p, k), count(plan(p, k))) for p, k in ((CASE, kernel()), (plain, apart)))
     assert both.compulsory_read - latent.compulsory_read == 2 * 40 * 16 * 2
 
 
@@ -151,7 +152,7 @@ def test_prefill_without_absorption_is_plain_attention() -> None:
     """128 heads of 192 columns in Q and K (128 and 64 rotary) and 128 in V: a head each, nothing shared."""
     problem = AttentionProblem(heads=128, seq_q=2048, head_dim=192, head_dim_v=128, mask="causal", dtype="bf16")
     made = predict(problem, "fa3", "h100-sxm", method="capacity")
-    assert bounds(problem, made.chain).compulsory_read == 128 * 2048 * (192 + 192 + 128) * 2
+    assert made.hbm_bounds.compulsory_read == 128 * 2048 * (192 + 192 + 128) * 2
     assert made.kernel.packs_group is False
 
 

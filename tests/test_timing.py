@@ -19,10 +19,9 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Order
 from iosim.kernel.libraries import resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers import capacity
-from iosim.readers.count import count
-from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S, ChainTime, chain_time
+from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S, ChainTime
 from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.readers.timing.step_time import (
     LOAD_CYCLES,
@@ -46,9 +45,8 @@ def problem(**values: object) -> AttentionProblem:
 def timed(asked: AttentionProblem, kernel: Kernel | str, gpu: str, measured: bool = True) -> ChainTime:
     profile = load_profile(gpu)
     chosen = resolve(kernel, asked, profile) if isinstance(kernel, str) else kernel
-    chain = plan(asked, chosen)
-    traffic = count(chain) + capacity.estimate(chain, profile)
-    return chain_time(asked, chain, traffic, profile, measured=measured, kernel=chosen)
+    call = Call.of(asked, chosen, profile)
+    return call.time(call.counted + call.capacity(), measured=measured)
 
 
 def flash(tile: Tile, unit: str = "mma.sync", **values: object) -> Kernel:
@@ -253,8 +251,8 @@ class TestChainTime:
         bare = replace(load_profile("a100"), exp_per_clock_per_sm=None, dram_bandwidth_bytes_per_s=None,
                        dram_bandwidth_measured_bytes_per_s=None, shared_memory_bytes_per_clock_per_sm=None)  # fmt: skip
         asked, kernel = problem(), flash(Tile(128, 64, 4))
-        chain = plan(asked, kernel)
-        found = chain_time(asked, chain, count(chain), bare, kernel=kernel)
+        call = Call.of(asked, kernel, bare)
+        found = call.time(call.counted)
         assert set(found.launches[0].seconds) == {"tensor", "exp", "l2", "latency"}  # exp: the fp32 work is left
         assert any("dram_bandwidth_bytes_per_s" in m for m in found.missing)
         assert any("exp_per_clock_per_sm" in m for m in found.missing)

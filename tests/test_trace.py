@@ -16,7 +16,8 @@ from iosim import AttentionProblem, InputError
 from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
-from iosim.readers.replay.tracing import CtaTable, TraceResult, trace
+from iosim.readers.replay.tracing import CtaTable
+from iosim.studies.trace.trace import TraceResult, trace
 from iosim.studies.trace.views import as_dict, chrome, cta_rows, reuse_rows, tensor_rows
 
 SMALL = "--gpu h200 --heads 4 --seq-len 4096 --head-dim 64 --causal --dtype bf16"
@@ -244,6 +245,6 @@ def test_a_trace_needs_a_replay_of_bearable_length(monkeypatch: pytest.MonkeyPat
     problem = AttentionProblem(batch=1, heads=1, seq_q=512, head_dim=64, dtype="bf16")
     with pytest.raises(InputError, match="needs a replay"):
         trace(predict(problem, "fa2", "h200", method="bounds"))
-    monkeypatch.setattr("iosim.readers.replay.tracing.MAX_ACCESSES", 3)
+    monkeypatch.setattr("iosim.studies.trace.trace.MAX_ACCESSES", 3)
     with pytest.raises(InputError, match="too long; accepted: up to 3"):
         trace(predict(problem, "fa2", "h200"))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.readers.replay.tracing import TraceResult
     from iosim.show.model import Table
+    from iosim.studies.trace.trace import TraceResult
 
 PROGRESS_AFTER_S = 2.0
 
@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.prediction.predictor import predict
-    from iosim.readers.replay.tracing import trace
+    from iosim.studies.trace.trace import trace
 
     kernels = args.kernel or ["fa2"]
     found = common.problems(args)

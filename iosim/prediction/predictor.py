@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Per
 from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.residency import residency
 from iosim.kernel.traffic import Traffic
+from iosim.prediction.call import Call
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import bounds, memory
-from iosim.readers.count import count, visited_pairs
-from iosim.readers.timing.chain_time import chain_time
+from iosim.readers.bounds import memory
+from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
     from iosim.readers.replay.replay import Replay
@@ -63,28 +61,24 @@ def predict(
         raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
-    chain = plan(problem, chosen)
-    check_fits(chain, gpu)
-    traffic = count(chain)
+    call = Call.of(problem, chosen, gpu)
+    check_fits(call)
     said: tuple[str, ...] = ()
     if method is None:
-        method, said = default_method(chain, l2_start)
-    hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
-    traffic += hbm
+        method, said = default_method(call.chain, l2_start)
+    hbm, notes, played = hbm_traffic(call, method, l2_start)
+    traffic = call.counted + hbm
     return Prediction(
-        problem=problem,
-        kernel=chosen,
-        profile=gpu,
-        chain=chain,
+        call=call,
         traffic=traffic,
-        hbm_bounds=bounds(problem, chain),
+        hbm_bounds=call.bounds,
         l2_start=l2_start,
         method=method,
-        time=chain_time(problem, chain, traffic, gpu, measured=True, kernel=chosen),
-        time_specification=chain_time(problem, chain, traffic, gpu, measured=False, kernel=chosen),
-        memory_bytes=memory(chain),
+        time=call.time(traffic),
+        time_specification=call.time(traffic, measured=False),
+        memory_bytes=memory(call.chain),
         replay=played,
-        notes=tuple(dict.fromkeys((*chosen.notes, *chain.notes, *said, *notes))),
+        notes=tuple(dict.fromkeys((*chosen.notes, *call.chain.notes, *said, *notes))),
     )
 
 
@@ -115,31 +109,24 @@ def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
                         "some 20 million a second",)  # fmt: skip
 
 
-def check_fits(chain: Chain, profile: HardwareProfile) -> None:
+def check_fits(call: Call) -> None:
     """Refuse a chain with a launch of which no CTA fits on an SM.
 
     Raises:
         InputError: says what the launch needs and what the SM allows.
     """
-    for launch in chain.launches:
-        found = residency(launch, profile).occupancy
-        if found.ctas_per_sm == 0:
+    for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
+        if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"
-            raise InputError(f"--tile {tile} with {launch.resources.threads} threads: {found.reason} ({profile.name})")
+            raise InputError(f"--tile {tile} with {launch.resources.threads} threads: {resident.occupancy.reason} "
+                             f"({call.profile.name})")  # fmt: skip
 
 
-def hbm_traffic(
-    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, method: str, l2_start: str
-) -> tuple[Traffic, tuple[str, ...], Replay | None]:
-    """HBM rows of a chain by the chosen method, what a reader should know of them, and the replay behind them."""
+def hbm_traffic(call: Call, method: str, l2_start: str) -> tuple[Traffic, tuple[str, ...], Replay | None]:
+    """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
-        from iosim.readers import capacity
-
-        note = "HBM: capacity rule, an estimate; all outputs counted as written back"
-        return capacity.estimate(chain, profile), (note,), None
-    from iosim.readers.replay.replay import replay
-
-    played = replay(problem, kernel, chain, profile, l2_start=l2_start, part=method == "sampled")
+        return call.capacity(), ("HBM: capacity rule, an estimate; all outputs counted as written back",), None
+    played = call.replay(l2_start=l2_start, part=method == "sampled")
     return played.traffic, played.notes(), played

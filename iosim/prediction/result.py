@@ -11,6 +11,7 @@ from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime
@@ -26,10 +27,7 @@ class Prediction:
     `traffic` has rows at level "l2" (SM<->L2, exact) and, unless the method is "bounds", at "hbm".
     """
 
-    problem: AttentionProblem
-    kernel: Kernel
-    profile: HardwareProfile
-    chain: Chain
+    call: Call
     traffic: Traffic
     hbm_bounds: HbmBounds
     l2_start: str
@@ -39,6 +37,26 @@ class Prediction:
     memory_bytes: dict[str, int]
     notes: tuple[str, ...] = ()
     replay: Replay | None = field(default=None, repr=False)
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """What is computed."""
+        return self.call.problem
+
+    @property
+    def kernel(self) -> Kernel:
+        """How it is computed: its tile and settings as resolved for the problem and the GPU."""
+        return self.call.kernel
+
+    @property
+    def profile(self) -> HardwareProfile:
+        """The GPU."""
+        return self.call.profile
+
+    @property
+    def chain(self) -> Chain:
+        """The launches of the call, in order, with their tensors."""
+        return self.call.chain
 
     def total(self, level: str, direction: str | None = None) -> int:
         """Bytes at "l2" or "hbm", read, written or both."""

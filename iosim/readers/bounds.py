@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.kernel.launch import Chain, Tensor
+from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,17 @@ def _needed(problem: AttentionProblem, tensor: Tensor) -> int:
     return tensor.bytes
 
 
-def bounds(problem: AttentionProblem, chain: Chain) -> HbmBounds:
-    """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end."""
-    traffic = count(chain)
+def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic) -> HbmBounds:
+    """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end.
+
+    Args:
+        counted: what the chain moves between SMs and L2.
+    """
     return HbmBounds(
         compulsory_read=sum(_needed(problem, t) for t in chain.role("input")),
         compulsory_write=sum(t.bytes for t in chain.role("output")),
-        no_l2_read=traffic.total("l2", "read"),
-        no_l2_write=traffic.total("l2", "write"),
+        no_l2_read=counted.total("l2", "read"),
+        no_l2_write=counted.total("l2", "write"),
     )
 
 

@@ -8,11 +8,12 @@ between fit in the L2? The rule knows nothing of drift between CTAs, grid order 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Access, Chain, Launch, Mode, Order, Per, Tensor
-from iosim.kernel.residency import residency
+from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic, TrafficRow
-from iosim.readers.count import count_launch, overhead_bytes
 
 
 def shared_capacity_bytes(profile: HardwareProfile) -> int:
@@ -29,14 +30,13 @@ def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:
     return tensor.bytes
 
 
-def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile) -> float:
+def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile, slots: int) -> float:
     """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
     looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows != "qk"]
     if launch.outer not in ("q", "k", "q,split") or not looped:
         return 1.0
     domain = launch.domain
     tiles_per_head = max(1, launch.work_tiles // domain.grid_heads)
-    slots = residency(launch, profile).slots
     heads = domain.grid_heads
     in_use_heads = min(float(heads), max(1.0, slots / tiles_per_head))
     if launch.schedule.order is Order.HEAD:
@@ -50,7 +50,7 @@ def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile) -> fl
     return max(1.0, waves_per_head * visited_share if launch.outer == "q" else waves_per_head)
 
 
-def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: HardwareProfile) -> float:
+def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: HardwareProfile, slots: int) -> float:
     """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in L2
     beside what a head moves meanwhile, or where heads run fastest; else once for every round of heads in use."""
     domain, order = launch.domain, launch.schedule.order
@@ -60,7 +60,6 @@ def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: Hardwa
     meanwhile = sum(chain.tensors[name].bytes for name in others) / domain.grid_heads
     if sharing <= 1 or one + meanwhile <= shared_capacity_bytes(profile):
         return 1.0
-    slots = residency(launch, profile).slots
     if order is Order.HEAD:
         return max(1.0, sharing / min(slots, launch.schedule.section_heads or domain.grid_heads))
     return max(1.0, sharing / max(1.0, slots * domain.grid_heads / launch.work_tiles))
@@ -77,12 +76,18 @@ def _between_bytes(chain: Chain, tensor: str, launch: int) -> int | None:
     return sum(chain.tensors[name].bytes for name in touched)
 
 
-def estimate(chain: Chain, profile: HardwareProfile) -> Traffic:
-    """HBM rows by launch and tensor under the capacity rule, from a cold L2, with all dirty lines written back."""
+def estimate(chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency]) -> Traffic:
+    """HBM rows by launch and tensor under the capacity rule, from a cold L2, with all dirty lines written back.
+
+    Args:
+        counted: what the chain moves between SMs and L2; no tensor moves more at HBM.
+        residencies: of each launch, in order.
+    """
     whole = int(profile.need("l2_bytes"))
     rows: list[TrafficRow] = []
-    for n, launch in enumerate(chain.launches):
-        factor = _reread_factor(launch, chain, profile)
+    for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
+        slots = resident.slots
+        factor = _reread_factor(launch, chain, profile, slots)
         read: dict[str, int] = {}
         write: dict[str, int] = {}
         for access in launch.accesses:
@@ -94,23 +99,22 @@ def estimate(chain: Chain, profile: HardwareProfile) -> Traffic:
                 looped = access.per is Per.PAIR and access.rows != "qk"
                 times = factor if looped and launch.outer != "flat" else 1.0
                 if access.rows == "qk":
-                    times = _shared_passes(launch, chain, tensor, profile)
+                    times = _shared_passes(launch, chain, tensor, profile, slots)
                 fetched = 0 if passed_on and times == 1.0 else round(unique * times)
                 read[access.tensor] = max(read.get(access.tensor, 0), fetched)
             else:
                 stays = tensor.role == "temp" and _stays(chain, access.tensor, n, whole)
                 write[access.tensor] = max(write.get(access.tensor, 0), 0 if stays else tensor.bytes)
-        counted = {(r.tensor, r.direction): r.bytes for r in count_launch(launch, chain)}
+        most = {(r.tensor, r.direction): r.bytes for r in counted if r.launch == launch.name}
         for name, value in read.items():
-            rows.append(TrafficRow(launch.name, "hbm", name, "read", min(value, counted[name, "read"])))
+            rows.append(TrafficRow(launch.name, "hbm", name, "read", min(value, most[name, "read"])))
         for name, value in write.items():
-            rows.append(TrafficRow(launch.name, "hbm", name, "write", min(value, counted[name, "write"])))
+            rows.append(TrafficRow(launch.name, "hbm", name, "write", min(value, most[name, "write"])))
         spill = [o for o in launch.overheads if o.name == "spill" and o.mode is Mode.STORE]
         if spill:
-            slots = residency(launch, profile).slots
-            resident = slots * sum(o.per_tile + o.per_pair for o in spill)
-            spilled = sum(overhead_bytes(launch, o) for o in spill)
-            rows.append(TrafficRow(launch.name, "hbm", "spill", "write", 0 if resident < whole else spilled))
+            in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
+            spilled = int(counted.total("l2", "write", launch=launch.name, tensor="spill"))
+            rows.append(TrafficRow(launch.name, "hbm", "spill", "write", 0 if in_use < whole else spilled))
     return Traffic(tuple(rows))
 
 

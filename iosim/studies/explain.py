@@ -15,7 +15,8 @@ from iosim.kernel.launch import Chain, Launch
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
-from iosim.readers.replay.tracing import LaunchTrace, TraceResult, trace
+from iosim.readers.replay.tracing import LaunchTrace
+from iosim.studies.trace.trace import TraceResult, trace
 from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Track, Tried, run
 
 NEARLY = 1.15

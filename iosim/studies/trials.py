@@ -16,6 +16,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Direction, Order
 from iosim.kernel.libraries.choices import fa3_section_heads
 from iosim.kernel.residency import needed_registers
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.lowering import lower
@@ -137,7 +138,7 @@ def _tiles(tile: Tile) -> Iterator[Tile]:
 def _refused(chain: Chain, now: Prediction) -> str | None:
     """Why a changed chain cannot run as its kernel stands, or None."""
     try:
-        check_fits(chain, now.profile)
+        check_fits(Call.of(now.problem, now.kernel, now.profile, chain))
     except InputError as error:
         return str(error)
     most = int(now.profile.max_registers_per_thread or 255)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.evidence.reproduce.models import GIB, KIB, moved, queries_outside, standard, standard_kernel
+from iosim.evidence.reproduce.models import GIB, KIB, least_bytes, moved, queries_outside, standard, standard_kernel
 from iosim.evidence.reproduce.registry import section
 from iosim.evidence.reproduce.row import Row
 from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import bounds
 
 TITLE = "How Tiled Attention Fits in SRAM (article): 32 heads, head_dim 128, fp16, batch 1, forward"
 GPU = "a100-sxm-80gb"
@@ -55,7 +54,7 @@ def _reduction(tokens: int, claimed: float) -> Iterator[Row]:
     gpu = load_profile(GPU)
     p = _problem(tokens)
     chain = standard(p, standard_kernel(gpu, p))
-    least = bounds(p, queries_outside(p, 128))
+    least = least_bytes(p)
     flash_bytes = least.compulsory_read + least.compulsory_write
     yield row(
         f"traffic at {tokens:,} tokens, standard over flash", claimed, moved(chain) / flash_bytes, "times",

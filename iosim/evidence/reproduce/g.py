@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from iosim.evidence.reproduce.models import MB, moved, queries_outside, standard, standard_kernel
+from iosim.evidence.reproduce.models import MB, least_bytes, moved, queries_outside, standard, standard_kernel
 from iosim.evidence.reproduce.registry import section
 from iosim.evidence.reproduce.row import Row
 from iosim.hardware.profile import load_profile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.bounds import bounds
 
 TITLE = "Other tools beside iosim: A100, 32 heads, head_dim 128, fp16, forward, MB of device-memory traffic"
 GPU = "a100-sxm-80gb"
@@ -32,7 +31,7 @@ def _problem(tokens: int, mask: str = "none") -> AttentionProblem:
 
 
 def _compulsory(problem: AttentionProblem) -> int:
-    least = bounds(problem, queries_outside(problem, 128))
+    least = least_bytes(problem)
     return least.compulsory_read + least.compulsory_write
 
 

@@ -14,6 +14,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import HbmBounds, bounds
 from iosim.readers.count import count
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -60,6 +61,12 @@ def keys_outside(
 def queries_outside(problem: AttentionProblem, block_q: int, block_k: int = 64) -> Chain:
     """Flash attention with query tiles of `block_q` rows, that keeps no row statistics."""
     return flash.forward(problem, Kernel("flash", "flash", Tile(block_q, block_k), writes_lse=False))
+
+
+def least_bytes(problem: AttentionProblem) -> HbmBounds:
+    """Bounds of flash attention with query tiles of 128 rows, that keeps no row statistics."""
+    chain = queries_outside(problem, 128)
+    return bounds(problem, chain, count(chain))
 
 
 def moved(chain: Chain, *, without: Container[str] = (), outside: Container[str] = ()) -> int:

@@ -12,11 +12,9 @@ from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
-from iosim.readers.count import count
-from iosim.readers.replay.replay import replay
-from iosim.readers.timing.chain_time import chain_time
 
 SMALL_BYTES = 2_000_000
 """Below this no relative error is formed: the difference in bytes stands instead."""
@@ -135,15 +133,15 @@ class _Found:
 
 def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> _Found:
     """All quantities of a chain from a cold L2."""
-    counted = count(chain)
-    traffic = counted + replay(problem, kernel, chain, profile).traffic
+    call = Call.of(problem, kernel, profile, chain)
+    traffic = call.counted + call.replay().traffic
     values: dict[str, int | float] = {
         f"{level}_{direction}": int(traffic.total(level, direction))
         for level in ("hbm", "l2")
         for direction in ("read", "write")
     }
-    values["time"] = chain_time(problem, chain, traffic, profile, kernel=kernel).total_s
-    return _Found(values, _compulsory_read(problem, chain), int(counted.total("l2", "write", tensor="spill")))
+    values["time"] = call.time(traffic).total_s
+    return _Found(values, _compulsory_read(problem, chain), int(call.counted.total("l2", "write", tensor="spill")))
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:

@@ -23,10 +23,9 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, entry, resolve
 from iosim.kernel.residency import needed_registers
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers import capacity
-from iosim.readers.count import count
-from iosim.readers.timing.chain_time import ChainTime, chain_time
+from iosim.readers.timing.chain_time import ChainTime
 from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
 
 KERNEL = "triton"
@@ -120,8 +119,8 @@ def configured(config: Config, problem: AttentionProblem, profile: HardwareProfi
 
 def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> ChainTime:
     """Time of the call; HBM bytes by the capacity rule, since thousands of configurations may be asked for."""
-    traffic = count(chain) + capacity.estimate(chain, profile)
-    return chain_time(problem, chain, traffic, profile, kernel=kernel)
+    call = Call.of(problem, kernel, profile, chain)
+    return call.time(call.counted + call.capacity())
 
 
 def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +13,9 @@ from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Scheduler
-from iosim.kernel.residency import residency
+from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.count import count
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.readers.replay.engine import L2, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model
@@ -24,7 +23,6 @@ from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
-from iosim.readers.timing.chain_time import chain_time
 
 FOREIGN_OBJECT_BYTES = 65536
 COARSE_SAMPLES = 1e-9
@@ -122,12 +120,15 @@ def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
 
 
 def replay(
-    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *, l2_start: str = "cold",
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
+    residencies: Sequence[Residency], busy_s: Mapping[str, float], l2_start: str = "cold",
     l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
 ) -> Replay:  # fmt: skip
     """Play the launches of a chain, one after the other, through one L2.
 
     Args:
+        residencies: of each launch, in order.
+        busy_s: seconds of each launch by its name if nothing moved at HBM: its steps share them out.
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
@@ -139,7 +140,7 @@ def replay(
             engine is missing.
     """
     made = l2_model or model(profile)
-    slots = max(residency(launch, profile).slots for launch in chain.launches)
+    slots = max(resident.slots for resident in residencies)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
     accesses = [low.accesses for low in lowered.launches]
     coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
@@ -156,16 +157,15 @@ def replay(
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
-    busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
-    for launch, low, moved in zip(chain.launches, lowered.launches, accesses, strict=True):
+    for launch, low, moved, resident in zip(chain.launches, lowered.launches, accesses, residencies, strict=True):
         for objects_of, number in low.owned:
             l2.own(objects_of, number)
         before = l2.counts()
         grain = coarse if coarse and coarse.name == launch.name else None
         dirty = l2.dirty_by_tensor() if grain else None
-        end, slots, windows = _play(l2, launch, low, busy[launch.name], profile, made, begin,
+        end, slots, windows = _play(l2, launch, low, resident, busy_s[launch.name], profile, made, begin,
                            trace(launch, low, lowered, l2) if trace else None, part, grain,
-                           _rates(launch, kernel, problem, profile),
+                           _rates(launch, kernel, problem, profile, resident),
                            float(kernel.option("sm_spread", made.sm_spread)),
                            _streamed_at_once(chain, launch, low, lowered.size, profile))  # fmt: skip
         if grain and dirty is not None:
@@ -193,13 +193,12 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
 
 
 def _play(
-    l2: L2, launch: Launch, low: LoweredLaunch, busy_s: float, profile: HardwareProfile, made: L2Model, begin: int,
-    record: TraceRecord | None, part: bool, coarse: Coarse | None, rates: tuple[float, ...], sm_spread: float,
-    streamed: int,
+    l2: L2, launch: Launch, low: LoweredLaunch, held: Residency, busy_s: float, profile: HardwareProfile,
+    made: L2Model, begin: int, record: TraceRecord | None, part: bool, coarse: Coarse | None,
+    rates: tuple[float, ...], sm_spread: float, streamed: int,
 ) -> tuple[int, int, Windows | None]:  # fmt: skip
     """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
     none of their own and go as fast as memory does."""
-    held = residency(launch, profile)
     steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
     slots = held.slots
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
@@ -258,9 +257,9 @@ def _stand_for(
 
 
 def _rates(
-    launch: Launch, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile
+    launch: Launch, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, resident: Residency
 ) -> tuple[float, ...]:  # fmt: skip
-    ctas = -(-residency(launch, profile).slots // profile.sm_count)
+    ctas = -(-resident.slots // profile.sm_count)
     return rates_of(kernel, problem, ctas, compiled=launch.name == "main")
 
 

@@ -4,29 +4,24 @@ head stood apart. The replay itself is unchanged; nothing here draws or prints.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Per
-from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch
 from iosim.readers.replay.objects import streams
-from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.replay import Replay, Trace
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 
-DEFAULT_BINS = 200
-MAX_BINS = 100_000
-MAX_ACCESSES = 600_000_000
-"""About a minute of replay."""
 SHARED_AXIS = {"q": "k", "q,split": "k", "k": "q"}
 """The axis that a launch loops over, by what its work tile is: the tensors with these rows are what CTAs share."""
 
@@ -117,10 +112,10 @@ class LaunchTrace:
 
 
 @dataclass(frozen=True)
-class TraceResult:
-    """`hit` and `miss` are bytes by time bin and tensor, over loads and atomic adds; the misses are read from HBM."""
+class Recording:
+    """What a replay wrote down. `hit` and `miss` are bytes by time bin and tensor, over loads and atomic adds; the
+    misses are read from HBM."""
 
-    prediction: Prediction
     replay: Replay
     bin_ps: int
     tensors: tuple[str, ...]
@@ -207,44 +202,29 @@ class _Kept:
     end: Int64
 
 
-def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
-    """Replay a prediction's chain once more, and write down what happens.
+def record(
+    play: Callable[[Trace], Replay], profile: HardwareProfile, *, launch: str | None, bins: int, bin_ps: int
+) -> Recording:
+    """Play a chain once, and write down what happens.
 
     Args:
-        launch: trace this launch alone; the whole chain is replayed all the same.
-        bins: time bins of equal length, from the chain's begin to its end.
-
-    Raises:
-        InputError: no such launch, a prediction without replay, bins out of range, or a replay too long to trace.
+        play: plays the chain through the L2 of `profile`, with the trace that it is given.
+        launch: record this launch alone; the whole chain is played all the same.
+        bins: time bins, each `bin_ps` picoseconds long.
     """
-    p = prediction
-    if p.replay is None:
-        raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
-    if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
-    names = [one.name for one in p.replay.launches]
-    if launch is not None and launch not in names:
-        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
-    accesses = sum(one.accesses for one in p.replay.launches)
-    if accesses > MAX_ACCESSES:
-        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
-                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
-    chosen = [one for one in p.replay.launches if launch in (None, one.name)]
-    bin_ps = max(1, -(-round(chosen[-1].end_s * PS) // bins))
     tracer = _Tracer(launch, bins, bin_ps)
-    played = replay(p.problem, p.kernel, p.chain, p.profile, l2_start=p.l2_start, trace=tracer)
-    made = model(p.profile)
-    size = made.sets * made.ways * made.line_bytes
-    done = {one.name: one for one in played.launches}
-    width = made.sets * made.line_bytes
+    played = play(tracer)
+    l2 = model(profile)
+    width = l2.sets * l2.line_bytes
+    times = {one.name: one for one in played.launches}
     launches = tuple(
-        _launch(kept, round(done[kept.launch.name].begin_s * PS), round(done[kept.launch.name].end_s * PS),
-                done[kept.launch.name].slots, p.profile, bins, bin_ps, width)
+        _launch(kept, round(times[kept.launch.name].begin_s * PS), round(times[kept.launch.name].end_s * PS),
+                times[kept.launch.name].slots, profile, bins, bin_ps, width)
         for kept in tracer.kept
     )  # fmt: skip
     used = len(tracer.tensors)
     hit = _settled(tracer.hit[:, :used])
-    return TraceResult(p, played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, size)
+    return Recording(played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, width * l2.ways)
 
 
 def _settled(hit: Int64) -> Int64:
@@ -313,4 +293,4 @@ def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[n
     return slot
 
 
-__all__ = ["CtaTable", "LaunchTrace", "ReuseHistogram", "TraceResult", "trace"]
+__all__ = ["CtaTable", "LaunchTrace", "Recording", "ReuseHistogram", "record"]

@@ -8,6 +8,7 @@ what they leave unexplained: docs/timing.md. NB: times of the host, between call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Per
-from iosim.kernel.residency import Residency, residency
+from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.makespan import makespan
@@ -207,6 +208,7 @@ def chain_time(
     chain: Chain,
     traffic: Traffic,
     profile: HardwareProfile,
+    residencies: Sequence[Residency],
     *,
     measured: bool = True,
     kernel: Kernel | None = None,
@@ -214,16 +216,16 @@ def chain_time(
     """Time of a chain whose `traffic` holds rows at l2 and hbm.
 
     Args:
+        residencies: of each launch, in order.
         measured: use measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
         kernel: the kernel behind the chain; its option `matrix_unit` says what computes the products on cc 9.0.
 
     Raises:
-        InputError: the kernel's matrix unit is not known, or the profile lacks a limit of occupancy.
+        InputError: the kernel's matrix unit is not known.
     """
     rates = _Rates(profile, measured)
     times = []
-    for launch in chain.launches:
-        held = residency(launch, profile)
+    for launch, held in zip(chain.launches, residencies, strict=True):
         unit = MatrixUnit.FP32 if problem.dtype == "fp32" else matrix_unit(launch, profile, kernel)
         seconds: dict[str, float] = {}
         hbm = rates.hbm()

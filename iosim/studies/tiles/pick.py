@@ -22,10 +22,8 @@ from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers import capacity
-from iosim.readers.count import count
-from iosim.readers.timing.chain_time import chain_time
 from iosim.readers.timing.step_time import MatrixUnit
 from iosim.studies.tiles.space import rejection, tile_space
 
@@ -236,9 +234,10 @@ def _candidate(
 ) -> TileCandidate:
     """What is predicted of a chain; `source` is where its registers come from, unless they are estimated."""
     launch = main_launch(chain, problem)
+    call = Call.of(problem, kernel, gpu, chain)
     held = residency(launch, gpu)
-    traffic = count(chain) + capacity.estimate(chain, gpu)
-    time = chain_time(problem, chain, traffic, gpu, kernel=kernel)
+    traffic = call.counted + call.capacity()
+    time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.backward_tile or kernel.tile
     return TileCandidate(
         kernel=kernel.name,

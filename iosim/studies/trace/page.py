@@ -10,10 +10,11 @@ import numpy as np
 
 from iosim.base.units import bytes_text
 from iosim.readers.replay.engine import PS
-from iosim.readers.replay.tracing import LaunchTrace, TraceResult
+from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.model import Cell, Column, Panel, Table
 from iosim.show.sections import Section, document
+from iosim.studies.trace.trace import TraceResult
 from iosim.studies.trace.views import reuse_rows, tensor_rows
 
 MAX_CTA_LINES = 600

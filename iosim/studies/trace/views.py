@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from iosim.readers.replay.engine import PS
-from iosim.readers.replay.tracing import LaunchTrace, TraceResult
+from iosim.readers.replay.tracing import LaunchTrace
+from iosim.studies.trace.trace import TraceResult
 
 MAX_EVENTS = 100_000
 """Work tiles in a Chrome trace; beyond it whole SMs are left out."""

@@ -1,0 +1,87 @@
+"""A call worked out once: its chain of launches, what was counted of it, and what is resident on the GPU.
+
+Readers know nothing of each other. What one needs of another (the bytes that were counted, the seconds of a launch
+beside HBM) is handed over here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain
+from iosim.kernel.residency import Residency, residency
+from iosim.kernel.traffic import Traffic
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import HbmBounds, bounds
+from iosim.readers.count import count
+from iosim.readers.timing.chain_time import ChainTime, chain_time
+
+if TYPE_CHECKING:
+    from iosim.readers.replay.replay import Replay
+
+
+@dataclass(frozen=True)
+class Call:
+    """A problem, a kernel and a GPU, with all that several readers need of them.
+
+    `counted` holds the bytes between SMs and L2; `residencies` has an entry for each launch of `chain`, in its order.
+    """
+
+    problem: AttentionProblem
+    kernel: Kernel
+    profile: HardwareProfile
+    chain: Chain
+    counted: Traffic
+    residencies: tuple[Residency, ...]
+
+    @classmethod
+    def of(
+        cls, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, chain: Chain | None = None
+    ) -> Call:
+        """Work a call out.
+
+        Args:
+            chain: in place of the one that the kernel's algorithm plans for the problem.
+
+        Raises:
+            InputError: the algorithm cannot do what the problem asks for, or the profile lacks a limit of occupancy.
+        """
+        launches = plan(problem, kernel) if chain is None else chain
+        resident = tuple(residency(launch, profile) for launch in launches.launches)
+        return cls(problem, kernel, profile, launches, count(launches), resident)
+
+    @cached_property
+    def bounds(self) -> HbmBounds:
+        """Least HBM bytes, and those with no L2."""
+        return bounds(self.problem, self.chain, self.counted)
+
+    def capacity(self) -> Traffic:
+        """HBM bytes by the capacity rule, an estimate."""
+        from iosim.readers import capacity
+
+        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies)
+
+    def time(self, traffic: Traffic, *, measured: bool = True) -> ChainTime:
+        """Seconds of the chain while `traffic` moves; `measured` as in `chain_time`."""
+        return chain_time(
+            self.problem, self.chain, traffic, self.profile, self.residencies, measured=measured, kernel=self.kernel
+        )
+
+    @cached_property
+    def busy_s(self) -> Mapping[str, float]:
+        """Seconds that each launch would take if nothing moved at HBM."""
+        return {launch.name: launch.total_s for launch in self.time(self.counted).launches}
+
+    def replay(self, **how: Any) -> Replay:
+        """HBM bytes by playing the launches through the L2; the arguments are those of `replay`."""
+        from iosim.readers.replay.replay import replay
+
+        return replay(
+            self.problem, self.kernel, self.chain, self.profile, residencies=self.residencies, busy_s=self.busy_s, **how
+        )

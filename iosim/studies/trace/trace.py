@@ -1,0 +1,53 @@
+"""A prediction's replay, played once more and written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from iosim.base.errors import InputError
+from iosim.prediction.result import Prediction
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.tracing import Recording, record
+
+DEFAULT_BINS = 200
+MAX_BINS = 100_000
+MAX_ACCESSES = 600_000_000
+"""About a minute of replay."""
+
+
+@dataclass(frozen=True)
+class TraceResult(Recording):
+    """What the replay of `prediction` wrote down."""
+
+    prediction: Prediction
+
+
+def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
+    """Replay a prediction's chain once more, and write down what happens.
+
+    Args:
+        launch: trace this launch alone; the whole chain is replayed all the same.
+        bins: time bins of equal length, from the chain's begin to its end.
+
+    Raises:
+        InputError: no such launch, a prediction without replay, bins out of range, or a replay too long to trace.
+    """
+    p = prediction
+    if p.replay is None:
+        raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
+    if not 1 <= bins <= MAX_BINS:
+        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
+    names = [one.name for one in p.replay.launches]
+    if launch is not None and launch not in names:
+        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
+    accesses = sum(one.accesses for one in p.replay.launches)
+    if accesses > MAX_ACCESSES:
+        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
+                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+    traced = [one for one in p.replay.launches if launch in (None, one.name)]
+    bin_ps = max(1, -(-round(traced[-1].end_s * PS) // bins))
+    recording = record(
+        lambda tracer: p.call.replay(l2_start=p.l2_start, trace=tracer), p.profile,
+        launch=launch, bins=bins, bin_ps=bin_ps,
+    )  # fmt: skip
+    return TraceResult(**{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p)
