@@ -182,12 +182,3 @@ def test_help_loads_nothing_heavy() -> None:
             "print(sorted({'torch', 'pandas', 'sympy', 'plotly', 'tqdm', 'numpy'} & set(sys.modules)))")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_the_progress_bar_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    from iosim.commands import report as command
-    from iosim.studies.report.collect import no_progress
-
-    assert command.progress() is no_progress
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert list(command.progress()([])) == []

@@ -7,10 +7,12 @@ import json
 import re
 import sys
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import counter
 from iosim.commands import common
 
 if TYPE_CHECKING:
@@ -85,15 +87,11 @@ def _measure(no_profiler: bool) -> dict[str, Any]:
 def _derive(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """With a bar on standard error, on a terminal only: the fit takes seconds."""
     from iosim.evidence.measure.calibrate import derive
-
-    if not sys.stderr.isatty():
-        return derive(raw)
-    from tqdm import tqdm
-
     from iosim.evidence.measure.fit import TRIALS
 
-    with tqdm(total=TRIALS, desc="fitting the L2's constants", delay=2.0, leave=False) as shown:
-        return derive(raw, lambda: shown.update(1) and None)
+    with counter(TRIALS, "fitting the L2's constants") as shown:
+        tried = count(1)
+        return derive(raw, lambda: shown(next(tried)))
 
 
 def _say(what: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
@@ -51,13 +52,12 @@ def listed(given: Sequence[str] | None, default: list[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.commands.report import progress
     from iosim.show.places import write_together
     from iosim.studies.compare import compare
 
     found = compare(
         common.problems(args), listed(args.kernel, DEFAULT_KERNELS), listed(args.gpu, ["a100"]), baseline=args.baseline,
-        method=args.method, l2_start=args.l2, progress=progress(),
+        method=args.method, l2_start=args.l2, progress=progress("predicting"),
     )  # fmt: skip
     files = {Path(args.csv): csv_of(found)} if args.csv is not None else {}
     if args.html is not None:

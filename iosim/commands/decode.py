@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.studies.decode import DecodePoint
-
-PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -63,11 +62,9 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from iosim.studies.decode import page as pages
 
-    made = list(tqdm(points(args), desc="predicting", delay=PROGRESS_AFTER_S, leave=False, disable=None))
+    made = list(progress("predicting")(points(args)))
     if args.format == "json":
         text = common.json_text({"schema": 1, "points": [p.to_dict() for p in made]})
     elif args.format == "csv":

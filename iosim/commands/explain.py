@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.studies.explain import Explanation
-
-PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
 
     settings = common.overrides(args)
     made = [
-        explain(predict(problem, kernel, gpu, l2_start=args.l2, method="replay", overrides=settings), track=_track)
+        explain(
+            predict(problem, kernel, gpu, l2_start=args.l2, method="replay", overrides=settings),
+            progress=progress("trying changes"),
+        )
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["fa2"]
@@ -45,16 +45,6 @@ def run(args: argparse.Namespace) -> int:
         text = "\n".join(as_text(e, markdown=args.format == "md") for e in made)
     common.emit(text, args.out)
     return 0
-
-
-def _track(changes: Iterable[Any]) -> Iterable[Any]:
-    """A bar on standard error for trials of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return changes
-    from tqdm import tqdm
-
-    shown: Iterable[Any] = tqdm(changes, desc="trying changes", delay=PROGRESS_AFTER_S, leave=False)
-    return shown
 
 
 def as_text(e: Explanation, *, markdown: bool) -> str:

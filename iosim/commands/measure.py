@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
@@ -133,7 +134,9 @@ def _run_chains(args: argparse.Namespace) -> int:
     cc = _capability(args)
     launches = None if args.launches is None else Path(args.launches)
     command = " ".join(["iosim measure", *_words(args)])
-    made = collect_chains(Path(args.out), cases, cc, launches_out=launches, command=command, progress=bar)
+    made = collect_chains(
+        Path(args.out), cases, cc, launches_out=launches, command=command, progress=progress("measuring")
+    )
     print(f"{made.measured} of {len(cases)} chains measured now; {args.out} holds {len(made.rows)} rows")
     for line in made.left_out:
         print(f"iosim: left out: {line}", file=sys.stderr)
@@ -171,10 +174,10 @@ def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str)
     if args.time:
         from iosim.evidence.measure.timing import time_plan
 
-        return time_plan(Path(args.out), cases, cc, args.l2, command, bar)
+        return time_plan(Path(args.out), cases, cc, args.l2, command, progress("measuring"))
     from iosim.evidence.measure.collect import collect
 
-    return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", command=command, progress=bar)
+    return collect(Path(args.out), cases, cc, warm=args.l2 == "warm", command=command, progress=progress("measuring"))
 
 
 def _capability(args: argparse.Namespace) -> str:
@@ -249,13 +252,3 @@ def _words(args: argparse.Namespace) -> list[str]:
         for one in value if isinstance(value, list) else [value]:
             words += [option] if one is True else ["--no-" + option[2:]] if one is False else [option, quote(str(one))]
     return words
-
-
-def bar(items: Sequence[T]) -> Iterable[T]:
-    """A bar on standard error, on a terminal only."""
-    if not sys.stderr.isatty():
-        return items
-    from tqdm import tqdm
-
-    shown: Iterable[T] = tqdm(items, desc="measuring", delay=2.0, leave=False)
-    return shown

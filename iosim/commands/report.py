@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.studies.report.collect import Job, Progress
+    pass
 
-PROGRESS_AFTER_S = 2.0
 LARGE_BYTES = 6_000_000
 """About 200 predictions: plotly.js takes 4.8 MB of it."""
 
@@ -43,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         tuple(args.gpu or ["a100"]), tuple(args.kernel or ["naive", "fa2"]), tuple(common.problems(args)),
         l2_start=args.l2, method=args.method or QUICK_METHOD,
     )  # fmt: skip
-    report = build(request, progress())
+    report = build(request, progress("predicting"))
     paths = write(report, args.out, args.format)
     for path in paths:
         print(f"{path}: {path.stat().st_size:,} bytes")
@@ -52,18 +50,3 @@ def run(args: argparse.Namespace) -> int:
     for left_out in report.omissions:
         print(f"left out: {omission(left_out)}")
     return 0
-
-
-def progress() -> Progress:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    from iosim.studies.report.collect import no_progress
-
-    if not sys.stderr.isatty():
-        return no_progress
-    from tqdm import tqdm
-
-    def bar(jobs: Sequence[Job]) -> Iterable[Job]:
-        shown: Iterable[Job] = tqdm(jobs, desc="predicting", delay=PROGRESS_AFTER_S, leave=False)
-        return shown
-
-    return bar

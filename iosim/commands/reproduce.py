@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.evidence.reproduce import Row
-    from iosim.evidence.reproduce.registry import Section
-
-PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,20 +66,10 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
     return "\n".join(parts)
 
 
-def progress(found: Sequence[Section]) -> Iterable[Section]:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return found
-    from tqdm import tqdm
-
-    shown: Iterable[Section] = tqdm(found, desc="sections", delay=PROGRESS_AFTER_S, leave=False)
-    return shown
-
-
 def run(args: argparse.Namespace) -> int:
     from iosim.evidence.reproduce import reproduce, sections
 
-    rows = reproduce(args.section, progress)
+    rows = reproduce(args.section, progress("sections"))
     titles = {s.letter: s.title for s in sections()}
     if args.format == "json":
         text = common.json_text({"schema": 1, "rows": [r.to_dict() for r in rows]})

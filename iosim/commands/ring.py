@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.distributed.links import Cluster
     from iosim.studies.distributed.study import Result
-
-PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)
     results = study(
         found[0], args.gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
-        layers=args.layers, track=_track,
+        layers=args.layers, progress=progress("schedules"),
     )  # fmt: skip
     if args.html is not None:
         from iosim.base.files import write_whole
@@ -73,16 +72,6 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.html, render(results, found[0], args.gpus, subject(args, found[0], links), _command()))
     common.emit(as_text(results, args, found[0], links), args.out)
     return 0
-
-
-def _track(names: Sequence[str]) -> Sequence[str]:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return names
-    from tqdm import tqdm
-
-    shown: Sequence[str] = tqdm(names, desc="schedules", delay=PROGRESS_AFTER_S, leave=False)
-    return shown
 
 
 def _command() -> str:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.show.model import Table
     from iosim.studies.trace.trace import TraceResult
-
-PROGRESS_AFTER_S = 2.0
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,20 +45,10 @@ def run(args: argparse.Namespace) -> int:
     made = [
         trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)
-        for kernel in _track(kernels)
+        for kernel in progress("tracing")(kernels)
     ]  # fmt: skip
     common.emit(as_text(made, args.format), args.out)
     return 0
-
-
-def _track(kernels: Sequence[str]) -> Iterable[str]:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return kernels
-    from tqdm import tqdm
-
-    shown: Iterable[str] = tqdm(kernels, desc="tracing", delay=PROGRESS_AFTER_S, leave=False)
-    return shown
 
 
 def as_text(traces: Sequence[TraceResult], form: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.studies.training import Decoder, Frontier, Setup, TrainingPrediction
 
-PROGRESS_AFTER_S = 2.0
 AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
 """Rows of the map where no list is given."""
 SEQ_LENS = "2k:16k:2k"
@@ -143,22 +142,14 @@ def _run_frontier(args: argparse.Namespace) -> int:
     seq_lens = sizes(args.seq_len or SEQ_LENS, "--seq-len")
     model, setup = _asked(args, seq_len=seq_lens[0], **{axis: values[0]})
     gpu = load_profile(args.gpu)
-    found = frontier(model, setup, gpu, axis, values, seq_lens, reserve_bytes=args.reserve, track=_track)
+    found = frontier(
+        model, setup, gpu, axis, values, seq_lens, reserve_bytes=args.reserve, progress=progress("what fits")
+    )
     if args.html:
         shown = predict_training(model, setup, gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
         common.emit(_page(shown, found), args.html)
     common.emit(_frontier_text(found, model, setup, gpu.name, args.format), args.out)
     return 0
-
-
-def _track(values: Iterable[int]) -> Iterable[int]:
-    """A bar on standard error for maps of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return values
-    from tqdm import tqdm
-
-    shown: Iterable[int] = tqdm(values, desc="what fits", delay=PROGRESS_AFTER_S, leave=False)
-    return shown
 
 
 def _text(made: TrainingPrediction, form: str) -> str:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import progress
 from iosim.commands import common
 
 if TYPE_CHECKING:
-    from iosim.evidence.validate import Comparison, Row
+    from iosim.evidence.validate import Comparison
     from iosim.evidence.validate.given import Given
-    from iosim.evidence.validate.residuals import Progress
     from iosim.hardware.profile import HardwareProfile
 
-PROGRESS_AFTER_S = 2.0
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
 
@@ -75,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         comparison = _profiled(args, profile)
     else:
         files = _files(args)
-        comparison = compare([row for file in files for row in read(file)], profile, progress())
+        comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
     if args.report is not None:
         write_report(comparison, args.report)
     if args.report is None or args.out is not None:
@@ -115,7 +113,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
     found = read_profile(args.ncu, _given(args))
     for note in found.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
-    made = compare(found.rows, profile, progress())
+    made = compare(found.rows, profile, progress("predicting"))
     return Comparison(made.residuals, (*found.unmatched, *made.skipped))
 
 
@@ -163,16 +161,3 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
 def flat(row: dict[str, Any]) -> dict[str, Any]:
     """One line of the CSV: the problem's fields beside the others."""
     return {**{k: v for k, v in row.items() if k != "problem"}, **row["problem"]}
-
-
-def progress() -> Progress:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return lambda calls: calls
-    from tqdm import tqdm
-
-    def bar(calls: Sequence[list[Row]]) -> Iterable[list[Row]]:
-        shown: Iterable[list[Row]] = tqdm(calls, desc="predicting", delay=PROGRESS_AFTER_S, leave=False)
-        return shown
-
-    return bar

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch
 from iosim.prediction.result import Prediction
@@ -17,7 +18,7 @@ from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.studies.trace.trace import TraceResult, trace
-from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Track, Tried, run
+from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, run
 
 NEARLY = 1.15
 """HBM bytes within this factor of a number are said to be that number."""
@@ -105,12 +106,12 @@ class Explanation:
         }  # fmt: skip
 
 
-def explain(prediction: Prediction, *, track: Track = iter, budget: int = MAX_ACCESSES) -> Explanation:
+def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
     """Why the HBM bytes of a prediction are what they are.
 
     Args:
         prediction: one made by replay.
-        track: wraps the list of changes to try; a progress bar.
+        progress: hands on the changes to try one by one, and may show how far it is.
         budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
             the kernel alone needs more.
 
@@ -125,7 +126,7 @@ def explain(prediction: Prediction, *, track: Track = iter, budget: int = MAX_AC
         if prediction.traffic.total("hbm", launch=launch.name) >= MAIN_SHARE * total
     )
     played = sum(one.accesses for one in traced.replay.launches)
-    tried = run(prediction, track, budget if played <= budget else 0)
+    tried = run(prediction, progress, budget if played <= budget else 0)
     return Explanation(prediction, traced, launches, _sources(prediction), tried, _advice(prediction, tried))
 
 

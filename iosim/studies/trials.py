@@ -6,11 +6,12 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Direction, Order
@@ -28,8 +29,6 @@ PAIRED = 3
 """How many of the best single changes are tried in pairs."""
 SAME_TIME = 1.02
 """A change within this factor of the time now costs no time."""
-
-Track = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -194,17 +193,17 @@ class _Trier:
         self.trials.append(Trial(made, found))
 
 
-def run(now: Prediction, track: Track = iter, budget: int = MAX_ACCESSES) -> Tried:
+def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:
     """Every change alone, then the best ones in pairs.
 
     Args:
-        track: wraps the list of changes; a progress bar.
+        progress: hands on the changes one by one, and may show how far it is.
         budget: accesses that may be replayed.
     """
     if not any(is_attention_loop(launch) for launch in now.chain.launches):
         return Tried((), (("all changes", "no launch loops over keys, so no order or tile changes its HBM bytes"),))
     trier = _Trier(now, budget)
-    for change in track(list(changes(now))):
+    for change in progress(list(changes(now))):
         trier.add((change,))
     best = sorted(trier.trials, key=lambda t: t.rank(now))[:PAIRED]
     for n, first in enumerate(best):

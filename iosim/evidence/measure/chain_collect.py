@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.progress import Progress, silent
 from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report, parse_raw, refusal
 from iosim.evidence.measure.chain_case import (
     COLUMNS,
@@ -42,8 +43,6 @@ KERNEL_NAME_LENGTH = 200
 COUNTERS = (*COUNTED, "seconds")
 RANGE_OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none", "--metrics",
                  ",".join(METRICS[name][0] for name in COUNTERS))  # fmt: skip
-
-Progress = Callable[[Sequence[ChainCase]], Iterable[ChainCase]]
 
 
 @dataclass
@@ -86,7 +85,7 @@ class Tables:
 
 def collect_chains(
     out: Path, cases: Sequence[ChainCase], cc: str, *, launches_out: Path | None = None, command: str = "",
-    progress: Progress = lambda items: items,
+    progress: Progress = silent,
 ) -> Tables:  # fmt: skip
     """Measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks.
 

@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
 from iosim.evidence.measure.case import TOLERANCE, Case
 from iosim.evidence.measure.machine import facts, prebuild, profiler_version, write_provenance
@@ -27,8 +28,6 @@ from iosim.evidence.measure.table import COLUMNS, Row, missing, next_call, read_
 PORTION = 25
 """Calls that one start of the profiler takes on: what an interruption loses at most."""
 WARM_NOTE = "warm L2"
-
-Portions = Callable[[Sequence[list[Case]]], Iterable[list[Case]]]
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Collected:
 
 def collect(
     out: Path, cases: Sequence[Case], cc: str, *, warm: bool = False, command: str = "",
-    progress: Portions = lambda items: items,
+    progress: Progress = silent,
 ) -> Collected:  # fmt: skip
     """Profiles the calls that `out` lacks and adds them to it, a portion at a time.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.evidence.measure.case import Case, describe, flops
 from iosim.evidence.measure.collect import Collected
 from iosim.evidence.measure.harness import inputs, launches, trusted, workspace
@@ -23,8 +24,6 @@ QUEUE_CYCLES = 400_000
 REPEATS, WARM_UPS = 15, 3
 FLUSH_BYTES = 1 << 28
 SAVE_EVERY = 10
-
-Progress = Callable[[Sequence[Case]], Iterable[Case]]
 
 
 def median_ms(call: Callable[[], object], flush: bool, repeats: int = REPEATS) -> float:
@@ -68,7 +67,7 @@ def case_ms(case: Case, flush: bool) -> float:
 
 def time_plan(
     out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "",
-    progress: Progress = lambda items: items,
+    progress: Progress = silent,
 ) -> Collected:  # fmt: skip
     """Times the calls that `out` lacks, each checked against float64 first, and adds them to it.
 

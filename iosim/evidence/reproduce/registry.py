@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.evidence.reproduce.row import Row
 
 
@@ -25,7 +26,6 @@ class Section:
 _SECTIONS: dict[str, Section] = {}
 
 Maker = Callable[[], Iterable[Row]]
-Progress = Callable[[Sequence[Section]], Iterable[Section]]
 
 
 def section(letter: str, title: str) -> Callable[[Maker], Maker]:
@@ -59,7 +59,7 @@ def sections() -> tuple[Section, ...]:
     return tuple(_SECTIONS[letter] for letter in sorted(_SECTIONS))
 
 
-def reproduce(letters: Iterable[str] | None = None, progress: Progress = iter) -> list[Row]:
+def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent) -> list[Row]:
     """The rows of the sections asked for; of all when none is named. `progress` hands on the sections one by one, and
     may show how far it is.
 

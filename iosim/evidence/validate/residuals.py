@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
@@ -28,8 +29,6 @@ SPILL_SHARE = 0.02
 SPILLING = {"fa2": None, "cutlass": (64, 256), "triton": None}
 """Library kernels known to spill whose report is not at hand, with the head dimensions where they do; `triton` where 4
 warps hold 256 query rows. From kernels/measurements/README.md."""
-
-Progress = Callable[[Sequence[list[Row]]], Iterable[list[Row]]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def calls(rows: Iterable[Row]) -> list[list[Row]]:
     return [sorted(members, key=lambda r: r.launch) for members in found.values()]
 
 
-def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = lambda items: items) -> Comparison:
+def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:
     """Every row beside its prediction.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as ct
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.errors import InputError
+from iosim.base.progress import AFTER_S, counter
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import LoweredLaunch, Template
@@ -22,7 +22,7 @@ from iosim.readers.replay.sampling import SamplingPlan, Windows, windows_of
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
 MAX_WAYS = 32
 PS = 10**12
-BAR_AFTER_S, BAR_EVERY_S = 2.0, 0.1
+BAR_EVERY_S = 0.1
 MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
 
 
@@ -367,16 +367,14 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
-        if not over.wait(BAR_AFTER_S) and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            with tqdm(total=launch.tiles, desc=f"replay {launch.name}", unit="tile", leave=False) as bar:
+        if not over.wait(AFTER_S):
+            with counter(launch.tiles, f"replay {launch.name}", "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):
-                    bar.update(min(done.value, launch.tiles) - bar.n)
+                    shown(done.value)
         over.wait()
     except KeyboardInterrupt:
         stop.value = 1
-        while not over.wait(BAR_AFTER_S) and thread.is_alive():
+        while not over.wait(AFTER_S) and thread.is_alive():
             pass
         raise
     return ends[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import entry, resolve
 from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
@@ -14,7 +15,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
-from iosim.studies.report.collect import Point, Progress, collect, no_progress
+from iosim.studies.report.collect import Point, collect
 from iosim.studies.report.figures import BASELINE_ALGORITHMS
 from iosim.studies.report.request import CHOSEN_BY_PYTORCH, ReportRequest
 
@@ -141,7 +142,7 @@ def compare(
     baseline: str | None = None,
     method: str | None = None,
     l2_start: str = "cold",
-    progress: Progress = no_progress,
+    progress: Progress = silent,
 ) -> Comparison:
     """Every kernel on every GPU for every problem.
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
@@ -85,7 +86,7 @@ def study(
     names: Iterable[str] | None = None,
     overlap: bool = True,
     layers: int = 1,
-    track: Callable[[Sequence[str]], Sequence[str]] = lambda names: names,
+    progress: Progress = silent,
 ) -> list[Result]:
     """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
     run it.
@@ -94,7 +95,7 @@ def study(
         kernel: of a pair of chunks, and of the baselines' own calls.
         overlap: messages run beside the computations of their step.
         layers: layers that keep their tensors for the backward.
-        track: wraps the names as they are gone through, to show progress.
+        progress: hands on the names one by one, and may show how far it is.
 
     Raises:
         InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
@@ -108,7 +109,7 @@ def study(
         raise InputError(f"--schedule is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
     one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
     made = []
-    for name in track(wanted):
+    for name in progress(wanted):
         if name in SCHEDULES:
             made.append(one.of_schedule(name))
             continue

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from iosim.base.progress import Progress, silent
 from iosim.show.model import Cell, Column, Figure, Report, Table
 from iosim.studies.report import figures
-from iosim.studies.report.collect import Point, Progress, collect, no_progress, series
+from iosim.studies.report.collect import Point, collect, series
 from iosim.studies.report.density import density
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.report.roofline import roofline
@@ -16,7 +17,7 @@ from iosim.studies.report.tilemap import search, tile_map, tiles_line
 TITLE = "Attention traffic report"
 
 
-def build(request: ReportRequest, progress: Progress = no_progress) -> Report:
+def build(request: ReportRequest, progress: Progress = silent) -> Report:
     """Everything that the report prints, as data.
 
     Raises:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
-from iosim.problem.attention import AttentionProblem
 from iosim.studies.report.request import Gpu, ReportRequest
 
 
@@ -61,18 +61,8 @@ class Omission:
     reason: str
 
 
-Job = tuple[Gpu, str, AttentionProblem]
-Progress = Callable[[Sequence[Job]], Iterable[Job]]
-"""Hands on the jobs of a report one by one, and may show how far it is."""
-
-
-def no_progress(jobs: Sequence[Job]) -> Iterable[Job]:
-    """Shows nothing."""
-    return jobs
-
-
 def collect(
-    request: ReportRequest, progress: Progress = no_progress
+    request: ReportRequest, progress: Progress = silent
 ) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
     """The predictions of a request, what is omitted, and the command lines by id.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile
 from iosim.studies.training.layers import peak_bytes
 from iosim.studies.training.model import Decoder
@@ -74,7 +75,7 @@ def frontier(
     seq_lens: Sequence[int],
     *,
     reserve_bytes: int = 0,
-    track: Callable[[Iterable[int]], Iterable[int]] = iter,
+    progress: Progress = silent,
 ) -> Frontier:
     """The map of what fits.
 
@@ -84,7 +85,7 @@ def frontier(
         axis: "width", "batch" or "layers"; `values` of it are the rows.
         seq_lens: the columns.
         reserve_bytes: memory that tensors cannot use.
-        track: wraps the rows, for a progress bar.
+        progress: hands on the rows one by one, and may show how far it is.
 
     Raises:
         InputError: an unknown axis, values out of range, or more than 2,500 cells.
@@ -93,7 +94,7 @@ def frontier(
         raise InputError(f"--frontier over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
     capacity = profile.need_int("memory_bytes") - reserve_bytes
     cells, longest = [], []
-    for value in track(values):
+    for value in progress(values):
         one, how = changed(model, setup, axis, value)
         cells.append(tuple(peak_bytes(one, replace(how, seq_len=n)) for n in seq_lens))
         fitting = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p <= capacity]

@@ -1,0 +1,49 @@
+"""How far work is, on standard error: a bar on a terminal for work of more than two seconds, nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+AFTER_S = 2.0
+"""Work that is done by then shows nothing."""
+
+
+class Progress(Protocol):
+    """Hands on the items of a loop one by one, and may show how far it is."""
+
+    def __call__(self, items: Iterable[T], /) -> Iterable[T]: ...
+
+
+def silent(items: Iterable[T], /) -> Iterable[T]:
+    """A `Progress` that shows nothing."""
+    return items
+
+
+def progress(what: str) -> Progress:
+    """A bar that is headed `what`; `silent` where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return silent
+    from tqdm import tqdm
+
+    def shown(items: Iterable[T], /) -> Iterable[T]:
+        bar: Iterable[T] = tqdm(items, desc=what, delay=AFTER_S, leave=False)
+        return bar
+
+    return shown
+
+
+@contextmanager
+def counter(total: int, what: str, unit: str = "it", *, after_s: float = AFTER_S) -> Iterator[Callable[[int], None]]:
+    """A bar for work that counts its own steps: calls of what is handed out say how many steps are done by now."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, desc=what, unit=unit, delay=after_s, leave=False) as bar:
+        yield lambda done: bar.update(min(done, total) - bar.n) and None
