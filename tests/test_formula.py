@@ -17,8 +17,9 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers import count as counting
 from iosim.readers.count import count
-from iosim.readers.formula.closed_form import BlockSums, access_bytes, closed_form, overhead_bytes
+from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
 from iosim.readers.formula.limits import leading, smooth
+from iosim.readers.formula.sums import BlockSums
 from iosim.readers.formula.sweeps import sweep
 from iosim.readers.formula.symbolic import derive, symbol
 

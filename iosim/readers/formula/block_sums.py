@@ -1,7 +1,7 @@
 """What the closed form needs of a list of blocks: sums over visited tiles, as numbers or under symbols of their own.
 
 Of a list no formula gives the number of visited tiles; it is counted, and stands in the formula as Z. The sums are
-those of `iosim.readers.formula.closed_form.BlockSums`, so that the bytes follow by the same formulas:
+those of `iosim.readers.formula.sums.BlockSums`, so that the bytes follow by the same formulas:
 
     keys read a visit   Z B_k - Z_k (n_k B_k - N_k)     Z_k of the visits are to the last of n_k key tiles
     queries read a visit   (Z - Z_q) B_q + Z_q (N_q - (n_q - 1) B_q)
@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from iosim.kernel.launch import Domain, Edge
-from iosim.readers.formula.closed_form import BlockSums, Sums
 from iosim.readers.formula.dual import ceil_div
+from iosim.readers.formula.sums import BlockSums, Sums
 
 NAMES = {
     "visits": ("Z", "visited pairs of tiles, of one head"),

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
-from iosim.readers.formula.closed_form import BlockSums
 from iosim.readers.formula.dual import ceil_div, clipped_floor_sum, maximum, minimum
+from iosim.readers.formula.sums import BlockSums
 
 
 class TableSums(BlockSums):
