@@ -52,7 +52,7 @@ def tiles(draw: st.DrawFn, problem: AttentionProblem) -> Tile:
     heads = problem.batch * problem.heads
 
     def count_tiles() -> int:
-        return -(-problem.seq_q // block_q) * -(-problem.n_seq_k // block_k) * heads
+        return -(-problem.seq_q // block_q) * -(-problem.seq_k // block_k) * heads
 
     while count_tiles() > MOST_TILES:
         if block_q <= block_k:
@@ -112,9 +112,9 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
     """Every edge, splits with one or two statistics, packed decode, overheads, persistent grids."""
     problem = draw(problems("flash", passes))
     if draw(st.integers(0, 3)) == 0:
-        problem = problem.with_(seq_q=1, heads=problem.n_kv_heads * draw(st.sampled_from((1, 2, 5, 8))))
+        problem = problem.with_(seq_q=1, heads=problem.kv_heads * draw(st.sampled_from((1, 2, 5, 8))))
     tile, backward = draw(tiles(problem)), draw(st.none() | tiles(problem))
-    key_blocks = -(-problem.n_seq_k // tile.block_k)
+    key_blocks = -(-problem.seq_k // tile.block_k)
     options = {
         "statistics_per_row": draw(st.integers(1, 2)), "combine_rows": draw(st.sampled_from((None, 1, 3, 4))),
         "backward_copies": draw(st.integers(0, 2)), "dot_packet_rows": draw(st.sampled_from((0, 1, 4, 8))),

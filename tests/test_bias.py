@@ -109,8 +109,8 @@ def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
     bias = torch.tensor(arrays.get("bias", np.zeros((1, 1, 1, 1))), requires_grad=True)
     scores = scores + bias
     if problem.bias == "alibi":
-        i, j = torch.arange(problem.seq_q)[:, None], torch.arange(problem.n_seq_k)[None, :]
-        scores = scores - torch.tensor(arrays["slopes"]) * (i + problem.n_seq_k - problem.seq_q - j).abs()
+        i, j = torch.arange(problem.seq_q)[:, None], torch.arange(problem.seq_k)[None, :]
+        scores = scores - torch.tensor(arrays["slopes"]) * (i + problem.seq_k - problem.seq_q - j).abs()
     factor = torch.tensor(dropout_factor(problem, 1)) if problem.dropout else 1.0
     output = (scores.softmax(-1) * factor) @ values
     output.backward(torch.tensor(arrays["dO"]))

@@ -62,7 +62,7 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
     kind = draw(st.sampled_from(("blocks", "blocks", "butterfly", "strided", "window+global")))
     values: dict[str, Any] = {"mask": kind, "window": None, "offset": None, "mask_storage": "implicit"}
     if kind == "blocks":
-        values["mask_blocks"] = draw(block_masks(problem.seq_q, problem.n_seq_k))
+        values["mask_blocks"] = draw(block_masks(problem.seq_q, problem.seq_k))
     else:
         values |= {"seq_k": problem.seq_q, "mask_block": draw(st.integers(1, 20))}
         if kind == "window+global":
@@ -70,7 +70,7 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
         else:
             values["mask_stride"] = draw(st.none() | st.integers(1, 6))
     made = problem.with_(**values)
-    most = -(-made.n_seq_k // kernel.tile.block_k)
+    most = -(-made.seq_k // kernel.tile.block_k)
     options = dict(kernel.options) | ({"to_the_letter": True} if algorithm == "flash1" else {})
     return made, kernel.with_(splits=min(kernel.splits, most), options=tuple(options.items()))
 
@@ -231,7 +231,7 @@ def test_patterns_are_their_definitions(data: st.DataObject) -> None:
     kept = dense_mask(problem)
     n = np.arange(problem.seq_q)
     assert np.array_equal(problem.pair_mask.keeps(n[:, None], n[None, :]), kept)
-    assert problem.pair_mask.kept_pairs(problem.seq_q, problem.n_seq_k) == int(kept.sum())
+    assert problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k) == int(kept.sum())
     assert problem.matmul_flops() == 4 * 64 * int(kept.sum())
     assert problem.exp_count() == int(kept.sum())
 

@@ -115,7 +115,7 @@ def calls(draw, algorithm=None):
     tile = Tile(32, 32) if algorithm == "minimal" else Tile(draw(side), draw(side))
     edges = st.sampled_from(tuple(Edge))
     scheduler = draw(st.sampled_from((Scheduler.STATIC, Scheduler.DYNAMIC)))
-    blocks = -(-problem.n_seq_k // tile.block_k)
+    blocks = -(-problem.seq_k // tile.block_k)
     kernel = Kernel(
         "random", algorithm, tile, edge_q=draw(edges), edge_k=draw(edges), rereads_q=draw(st.booleans()),
         backward_tile=Tile(draw(side), draw(side)) if draw(st.booleans()) else None,

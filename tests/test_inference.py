@@ -41,9 +41,9 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 @st.composite
 def packed_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     problem = draw(problems("flash", "fwd"))
-    problem = problem.with_(heads=problem.n_kv_heads * draw(st.integers(2, 6)), seq_q=draw(st.integers(2, 30)))
+    problem = problem.with_(heads=problem.kv_heads * draw(st.integers(2, 6)), seq_q=draw(st.integers(2, 30)))
     tile = draw(tiles(problem))
-    splits = draw(st.integers(1, min(-(-problem.n_seq_k // tile.block_k), 4)))
+    splits = draw(st.integers(1, min(-(-problem.seq_k // tile.block_k), 4)))
     return problem, Kernel("flash", "flash", tile, packs_group=True, splits=splits)
 
 

@@ -45,8 +45,8 @@ def paged_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     """Any page size beside any tile, splits, packed groups, an append where the queries are keys."""
     problem = draw(problems("flash", "fwd")).with_(page_size=draw(st.sampled_from((1, 2, 3, 4, 6, 8, 16, 24, 64))))
     tile = draw(tiles(problem))
-    blocks = -(-problem.n_seq_k // tile.block_k)
-    append = problem.seq_q <= problem.n_seq_k and draw(st.booleans())
+    blocks = -(-problem.seq_k // tile.block_k)
+    append = problem.seq_q <= problem.seq_k and draw(st.booleans())
     return problem, kernel(
         (tile.block_q, tile.block_k), append=append, splits=draw(st.integers(1, min(blocks, 4))),
         packs_group=draw(st.booleans()),

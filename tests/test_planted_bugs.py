@@ -179,7 +179,7 @@ def _fill(tensor: Tensor, domain: Domain) -> Launch:
 def test_o_described_as_n_by_n(name: str) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
-    wide = replace(chain.tensors["O"], cols=problem.n_seq_k)
+    wide = replace(chain.tensors["O"], cols=problem.seq_k)
     assert disagreements(problem, kernel, chain=replace(chain, tensors={**chain.tensors, "O": wide}))
 
 

@@ -69,7 +69,7 @@ def test_kernels_of_the_strategies_reach_every_corner() -> None:
             "packed": k.packs_group and p.seq_q == 1 and p.group > 1, "rereads": k.rereads_q,
             "needed": k.edge_k == "needed", "window": p.mask == "window", "grouped": p.group > 1,
             "fp8": p.dtype == "fp8", "dropout": p.dropout > 0, "empty rows": not dense_mask(p).any(axis=1).all(),
-            "queries 1": p.seq_q == 1, "keys 1": p.n_seq_k == 1, "strided": p.layout == "bshd",
+            "queries 1": p.seq_q == 1, "keys 1": p.seq_k == 1, "strided": p.layout == "bshd",
         }  # fmt: skip
         seen.update(name for name, there in marks.items() if there)
 

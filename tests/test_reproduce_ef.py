@@ -163,4 +163,4 @@ def test_l2_bytes_of_the_fused_kernel() -> None:
 def test_published_figures_of_networks_are_named_and_not_claimed() -> None:
     assert find("F", "Jetson AGX Orin").claimed == 21.8
     assert find("F", "competing networks").claimed == 5.0
-    assert AttentionProblem(heads=4, head_dim=96).d_v * 4 == 384
+    assert AttentionProblem(heads=4, head_dim=96).head_dim_v * 4 == 384

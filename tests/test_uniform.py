@@ -39,7 +39,7 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
         dtype=draw(st.sampled_from(("fp32", "fp16", "bf16"))),
         passes=draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))) if groups == 1 else "fwd",
     )  # fmt: skip
-    blocks = -(-problem.n_seq_k // 16)
+    blocks = -(-problem.seq_k // 16)
     options = (("value_heads_per_tile", heads // groups),) if draw(st.booleans()) or groups > 1 else ()
     tile = Tile(draw(st.sampled_from((4, 16, 24))), 16)
     splits = draw(st.integers(1, blocks)) if algorithm == "uniform" and problem.passes == "fwd" else 1
@@ -201,8 +201,8 @@ def test_sharing_saves_traffic_memory_and_time(gpu: str) -> None:
 def test_the_reading_leaves_the_problem_alone() -> None:
     problem = AttentionProblem(heads=12, seq_q=64, head_dim=64)
     read = reading(problem, Kernel("u", "uniform", Tile(64, 64), options=(("value_heads_per_tile", 4),)))
-    assert (read.heads, read.n_kv_heads, read.head_dim, read.d_v) == (3, 3, 64, 256)
-    assert (problem.heads, problem.d_v) == (12, 64)
+    assert (read.heads, read.kv_heads, read.head_dim, read.head_dim_v) == (3, 3, 64, 256)
+    assert (problem.heads, problem.head_dim_v) == (12, 64)
     assert reading(problem, Kernel("f", "flash", Tile(64, 64))) is problem
 
 

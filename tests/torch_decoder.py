@@ -34,22 +34,22 @@ class Layer(nn.Module):
         self.norm1 = norm(model)
         self.qkv = nn.Linear(d, model.qkv_width, bias)
         self.out = nn.Linear(d, d, bias)
-        if model.n_mlp_width:
+        if model.mlp_width:
             self.norm2 = norm(model)
-            self.gate = nn.Linear(d, model.n_mlp_width, bias) if model.gated else None
-            self.up = nn.Linear(d, model.n_mlp_width, bias)
-            self.down = nn.Linear(model.n_mlp_width, d, bias)
+            self.gate = nn.Linear(d, model.mlp_width, bias) if model.gated else None
+            self.up = nn.Linear(d, model.mlp_width, bias)
+            self.down = nn.Linear(model.mlp_width, d, bias)
 
     def attention(self, qkv: Tensor) -> Tensor:
         m = self.model
         b, s, _ = qkv.shape
-        widths = [h * m.head_dim for h in (m.heads, m.n_kv_heads, m.n_kv_heads)]
+        widths = [h * m.head_dim for h in (m.heads, m.kv_heads, m.kv_heads)]
         q, k, v = (x.view(b, s, -1, m.head_dim).transpose(1, 2) for x in qkv.split(widths, dim=-1))
         if self.setup.attention == "flash":
-            o = F.scaled_dot_product_attention(q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.n_kv_heads)
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=self.setup.causal, enable_gqa=m.heads != m.kv_heads)
             return o.transpose(1, 2).reshape(b, s, m.width)
-        if m.heads != m.n_kv_heads:
-            k, v = (x.repeat_interleave(m.heads // m.n_kv_heads, dim=1) for x in (k, v))
+        if m.heads != m.kv_heads:
+            k, v = (x.repeat_interleave(m.heads // m.kv_heads, dim=1) for x in (k, v))
         o = self.weights(q, k) @ v
         return o.transpose(1, 2).reshape(b, s, m.width)
 
@@ -64,7 +64,7 @@ class Layer(nn.Module):
             x = x + self.out(checkpoint(self.attention, self.qkv(self.norm1(x)), use_reentrant=False))
         else:
             x = x + self.out(self.attention(self.qkv(self.norm1(x))))
-        if not self.model.n_mlp_width:
+        if not self.model.mlp_width:
             return x
         act = ACTIVATIONS[self.model.activation]
         if self.gate is None:

@@ -59,7 +59,7 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
     once = p.hbm_bounds
     read, write = p.total("hbm", "read"), p.total("hbm", "write")
     out = [
-        f"{head}{p.kernel.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.n_seq_k} tokens, "
+        f"{head}{p.kernel.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.seq_k} tokens, "
         f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}, {q.passes}; tile {p.kernel.tile}\n",
         f"HBM read {bytes_text(read)} (compulsory {bytes_text(once.compulsory_read)}), written {bytes_text(write)} "
         f"(compulsory {bytes_text(once.compulsory_write)}); time {seconds_text(p.time.total_s)}, bound by "

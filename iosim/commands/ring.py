@@ -83,7 +83,7 @@ def _command() -> str:
 def subject(args: argparse.Namespace, p: AttentionProblem, links: Cluster) -> str:
     """What was computed, in one sentence."""
     nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
-    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
+    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     link = links.link
     return (f"{args.gpus} x {args.gpu}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one direction and "
             f"{1e6 * link.latency_s:.3g} us a message{nodes}; kernel {args.kernel}, batch {p.batch}, {p.heads} "

@@ -83,7 +83,7 @@ def triton_text(args: argparse.Namespace) -> str:
 
 def _asked(ranking: TileRanking) -> dict[str, Any]:
     p = ranking.problem
-    return {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.n_seq_k}
+    return {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.seq_k}
 
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
@@ -119,9 +119,9 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     p = ranking.problem
     table = md_table if markdown else common.table_text
     head = "### " if markdown else ""
-    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
+    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     out = [
-        f"{head}Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.n_seq_k} tokens, "
+        f"{head}Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, "
         f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}\n",
         f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
         "e: registers estimated\n",

@@ -83,7 +83,7 @@ def _tables(traces: Sequence[TraceResult]) -> str:
 
     q = traces[0].prediction.problem
     out = [
-        f"Trace on {traces[0].prediction.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.n_seq_k} "
+        f"Trace on {traces[0].prediction.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.seq_k} "
         f"tokens, head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}, {q.passes}\n",
         "Bytes that SMs ask of the L2, and what of it misses\n" + _text(tensor_table(traces)),
         "CTAs, and what they have in use at once (ranges between the first and the last CTA of every head)\n"

@@ -25,9 +25,9 @@ class TritonList:
     @property
     def heading(self) -> str:
         p = self.problem
-        kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value)"
+        kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
         return (
-            f"{self.profile}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.n_seq_k} tokens, head_dim "
+            f"{self.profile}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, head_dim "
             f"{p.head_dim}, {p.dtype}, mask {p.mask_text}"
         )
 
@@ -36,7 +36,7 @@ class TritonList:
         p = self.problem
         return [
             {
-                "profile": self.profile, "seq_q": p.seq_q, "seq_k": p.n_seq_k, "BLOCK_M": t.config.block_m,
+                "profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k, "BLOCK_M": t.config.block_m,
                 "BLOCK_N": t.config.block_n, "num_warps": t.config.num_warps, "num_stages": t.config.num_stages,
                 "time_ms": t.time_s * MS_PER_S, "bound_by": t.bound_by, "ctas_per_sm": t.ctas_per_sm,
                 "registers_estimated": t.registers, "shared_memory_bytes": t.shared_memory_bytes,

@@ -91,7 +91,7 @@ def build_report(
 
     Window masks, value widths that differ from the keys' and fp32 have no builds of their own.
     """
-    if problem.mask not in ("none", "causal") or problem.d_v != problem.head_dim:
+    if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
         return None
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
         if dtype is None:

@@ -107,7 +107,7 @@ class Prediction:
         """A table a person can read, with the argument behind the totals."""
         p, k = self.problem, self.kernel
         kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
-        width = str(p.head_dim) if p.head_dim == p.d_v else f"{p.head_dim}/{p.d_v}"
+        width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
         seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q} x {p.seq_k}"
         lines = [
             f"{k.name} on {self.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {seq} tokens, head_dim {width}, "

@@ -12,6 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from iosim.base.errors import InputError
+from iosim.base.fields import UNSET, Resolved
 from iosim.problem.dtypes import INPUT_DTYPES, DType, dtype
 from iosim.problem.masks import words
 from iosim.problem.masks.mask import IntervalMask, Mask
@@ -105,14 +106,14 @@ class AttentionProblem:
 
     batch: int = 1
     heads: int = 1
-    kv_heads: int | None = None
+    kv_heads: Resolved[int] = UNSET
     seq_q: int = 1
-    seq_k: int | None = None
+    seq_k: Resolved[int] = UNSET
     head_dim: int = 64
-    head_dim_v: int | None = None
+    head_dim_v: Resolved[int] = UNSET
     dtype: str = "fp16"
     accumulate: str = "fp32"
-    output: str | None = None
+    output: Resolved[str] = UNSET
     mask: str = "none"
     window: int | None = None
     offset: int | None = None
@@ -142,11 +143,15 @@ class AttentionProblem:
             put(self, name, _size(name, getattr(self, name)))
         for name, value in words.check_lengths(self, MAX_TOKENS).items():
             put(self, name, value)
-        own = 1 if self.latent_kv else self.heads  # a latent is one for all heads
-        put(self, "kv_heads", own if self.kv_heads is None else _size("kv_heads", self.kv_heads))
-        put(self, "seq_k", self.seq_q if self.seq_k is None else _size("seq_k", self.seq_k))
-        put(self, "head_dim_v", self.head_dim if self.head_dim_v is None else _size("head_dim_v", self.head_dim_v))
-        if self.heads % self.n_kv_heads:
+        defaults = {
+            "kv_heads": 1 if self.latent_kv else self.heads,  # a latent is one for all heads
+            "seq_k": self.seq_q,
+            "head_dim_v": self.head_dim,
+        }
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            put(self, name, default if value is None else _size(name, value))
+        if self.heads % self.kv_heads:
             raise InputError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}; accepted: multiples "
                              f"of {self.kv_heads}")  # fmt: skip
         put(self, "dtype", dtype(self.dtype).name)
@@ -157,7 +162,7 @@ class AttentionProblem:
             raise InputError(f"accumulate '{self.accumulate}' is not possible; accepted: fp32, fp16, fp64")
         if self.output is None:
             put(self, "output", "bf16" if self.dtype == "fp8" else self.dtype)
-        put(self, "output", dtype(str(self.output)).name)
+        put(self, "output", dtype(self.output).name)
         self._check_mask()
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, Real) or not 0 <= float(self.dropout) < 1:
             raise InputError(f"dropout {self.dropout!r} is out of range; accepted: 0 <= dropout < 1")
@@ -166,11 +171,12 @@ class AttentionProblem:
         _choice("layout", self.layout, LAYOUTS)
         self._check_cache()
         self._check_bias()
-        largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.n_seq_k * max(self.head_dim, self.d_v))
+        columns = max(self.head_dim, self.head_dim_v)
+        largest = self.batch * self.heads * max(self.seq_q * self.head_dim, self.seq_k * columns)
         if largest > MAX_TENSOR_ELEMENTS:
             raise InputError(f"batch x heads x tokens x head_dim {largest} is out of range; accepted: up to "
                              f"{MAX_TENSOR_ELEMENTS}")  # fmt: skip
-        pairs = self.seq_q * self.n_seq_k * max(self.head_dim, self.d_v)
+        pairs = self.seq_q * self.seq_k * columns
         if pairs > MAX_PAIR_ELEMENTS:
             raise InputError(f"seq_q x seq_k x head_dim {pairs} is out of range; accepted: up to {MAX_PAIR_ELEMENTS}")
 
@@ -194,9 +200,9 @@ class AttentionProblem:
     def _check_cache(self) -> None:
         if not isinstance(self.latent_kv, bool):
             raise InputError(f"latent_kv {self.latent_kv!r} is no truth value; accepted: True, False")
-        if self.latent_kv and self.d_v > self.head_dim:
-            raise InputError(f"head_dim_v {self.d_v} contradicts latent_kv: V is part of K's columns; accepted: 1 to "
-                             f"{self.head_dim} (head_dim)")  # fmt: skip
+        if self.latent_kv and self.head_dim_v > self.head_dim:
+            raise InputError(f"head_dim_v {self.head_dim_v} contradicts latent_kv: V is part of K's columns; "
+                             f"accepted: 1 to {self.head_dim} (head_dim)")  # fmt: skip
         if self.page_size is not None:
             object.__setattr__(self, "page_size", _whole("page_size", self.page_size, 1, MAX_TOKENS))
         for name, given in (("latent_kv", self.latent_kv), ("page_size", self.page_size)):
@@ -244,26 +250,10 @@ class AttentionProblem:
         """The mask in words, with what a list of blocks or packed sequences amount to."""
         return words.mask_text(self)
 
-    # The three below are what `kv_heads`, `seq_k` and `head_dim_v` hold once defaults are in, with the type said.
-    @property
-    def n_kv_heads(self) -> int:
-        assert self.kv_heads is not None
-        return self.kv_heads
-
-    @property
-    def n_seq_k(self) -> int:
-        assert self.seq_k is not None
-        return self.seq_k
-
-    @property
-    def d_v(self) -> int:
-        assert self.head_dim_v is not None
-        return self.head_dim_v
-
     @property
     def group(self) -> int:
         """Query heads that share one key/value head."""
-        return self.heads // self.n_kv_heads
+        return self.heads // self.kv_heads
 
     @property
     def input_type(self) -> DType:
@@ -271,7 +261,7 @@ class AttentionProblem:
 
     @property
     def output_type(self) -> DType:
-        return dtype(str(self.output))
+        return dtype(self.output)
 
     @property
     def bias_type(self) -> DType:
@@ -334,13 +324,13 @@ class AttentionProblem:
         Forward: 2 pairs (d + d_v). Backward: S and dP again, dV, dQ, dK: 2 pairs (3 d + 2 d_v)
         (arXiv 2307.08691, section 3.1: five products against two, hence the factor 2.5 for d = d_v).
         """
-        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.n_seq_k)
-        d, dv = self.head_dim, self.d_v
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
+        d, dv = self.head_dim, self.head_dim_v
         return pairs * 2 * ((d + dv) * self.forward + (3 * d + 2 * dv) * self.backward)
 
     def exp_count(self) -> int:
         """Exponentials over kept pairs: one a pair forward, one more when backward recomputes the scores."""
-        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.n_seq_k)
+        pairs = self.batch * self.heads * self.pair_mask.kept_pairs(self.seq_q, self.seq_k)
         return pairs * (self.forward + self.backward)
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,14 +28,14 @@ class HbmBounds:
 
 def kept_keys(problem: AttentionProblem) -> int:
     """Key rows of one head that some query's mask keeps: a window that starts late needs no earlier keys."""
-    return problem.pair_mask.kept_keys(problem.seq_q, problem.n_seq_k)
+    return problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
 
 
 def _needed(problem: AttentionProblem, tensor: Tensor) -> int:
     if tensor.role == "input" and tensor.name in ("K", "V"):
         return tensor.bytes // max(1, tensor.rows) * kept_keys(problem)
     if tensor.role == "input" and tensor.name == "bias" and problem.mask_storage == "implicit":
-        kept = problem.pair_mask.kept_pairs(problem.seq_q, problem.n_seq_k)
+        kept = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
         return tensor.batch * tensor.heads * kept * tensor.element_bytes
     return tensor.bytes
 

@@ -25,8 +25,8 @@ def subject(report: Report) -> str:
 def subject_of(request: ReportRequest) -> str:
     """What a request computes, in one sentence."""
     p = request.problems[0]
-    kv = "" if p.group == 1 else f" ({p.n_kv_heads} key/value heads)"
-    width = str(p.head_dim) if p.head_dim == p.d_v else f"{p.head_dim}/{p.d_v}"
+    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value heads)"
+    width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
     known = {"none": "no mask", "causal": "causal mask", "window": f"window of {p.window}"}
     mask = known.get(p.mask, "") if p.seq_lens is None else ""
     mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"

@@ -73,7 +73,7 @@ def standard_memory(profile: HardwareProfile, problem: AttentionProblem) -> int:
 def flash_memory(problem: AttentionProblem) -> int:
     """Peak bytes of FlashAttention-1 beside one older set of gradients: 13 N x d tensors (11 with one key block) and
     two fp32 row vectors a head."""
-    one_block = problem.n_seq_k <= BLOCK_K
+    one_block = problem.seq_k <= BLOCK_K
     chain = keys_outside(problem, BLOCK_K, letter=False, intermediate_bytes=2 if one_block else 4, output_once=True)
     return memory(chain)["peak"] + sum(chain.tensors[n].bytes for n in ("dQ", "dK", "dV"))
 

@@ -45,7 +45,7 @@ def split(problem: AttentionProblem) -> Prediction:
 
 def _eager_row(problem: AttentionProblem, claimed: float, where: str) -> Row:
     made = eager(problem)
-    repeated = 2 * problem.heads * problem.batch * problem.n_seq_k * problem.head_dim * problem.input_type.bytes
+    repeated = 2 * problem.heads * problem.batch * problem.seq_k * problem.head_dim * problem.input_type.bytes
     return row(
         f"decode {where}, eager, us", claimed, made.time.total_s * 1e6, "us",
         f"predicted for eager with {problem.heads} key/value heads, bound by {made.time.bound_by}",

@@ -85,13 +85,13 @@ def _fp32_products(launch: Launch) -> Launch:
 def naive_resources(launch: Launch, problem: AttentionProblem) -> Launch:
     """A launch of kernels/naive.cu with the compiler's report for it, which the row of a chain does not hold."""
     registers, shared = NAIVE_RESOURCES[launch.name]
-    row = 4 * problem.n_seq_k if launch.name == "softmax" else 0
+    row = 4 * problem.seq_k if launch.name == "softmax" else 0
     return replace(launch, resources=Resources(256, registers, shared + row, "the compiler's report of naive.cu"))
 
 
 def stores_elements(launch: Launch, problem: AttentionProblem, kernel: Kernel) -> Launch:
     """minimal's launch with what its stores add: a thread stores its row of O 4 bytes at a time, a packet each."""
-    more = kernel.tile.block_q * problem.d_v * (PACKET_BYTES - 4)
+    more = kernel.tile.block_q * problem.head_dim_v * (PACKET_BYTES - 4)
     packets = Overhead("store packets", Mode.STORE, per_pair=more, inferred_from="kernels/minimal.cu")
     return replace(launch, overheads=(*launch.overheads, packets))
 
@@ -156,7 +156,7 @@ def _keys(problem: AttentionProblem, kernel: Kernel, main: Launch, *, determinis
         for a in main.accesses
         if not (deterministic and a.tensor == "dQ_acc")
     )
-    flops = 4 * (problem.head_dim + problem.d_v) if deterministic else main.flops_per_pair
+    flops = 4 * (problem.head_dim + problem.head_dim_v) if deterministic else main.flops_per_pair
     packets = 0 if deterministic else problem.head_dim * 4 // PACKET_BYTES
     domain = main.domain
     if problem.group > 1:
@@ -184,7 +184,7 @@ def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
             store("dQ", "q", Per.QUERY),
         ),
         resources=main.resources,
-        flops_per_pair=2 * (2 * problem.head_dim + problem.d_v),
+        flops_per_pair=2 * (2 * problem.head_dim + problem.head_dim_v),
         exps_per_pair=1,
         stages=tile.stages,
     )

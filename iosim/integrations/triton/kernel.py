@@ -95,7 +95,7 @@ def shared_bytes(config: Config, problem: AttentionProblem, unit: MatrixUnit) ->
     """
     size = problem.input_type.bytes
     q = config.block_m * problem.head_dim * size
-    k, v = config.block_n * problem.head_dim * size, config.block_n * problem.d_v * size
+    k, v = config.block_n * problem.head_dim * size, config.block_n * problem.head_dim_v * size
     if unit is MatrixUnit.WGMMA:
         return q + (config.num_stages * (k + v) if config.num_stages > 1 else max(k, v))
     p = config.block_m * config.block_n * size
@@ -129,7 +129,7 @@ def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, 
         return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
         return f"tl.dot needs {MMA_ROWS} rows and columns"
-    for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.n_seq_k)):
+    for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
     launch = plan(problem, configured(config, problem, profile, name)).launches[0]

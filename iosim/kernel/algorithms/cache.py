@@ -40,9 +40,9 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     if kernel.option("append_kv") and problem.seq_lens is not None:
         raise InputError("--append-kv contradicts --seq-lens: new tokens are the last keys of sequences of one length; "
                          "accepted with it: --seq-len")  # fmt: skip
-    if kernel.option("append_kv") and problem.seq_q > problem.n_seq_k:
-        raise InputError(f"--append-kv with {problem.seq_q} new tokens and {problem.n_seq_k} keys: the new tokens are "
-                         f"keys too; accepted: --seq-len up to {problem.n_seq_k}")  # fmt: skip
+    if kernel.option("append_kv") and problem.seq_q > problem.seq_k:
+        raise InputError(f"--append-kv with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens are "
+                         f"keys too; accepted: --seq-len up to {problem.seq_k}")  # fmt: skip
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
     page = problem.page_size
     if page is None:
         return ()
-    pages = -(-problem.n_seq_k // page)
+    pages = -(-problem.seq_k // page)
     return (Tensor(TABLE, problem.batch, 1, pages, 1, TABLE_BYTES, "input", keys_per_row=page),)
 
 
@@ -87,10 +87,10 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
         return ()
     check_append(problem, kernel)
     p, size = problem, problem.input_type.bytes
-    widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.d_v}
+    widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.head_dim_v}
 
     def rows(name: str, width: int, role: str) -> Tensor:
-        return Tensor(name, p.batch, 1, p.seq_q, p.n_kv_heads * width, size, role)
+        return Tensor(name, p.batch, 1, p.seq_q, p.kv_heads * width, size, role)
 
     made = [rows(f"{n}_new", w, "input") for n, w in widths.items()]
     made += [rows(f"{n}_cache", w, "output") for n, w in widths.items()]
@@ -129,7 +129,7 @@ def append(at: Place) -> None:
     """The rows of the new tokens; with pages, after their slots have been read (they follow each other here)."""
     p = at.problem
     if p.page_size is not None:
-        wanted = [p.n_seq_k - p.seq_q + int(i) for i in at.q]
+        wanted = [p.seq_k - p.seq_q + int(i) for i in at.q]
         if list(at["slot_mapping"][:, 0]) != wanted:
             raise ExecutionError("launch append reads the slots of other tokens")
     for name in ("K",) if p.latent_kv else ("K", "V"):

@@ -21,9 +21,9 @@ def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: in
     return Tensor(
         name=name,
         batch=problem.batch,
-        heads=problem.n_kv_heads if on_keys else problem.heads,
-        rows=problem.n_seq_k if on_keys else problem.seq_q,
-        cols=problem.d_v if kind in "VO" else problem.head_dim,
+        heads=problem.kv_heads if on_keys else problem.heads,
+        rows=problem.seq_k if on_keys else problem.seq_q,
+        cols=problem.head_dim_v if kind in "VO" else problem.head_dim,
         element_bytes=default.bytes if element_bytes is None else element_bytes,
         role=role,
         strided=problem.layout == "bshd",
@@ -38,7 +38,7 @@ def row_vector(problem: AttentionProblem, name: str, role: str) -> Tensor:
 def score_matrix(problem: AttentionProblem, name: str, role: str, element_bytes: int | None = None) -> Tensor:
     """An N x N tensor of all query heads."""
     size = problem.input_type.bytes if element_bytes is None else element_bytes
-    return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.n_seq_k, size, role)
+    return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.seq_k, size, role)
 
 
 def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
@@ -51,7 +51,7 @@ def _blocked(problem: AttentionProblem, tile: Tile, mask_block: int) -> Mask:
     if isinstance(mask, IntervalMask):
         if mask.is_full:
             return mask
-        mask = BlockMask.covering(mask, problem.seq_q, problem.n_seq_k, mask_block, mask_block)
+        mask = BlockMask.covering(mask, problem.seq_q, problem.seq_k, mask_block, mask_block)
     if isinstance(mask, BlockMask) and (mask.block_q % tile.block_q or mask.block_k % tile.block_k):
         raise InputError(f"--tile {tile} does not divide the mask's blocks of {mask.block_q}x{mask.block_k}; accepted: "
                          "tiles that do, or --mask-block a multiple of the tile")  # fmt: skip
@@ -69,9 +69,9 @@ def attention_domain(
     mask = problem.pair_mask if mask_block is None else _blocked(problem, tile, mask_block)
     return Domain(
         batch=problem.batch,
-        heads=problem.n_kv_heads if pack > 1 else problem.heads,
+        heads=problem.kv_heads if pack > 1 else problem.heads,
         rows=problem.seq_q * pack,
-        seq_k=problem.n_seq_k,
+        seq_k=problem.seq_k,
         block_q=tile.block_q,
         block_k=tile.block_k,
         mask=mask if problem.mask_storage == "implicit" else IntervalMask(),
@@ -84,8 +84,8 @@ def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, hea
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
     return Domain(
         batch=problem.batch,
-        heads=heads if heads is not None else (problem.n_kv_heads if keys else problem.heads),
-        rows=problem.n_seq_k if keys else problem.seq_q,
+        heads=heads if heads is not None else (problem.kv_heads if keys else problem.heads),
+        rows=problem.seq_k if keys else problem.seq_q,
         seq_k=1,
         block_q=block,
         block_k=1,
@@ -99,7 +99,7 @@ def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     source = "stated by the kernel"
     if shared is None:
         d = max(problem.head_dim, kernel.compiled_head_dim or 0)
-        dv = max(problem.d_v, kernel.compiled_head_dim or 0)
+        dv = max(problem.head_dim_v, kernel.compiled_head_dim or 0)
         t = kernel.tile
         shared = (t.block_q * d + t.stages * t.block_k * (d + dv)) * problem.input_type.bytes
         source = "(block_q x d + stages x block_k x (d + d_v)) x element bytes"

@@ -114,7 +114,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     q, o = matrix(problem, "Q", "input"), matrix(problem, "O", "output")
     k, v = (in_cache(problem, matrix(problem, n, "input")) for n in "KV")
     lse = row_vector(problem, "LSE", "output")
-    flops = 2 * (max(problem.head_dim, kernel.compiled_head_dim or 0) + max(problem.d_v, kernel.compiled_head_dim or 0))
+    compiled = kernel.compiled_head_dim or 0
+    flops = 2 * (max(problem.head_dim, compiled) + max(problem.head_dim_v, compiled))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
     main = Launch(
         name="main",
@@ -156,14 +157,14 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     rows = d.batch * d.heads * d.rows
     statistics = int(kernel.option("statistics_per_row", 1))
     shape = problem.batch, problem.heads, problem.seq_q
-    partial = Tensor("O_partial", *shape, problem.d_v, 4, "temp", copies=splits)
+    partial = Tensor("O_partial", *shape, problem.head_dim_v, 4, "temp", copies=splits)
     vectors = tuple(
         Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, "temp", copies=splits)
         for n in range(statistics)
     )
     writes = (store("O_partial", "q", Per.SPLIT), *(store(v.name, "q", Per.SPLIT) for v in vectors))
     threads = int(kernel.option("combine_threads", 128))
-    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.d_v, threads))
+    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.head_dim_v, threads))
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         raise InputError(f"splits {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
@@ -261,7 +262,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         resources=Resources(32 * tile.warps, kernel.option("backward_registers")),
         overheads=kernel.overheads + kernel.backward_overheads,
         persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,
         stages=tile.stages,
     )
@@ -299,7 +300,7 @@ class Forward(Body):
         save_random_state(at)
 
     def begin(self, at: Place) -> None:
-        self.softmax = OnlineSoftmax(at.q.size, at.problem.d_v)
+        self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
 
     def pair(self, at: Place) -> None:
         self.softmax.add(masked_scores(at), at["V"], at.dropout_factor)
@@ -373,7 +374,7 @@ class Backward(Body):
 
     def begin(self, at: Place) -> None:
         self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.d_v))
+        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
 
     def pair(self, at: Place) -> None:
         factor = at.dropout_factor_again

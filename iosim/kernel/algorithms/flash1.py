@@ -84,7 +84,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
         overheads=kernel.overheads,
-        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
@@ -137,7 +137,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         tuple(accesses),
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.d_v),
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
@@ -151,7 +151,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def running_output(at: Place, scores: Array, running: str) -> tuple[Array, Array, Array]:
     """Lines 10 to 12 of Algorithm 1: the new normalised O, l and m of a tile's rows."""
-    d_v = at.problem.d_v
+    d_v = at.problem.head_dim_v
     old_max, old_sum = at.resume("m", -np.inf), at.resume("l", 0.0)
     maximum = np.maximum(old_max, scores.max(axis=1, keepdims=True))
     weights = exp_less(scores, maximum)
@@ -164,7 +164,7 @@ def running_output(at: Place, scores: Array, running: str) -> tuple[Array, Array
 @body("flash1", "fill")
 def fill(at: Place) -> None:
     """Line 2: O = 0, l = 0, m = -inf."""
-    at.put("O_acc" if at.writes("O_acc") else "O", np.zeros((at.q.size, at.problem.d_v)))
+    at.put("O_acc" if at.writes("O_acc") else "O", np.zeros((at.q.size, at.problem.head_dim_v)))
     at.put("l", np.zeros((at.q.size, 1)))
     at.put("m", np.full((at.q.size, 1), -np.inf))
 
@@ -188,7 +188,7 @@ class Forward(Body):
 
     def finish_query(self, at: Place) -> None:
         if at.writes("O_acc"):
-            at.put("O", np.zeros((at.q.size, at.problem.d_v)) if self.output is None else self.output)
+            at.put("O", np.zeros((at.q.size, at.problem.head_dim_v)) if self.output is None else self.output)
 
     def end(self, at: Place) -> None:
         self.output = None
@@ -209,7 +209,7 @@ class Backward(Body):
 
     def begin(self, at: Place) -> None:
         self.dk = np.zeros((at.keys.size, at.problem.head_dim))
-        self.dv = np.zeros((at.keys.size, at.problem.d_v))
+        self.dv = np.zeros((at.keys.size, at.problem.head_dim_v))
 
     def pair(self, at: Place) -> None:
         running = "dQ_acc" if at.writes("dQ_acc") else "dQ"

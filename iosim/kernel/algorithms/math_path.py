@@ -66,7 +66,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
                              tensor_cores=False))  # fmt: skip
     b.pass_over_scores("select", ("P",), (score_matrix(p, "P", "temp", 4),), rows=SECTOR_BYTES,
                        values=SELECT_VALUES)  # fmt: skip
-    ctas = max(1, SECTOR_BYTES * p.n_seq_k // SELECT_ELEMENTS)
+    ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, int(b.kernel.option("sm_count", 108)))
     _also(b, load(flags.name, "q", Per.QUERY, times=readers), load("zero", "own", Per.LAUNCH))
 
@@ -122,10 +122,10 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if casts:
         b.pass_over_scores("cast_P", (weights,), (score_matrix(problem, "P_out", "temp", problem.input_type.bytes),))
         b.hold(replace(matrix(problem, "O", "temp", element_bytes=4), name="O_fp32"))
-        b.product_over_keys("values", weights, current["V"], "O_fp32", problem.d_v)
+        b.product_over_keys("values", weights, current["V"], "O_fp32", problem.head_dim_v)
         b.copy("cast_O", "O_fp32", matrix(problem, "O", "output"))
     else:
-        b.product_over_keys("values", weights, current["V"], "O", problem.d_v)
+        b.product_over_keys("values", weights, current["V"], "O", problem.head_dim_v)
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")
     b.keep("select", scores, "is_masked")
     return b.chain()
@@ -228,7 +228,7 @@ class Values(Body):
     """O in fp32, a query block at a time."""
 
     def begin(self, at: Place) -> None:
-        self.sums = np.zeros((at.q.size, at.problem.d_v))
+        self.sums = np.zeros((at.q.size, at.problem.head_dim_v))
 
     def pair(self, at: Place) -> None:
         self.sums += at[_weights(at)] @ at[_current(at, "V")]

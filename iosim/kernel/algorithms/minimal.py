@@ -37,7 +37,7 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.group != 1:
         raise InputError(f"kv_heads {problem.kv_heads} is not possible with kernel 'minimal': it has no grouped heads")
     for name, value, block in (("seq_q", problem.seq_q, kernel.tile.block_q),
-                               ("seq_k", problem.n_seq_k, kernel.tile.block_k)):  # fmt: skip
+                               ("seq_k", problem.seq_k, kernel.tile.block_k)):  # fmt: skip
         if value % block:
             raise InputError(f"{name} {value} is not possible with kernel 'minimal': not a multiple of {block}")
     held = [matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO"]
@@ -61,7 +61,7 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ),
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
         exps_per_pair=1,
         tensor_cores=False,
     )

@@ -49,7 +49,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         resources=_resources(problem, kernel),
         overheads=kernel.overheads,
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        flops_per_pair=2 * (problem.head_dim + problem.d_v),
+        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
@@ -82,7 +82,7 @@ class Latent(Forward):
     """Online softmax over the visited keys, values taken from the same tile."""
 
     def pair(self, at: Place) -> None:
-        self.softmax.add(masked_scores(at), at["K"][:, : at.problem.d_v], at.dropout_factor)
+        self.softmax.add(masked_scores(at), at["K"][:, : at.problem.head_dim_v], at.dropout_factor)
 
 
 body("mla", "combine")(Combine)

@@ -28,7 +28,7 @@ PASS_ROWS = 4
 def bias(problem: AttentionProblem, name: str = "bias", role: str = "input") -> Tensor:
     """A bias in the shape that the problem gives it."""
     p = problem
-    return Tensor(name, p.bias_batch, p.bias_heads, p.seq_q, p.n_seq_k, p.bias_type.bytes, role)
+    return Tensor(name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role)
 
 
 def slopes(problem: AttentionProblem) -> Tensor:
@@ -40,13 +40,13 @@ def padding(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     """The key-padding mask, [batch, seq_k]: bytes, or elements of the bias's type where it is added to the scores."""
     added = problem.bias_type.bytes if kernel.option("padding_is_added") else 1
     size = int(kernel.option("padding_bytes", added))
-    return Tensor("padding", problem.batch, 1, problem.n_seq_k, 1, size, "input")
+    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, size, "input")
 
 
 def stored_mask(problem: AttentionProblem, name: str = "mask", role: str = "input") -> Tensor:
     """A mask as a tensor that all sequences and heads share: of bytes, or of the bias's type where it is added."""
     size = problem.bias_type.bytes if problem.mask_storage == "additive" else 1
-    return Tensor(name, 1, 1, problem.seq_q, problem.n_seq_k, size, role)
+    return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role)
 
 
 def random_state(role: str) -> Tensor:
@@ -175,7 +175,7 @@ def materialise(problem: AttentionProblem) -> Launch:
 
 
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
-    domain = Domain(batch, heads, problem.seq_q, problem.n_seq_k, PASS_ROWS, problem.n_seq_k)
+    domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
     return Launch(name, domain, "flat", accesses, resources=Resources(256), tensor_cores=False)
 
 

@@ -46,7 +46,7 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
                          f"divisors of {problem.heads}")  # fmt: skip
     made = copy.copy(problem)
     groups = problem.heads // per_tile
-    for name, value in (("heads", groups), ("kv_heads", groups), ("head_dim_v", per_tile * problem.d_v)):
+    for name, value in (("heads", groups), ("kv_heads", groups), ("head_dim_v", per_tile * problem.head_dim_v)):
         object.__setattr__(made, name, value)
     return made
 

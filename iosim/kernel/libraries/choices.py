@@ -48,7 +48,7 @@ def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
 def _split_rows(data: Entry, problem: AttentionProblem) -> tuple[int, int]:
     """(rows, heads) of the grid of the split kernel, with a group's query heads packed into rows where it packs."""
     if inference.packs_group(data, problem, 1, 1, 1):
-        return problem.seq_q * problem.group, problem.n_kv_heads
+        return problem.seq_q * problem.group, problem.kv_heads
     return problem.seq_q, problem.heads
 
 
@@ -63,12 +63,12 @@ def splits(data: Entry, problem: AttentionProblem, profile: HardwareProfile, ask
         return 1, False
     rule = data.get("tile_choice")
     rows, heads = _split_rows(data, problem)
-    width = max(problem.head_dim, problem.d_v)
+    width = max(problem.head_dim, problem.head_dim_v)
     table = [r for r in data["split_tile"] if width <= r["head_dim"]]
     if not table:
         return 1, False
     block_q, block_k = table[0]["block_q"], table[0]["block_k"]
-    key_blocks = -(-problem.n_seq_k // block_k)
+    key_blocks = -(-problem.seq_k // block_k)
     tiles = problem.batch * heads * -(-rows // block_q)
     sms = int(profile.need("sm_count"))
     if rule == "fa2":
@@ -134,7 +134,7 @@ def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = 32 << 20) -
 
     FlashAttention-3, hopper/tile_scheduler.hpp 218-314: 32 MiB forward, 40 MiB backward.
     """
-    one = problem.n_seq_k * (problem.head_dim + problem.d_v) * problem.input_type.bytes
+    one = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
     fits = max(1, budget_bytes // one)
     return int(1 << (fits.bit_length() - 1)) * problem.group
 
@@ -162,7 +162,7 @@ def notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple
         made.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
     if data.get("assumed"):
         made.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
-    widest = max(problem.head_dim, problem.d_v)
+    widest = max(problem.head_dim, problem.head_dim_v)
     if compiled is not None and compiled != widest:
         made.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
                     "are read")  # fmt: skip
@@ -180,7 +180,7 @@ def tile(data: Entry, kernel: Kernel, problem: AttentionProblem, profile: Hardwa
     if data.get("tile_choice") != "flash1":
         return kernel
     elements = int(profile.need("shared_memory_per_block_optin_bytes")) // problem.input_type.bytes
-    block_k = min(max(1, -(-elements // (4 * problem.head_dim))), problem.n_seq_k, 4096)
+    block_k = min(max(1, -(-elements // (4 * problem.head_dim))), problem.seq_k, 4096)
     block_q = min(block_k, problem.head_dim)
     note = f"Algorithm 1 with M = {elements} elements: block_k = ceil(M / 4d) = {block_k}, block_q = {block_q}"
     chosen = Tile(block_q, block_k, kernel.tile.warps, kernel.tile.stages)
@@ -192,7 +192,7 @@ def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> 
     allowed = profile.shared_memory_per_block_optin_bytes
     block_q, block_k = tile.block_q, tile.block_k
     while allowed is not None and max(block_q, block_k) > 16:
-        key_columns = problem.head_dim + (0 if problem.latent_kv else problem.d_v)
+        key_columns = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         rows = block_q * problem.head_dim + tile.stages * block_k * key_columns
         rows += block_q * block_k if problem.latent_kv else 0
         if rows * problem.input_type.bytes <= allowed:
@@ -213,7 +213,7 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
     asked = ", ".join(option for term, option in problem.terms.items() if term in SCORE_TENSORS)
     if asked and (half or problem.dtype in ("fp32", "tf32")) and (problem.dtype != "bf16" or profile.cc >= 80):
         return "cutlass", f"sdpa: memory-efficient, since flash takes no mask or bias tensor ({asked})"
-    if half and profile.cc >= 80 and max(problem.head_dim, problem.d_v) <= 256 and problem.head_dim == problem.d_v:
+    if half and profile.cc >= 80 and problem.head_dim == problem.head_dim_v <= 256:
         hopper = " (cuDNN may come first on Hopper with a recent cuDNN)" if profile.cc == 90 else ""
         return "fa2", f"sdpa: flash, which needs cc 8.0 and fp16 or bf16{hopper}"
     if problem.dtype == "bf16" and profile.cc < 80:

@@ -37,7 +37,7 @@ def at_launch(kernel: Kernel, problem: AttentionProblem, section_heads: int) -> 
     """
     if problem.dtype == "fp8" and problem.backward:
         raise InputError(f"--pass {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
-    width = kernel.compiled_head_dim or max(problem.head_dim, problem.d_v)
+    width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
     made = cluster(problem, kernel.tile.block_q, width, kernel.splits)
     kernel = replace(kernel, options=(*kernel.options, ("cluster", made)))
     if kernel.backward_tile is None:

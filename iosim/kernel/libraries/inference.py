@@ -22,9 +22,9 @@ def check_cache(data: Entry, problem: AttentionProblem) -> None:
     if requires.get("latent_only") and not problem.latent_kv:
         raise InputError(f"--kernel {name}: it reads one latent K/V; accepted with it: --latent-kv")
     widths = requires.get("widths")
-    if widths and [problem.head_dim, problem.d_v] != widths:
-        raise InputError(f"--head-dim {problem.head_dim}, --head-dim-v {problem.d_v}: not made for kernel {name}; "
-                         f"accepted: {widths[0]} and {widths[1]}")  # fmt: skip
+    if widths and [problem.head_dim, problem.head_dim_v] != widths:
+        raise InputError(f"--head-dim {problem.head_dim}, --head-dim-v {problem.head_dim_v}: not made for kernel "
+                         f"{name}; accepted: {widths[0]} and {widths[1]}")  # fmt: skip
     if page is None:
         return
     if page not in requires.get("page_sizes", (page,)):
@@ -51,13 +51,13 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
     of query blocks go over them. With up to 4 key blocks: 1. Else the fewest within 85 % of the best wave efficiency.
     """
     query_blocks = -(-problem.seq_q * problem.group // block_q)
-    tiles = problem.batch * problem.n_kv_heads * query_blocks
-    keys = problem.n_seq_k
+    tiles = problem.batch * problem.kv_heads * query_blocks
+    keys = problem.seq_k
     if problem.window is not None:
         keys = min(keys, problem.window + 1 + block_q)
     key_blocks = -(-keys // block_k)
     if tiles >= FA3_FULL_SHARE * sms:
-        head_bytes = problem.n_seq_k * (problem.head_dim + problem.d_v) * problem.input_type.bytes
+        head_bytes = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
         again = head_bytes > FA3_L2_BYTES and query_blocks >= 2 * sms and problem.mask == "none"
         return min(-(-head_bytes // FA3_L2_BYTES), FA3_MAX_SPLITS) if again else 1
     if key_blocks <= FA3_FEW_KEY_BLOCKS:
@@ -161,7 +161,7 @@ def overheads(data: Entry, problem: AttentionProblem) -> tuple[Overhead, ...]:
     group, box = problem.group, -(-problem.group // CUDNN_QUERY_ROWS) * CUDNN_QUERY_ROWS
     extra = sum(min(box, problem.heads - first) - group for first in range(0, problem.heads, group))
     row_bytes = problem.head_dim * problem.input_type.bytes
-    per_tile = round(extra * row_bytes / problem.n_kv_heads)
+    per_tile = round(extra * row_bytes / problem.kv_heads)
     source = "kernels/measurements/h200_decode.csv"
     made = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
     return (made,) if per_tile else ()
@@ -192,8 +192,8 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
     NB: in a batch some sequences are split and others are not; here all get the rounded mean.
     """
     query_blocks = -(-problem.seq_q * problem.group // block_q)
-    parts = max(1, sms // problem.n_kv_heads // query_blocks)
-    blocks = -(-problem.n_seq_k // block_k)
+    parts = max(1, sms // problem.kv_heads // query_blocks)
+    blocks = -(-problem.seq_k // block_k)
     share = -(-problem.batch * (blocks + MLA_FIXED_BLOCKS) // parts) + MLA_FIXED_BLOCKS
     payload = max(share, 2 * MLA_FIXED_BLOCKS)
     total = _flashmla_pieces(problem.batch, blocks, payload)

@@ -70,7 +70,7 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
         raise InputError(f"--offset {problem.offset}: the mask leaves queries without keys, for which "
                          f"kernel {name} writes nothing")  # fmt: skip
     inference.check_cache(data, problem)
-    widest = max(problem.head_dim, problem.d_v)
+    widest = max(problem.head_dim, problem.head_dim_v)
     compiled: list[int] | None = requires.get("head_dims")
     if compiled is None:
         if widest > requires["max_head_dim"]:
@@ -84,7 +84,7 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
 
 def leaves_rows_without_keys(problem: AttentionProblem) -> bool:
     """Whether some query keeps no key."""
-    return problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.n_seq_k)
+    return problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k)
 
 
 def _cc(cc: int) -> str:
@@ -160,7 +160,7 @@ def resolve(
     data = entry(name)
     overrides = overrides or Overrides()
     compiled = check_support(data, problem, profile)
-    width = compiled if compiled is not None else max(problem.head_dim, problem.d_v)
+    width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
     splits, split_table = choices.splits(data, problem, profile, overrides.splits)
     seen = inference.as_launched(data, problem)
@@ -193,7 +193,7 @@ def resolve(
     )
     kernel = _apply(choices.tile(data, kernel, problem, profile), problem, overrides, profile)
     if overrides.splits is None and kernel.splits > 1:
-        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.n_seq_k // kernel.tile.block_k)))
+        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.seq_k // kernel.tile.block_k)))
     return kernel
 
 

@@ -38,7 +38,7 @@ def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
 def _fits(
     block_q: int, block_k: int, warps: int, per_tile: int, problem: AttentionProblem, profile: HardwareProfile
 ) -> bool:
-    width = per_tile * problem.d_v
+    width = per_tile * problem.head_dim_v
     rows = block_q * problem.head_dim + block_k * (problem.head_dim + width)
     allowed = profile.shared_memory_per_block_optin_bytes
     if allowed is not None and rows * problem.input_type.bytes > allowed:

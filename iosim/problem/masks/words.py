@@ -109,12 +109,12 @@ def _check_blocks(p: AttentionProblem) -> dict[str, Any]:
         return {"mask_file": str(p.mask_file)}
     blocks = p.mask_blocks
     if isinstance(blocks, Mapping):
-        blocks = blocks_from_dict(blocks, p.seq_q, p.n_seq_k)
+        blocks = blocks_from_dict(blocks, p.seq_q, p.seq_k)
     if not isinstance(blocks, BlockMask):
         raise InputError(f"mask_blocks of type {type(blocks).__name__}; accepted: a BlockMask")
-    if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.n_seq_k):
+    if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.seq_k):
         raise InputError(f"mask_blocks is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for {p.seq_q} "
-                         f"and {p.n_seq_k}")  # fmt: skip
+                         f"and {p.seq_k}")  # fmt: skip
     sides = blocks.block_q, blocks.block_k
     if p.mask_block is not None and block_sides(p.mask_block, 1 << 31) != sides:
         raise InputError(f"mask_block {p.mask_block} contradicts mask_blocks of {sides[0]}x{sides[1]}; accepted: None")
@@ -184,7 +184,7 @@ def make_mask(p: AttentionProblem) -> Mask:
     if p.mask in LISTS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
-        return _interval(p, p.seq_q, p.n_seq_k)
+        return _interval(p, p.seq_q, p.seq_k)
     from iosim.problem.masks.packed import PackedMask
 
     masks = tuple(_interval(p, q, k) for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True))
@@ -207,8 +207,8 @@ def _list_mask(p: AttentionProblem) -> Mask:
             blocks: Mask = p.mask_blocks
             return blocks
         assert p.mask_file is not None
-        return files.load_block_mask(p.mask_file, p.seq_q, p.n_seq_k, sides)
-    patterns.refuse_rectangle(p.mask, p.seq_q, p.n_seq_k)
+        return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
+    patterns.refuse_rectangle(p.mask, p.seq_q, p.seq_k)
     assert sides is not None
     block = sides[0]
     if p.mask == "butterfly":
@@ -226,7 +226,7 @@ def said_offset(p: AttentionProblem) -> int | None:
         return None
     if p.offset is not None or p.seq_lens is not None:
         return p.offset
-    return p.n_seq_k - p.seq_q
+    return p.seq_k - p.seq_q
 
 
 def to_dict(p: AttentionProblem) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def parted(outputs: Mapping[str, Array], problem: AttentionProblem) -> dict[str,
 
 def _parted(array: Array, problem: AttentionProblem) -> Array:
     batch, heads, rows, cols = array.shape
-    if cols == problem.d_v:
+    if cols == problem.head_dim_v:
         return array
-    apart = array.reshape(batch, heads, rows, cols // problem.d_v, problem.d_v).transpose(0, 1, 3, 2, 4)
-    return np.asarray(apart.reshape(batch, heads * cols // problem.d_v, rows, problem.d_v))
+    apart = array.reshape(batch, heads, rows, cols // problem.head_dim_v, problem.head_dim_v).transpose(0, 1, 3, 2, 4)
+    return np.asarray(apart.reshape(batch, heads * cols // problem.head_dim_v, rows, problem.head_dim_v))

@@ -21,7 +21,7 @@ def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
     """A block table [batch, pages] by name, every slot used once; empty where the cache has no pages."""
     if problem.page_size is None:
         return {}
-    pages = -(-problem.n_seq_k // problem.page_size)
+    pages = -(-problem.seq_k // problem.page_size)
     slots = np.random.default_rng(seed).permutation(problem.batch * pages)
     return {TABLE: slots.reshape(problem.batch, pages).astype(np.float64)}
 
@@ -31,10 +31,10 @@ def new_tokens(problem: AttentionProblem, chain: Chain, arrays: Mapping[str, npt
     p, made = problem, {}
     for name in ("K", "V"):
         if f"{name}_new" in chain.tensors:
-            rows = np.asarray(arrays[name], dtype=np.float64)[:, :, p.n_seq_k - p.seq_q :]
+            rows = np.asarray(arrays[name], dtype=np.float64)[:, :, p.seq_k - p.seq_q :]
             made[f"{name}_new"] = np.moveaxis(rows, 1, 2).reshape(p.batch, 1, p.seq_q, -1)
     if "slot_mapping" in chain.tensors:
-        slots = np.arange(p.n_seq_k - p.seq_q, p.n_seq_k, dtype=np.float64)
+        slots = np.arange(p.seq_k - p.seq_q, p.seq_k, dtype=np.float64)
         made["slot_mapping"] = np.broadcast_to(slots, (p.batch, p.seq_q))
     return made
 

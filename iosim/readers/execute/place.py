@@ -124,7 +124,7 @@ class WalkPlace:
     def distance(self) -> Array:
         """|i + offset - j| of the tile's pairs: what ALiBi's slope multiplies, the diagonal where the mask's is."""
         p = self.problem
-        diagonal = p.n_seq_k - p.seq_q if p.offset is None else p.offset
+        diagonal = p.seq_k - p.seq_q if p.offset is None else p.offset
         rows = self.grid.tokens[self.q][:, None] + diagonal
         return np.asarray(np.abs(rows - self.keys[None, :]), dtype=np.float64)
 

@@ -24,14 +24,14 @@ def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
     p, generator = problem, np.random.default_rng(seed)
     shapes = {
         "Q": (p.batch, p.heads, p.seq_q, p.head_dim),
-        "K": (p.batch, p.n_kv_heads, p.n_seq_k, p.head_dim),
-        "V": (p.batch, p.n_kv_heads, p.n_seq_k, p.d_v),
+        "K": (p.batch, p.kv_heads, p.seq_k, p.head_dim),
+        "V": (p.batch, p.kv_heads, p.seq_k, p.head_dim_v),
     }
     if p.latent_kv:
         del shapes["V"]
     made = {name: round_to(generator.standard_normal(shape), p.dtype) for name, shape in shapes.items()}
     if p.backward:
-        gradient = generator.standard_normal((p.batch, p.heads, p.seq_q, p.d_v))
+        gradient = generator.standard_normal((p.batch, p.heads, p.seq_q, p.head_dim_v))
         made["dO"] = round_to(gradient, p.output_type.name)
     return made | _random_terms(problem, generator)
 
@@ -41,13 +41,13 @@ def _random_terms(p: AttentionProblem, generator: np.random.Generator) -> dict[s
     them, and a key-padding mask of 1 and 0 that drops a quarter of the keys, [batch, 1, seq_k, 1]."""
     made: dict[str, Array] = {}
     if p.bias == "full":
-        shape = (p.bias_batch, p.bias_heads, p.seq_q, p.n_seq_k)
+        shape = (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k)
         made["bias"] = round_to(generator.standard_normal(shape), p.bias_type.name)
     if p.bias == "alibi":
         by_head = 2.0 ** (-8 * np.arange(1, p.heads + 1) / p.heads)
         made["slopes"] = round_to(np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32")
     if p.key_padding:
-        made["padding"] = (generator.random((p.batch, 1, p.n_seq_k, 1)) >= 0.25).astype(np.float64)
+        made["padding"] = (generator.random((p.batch, 1, p.seq_k, 1)) >= 0.25).astype(np.float64)
     return made
 
 
@@ -55,8 +55,8 @@ def dense_mask(problem: AttentionProblem) -> npt.NDArray[np.bool_]:
     """Boolean [seq_q, seq_k] of the pairs the problem keeps, from its own words."""
     p = problem
     if p.seq_lens is None or p.seq_lens_k is None:
-        return _one_mask(p, p.seq_q, p.n_seq_k)
-    kept = np.zeros((p.seq_q, p.n_seq_k), dtype=np.bool_)
+        return _one_mask(p, p.seq_q, p.seq_k)
+    kept = np.zeros((p.seq_q, p.seq_k), dtype=np.bool_)
     i = j = 0
     for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True):
         kept[i : i + q, j : j + k] = _one_mask(p, q, k)
@@ -102,11 +102,11 @@ def added_terms(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike]) 
     if p.bias == "full":
         added = added + np.asarray(arrays["bias"], dtype=np.float64)
     if p.bias == "alibi":
-        diagonal = p.n_seq_k - p.seq_q if p.offset is None else p.offset
-        i, j = np.mgrid[: p.seq_q, : p.n_seq_k]
+        diagonal = p.seq_k - p.seq_q if p.offset is None else p.offset
+        i, j = np.mgrid[: p.seq_q, : p.seq_k]
         added = added - np.asarray(arrays["slopes"], dtype=np.float64) * np.abs(i + diagonal - j)
     if p.key_padding:
-        kept = np.asarray(arrays["padding"]).reshape(p.batch, 1, 1, p.n_seq_k) > 0
+        kept = np.asarray(arrays["padding"]).reshape(p.batch, 1, 1, p.seq_k) > 0
         added = np.where(kept, added, -np.inf)
     return added
 
@@ -114,7 +114,7 @@ def added_terms(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike]) 
 def dropout_factor(problem: AttentionProblem, seed: int) -> Array:
     """[batch, heads, seq_q, seq_k]: 0 or 1 / (1 - dropout)."""
     p = problem
-    heads, i, j = np.ogrid[: p.heads, : p.seq_q, : p.n_seq_k]
+    heads, i, j = np.ogrid[: p.heads, : p.seq_q, : p.seq_k]
     kept = np.stack([kept_weights(seed, b, heads, i, j, p.dropout) for b in range(p.batch)])
     return np.asarray(kept / (1 - p.dropout), dtype=np.float64)
 
@@ -132,7 +132,7 @@ def reference(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike], se
         where Q and K have one. Gradients have the heads of what they are the gradient of.
     """
     q, k = (np.asarray(arrays[name], dtype=np.float64) for name in "QK")
-    v = k[..., : problem.d_v] if problem.latent_kv else np.asarray(arrays["V"], dtype=np.float64)
+    v = k[..., : problem.head_dim_v] if problem.latent_kv else np.asarray(arrays["V"], dtype=np.float64)
     heads = {"Q": q.shape[1], "K": k.shape[1], "V": v.shape[1]}
     q, k, v = (np.repeat(x, problem.heads // x.shape[1], axis=1) for x in (q, k, v))
     scale = 1 / np.sqrt(problem.head_dim)

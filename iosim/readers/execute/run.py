@@ -78,7 +78,7 @@ def execute(
 
 def _mask_values(problem: AttentionProblem) -> Array:
     """The mask as a tensor holds it: 1 and 0, or 0 and -inf to be added."""
-    kept = dense(problem.pair_mask, problem.seq_q, problem.n_seq_k)
+    kept = dense(problem.pair_mask, problem.seq_q, problem.seq_k)
     return np.where(kept, 0.0, -np.inf) if problem.mask_storage == "additive" else kept.astype(np.float64)
 
 

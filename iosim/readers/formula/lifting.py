@@ -49,7 +49,7 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     if isinstance(mask, IntervalMask):
         if mask.is_full:
             return mask
-        offset = problem.n_seq_k - problem.seq_q if problem.offset is None else problem.offset
+        offset = problem.seq_k - problem.seq_q if problem.offset is None else problem.offset
         return replace(mask, offset=offset, left=problem.window if mask.left is not None else None)
     if not isinstance(mask, BlockMask) or symbols is None:
         return mask

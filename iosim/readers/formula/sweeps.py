@@ -76,7 +76,7 @@ def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]
         raise InputError("offset contradicts mask 'none'; it shifts a causal or window diagonal")
     if kernel.backward_tile is None and any(name.startswith("backward_") for name in arrays):
         raise InputError(f"kernel '{kernel.name}' has no tile of its own for the backward pass")
-    heads, kv_heads = arrays.get("heads", problem.heads), arrays.get("kv_heads", problem.n_kv_heads)
+    heads, kv_heads = arrays.get("heads", problem.heads), arrays.get("kv_heads", problem.kv_heads)
     if np.any(heads % kv_heads):
         raise InputError("heads of a sweep is not a multiple of kv_heads everywhere")
     return arrays

@@ -186,20 +186,20 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("heads", problem.heads)
         made["kv_heads"] = made["heads"]
     else:
-        use("kv_heads", problem.n_kv_heads)
+        use("kv_heads", problem.kv_heads)
         made["heads"] = symbol("group") * made["kv_heads"]
         values["group"] = problem.group
-    if problem.seq_q == problem.n_seq_k and tie:
+    if problem.seq_q == problem.seq_k and tie:
         use("seq_q", problem.seq_q, "seq")
         made["seq_k"] = made["seq_q"]
     else:
         use("seq_q", problem.seq_q)
-        use("seq_k", problem.n_seq_k)
+        use("seq_k", problem.seq_k)
     use("head_dim", problem.head_dim)
-    if problem.d_v == problem.head_dim and tie:
+    if problem.head_dim_v == problem.head_dim and tie:
         made["head_dim_v"] = made["head_dim"]
     else:
-        use("head_dim_v", problem.d_v)
+        use("head_dim_v", problem.head_dim_v)
     if problem.window is not None:
         use("window", problem.window)
     if problem.offset is not None:

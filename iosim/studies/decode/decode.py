@@ -138,9 +138,9 @@ class DecodePoint:
         if not bandwidth:
             return None
         problem = self.prediction.problem
-        width = problem.head_dim + (0 if problem.latent_kv else problem.d_v)
-        keys = problem.n_seq_k if problem.window is None else min(problem.n_seq_k, problem.window + self.new_tokens)
-        read = self.batch * problem.n_kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
+        width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
+        keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
+        read = self.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
         return self.tokens * bandwidth / read
 
     def to_dict(self) -> dict[str, Any]:

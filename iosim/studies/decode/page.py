@@ -46,7 +46,8 @@ def subject(points: Sequence[DecodePoint]) -> str:
     """The model and the step in one line."""
     p = points[0]
     shape, problem = p.shape, p.prediction.problem
-    width = f"{problem.head_dim}" if problem.d_v == problem.head_dim else f"{problem.head_dim}/{problem.d_v}"
+    d, d_v = problem.head_dim, problem.head_dim_v
+    width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else f"{shape.kv_heads} key/value heads"
     pages = f", pages of {shape.page_size} tokens" if shape.page_size else ""
     tokens = "one new token" if p.new_tokens == 1 else f"{p.new_tokens} new tokens"

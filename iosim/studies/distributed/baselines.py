@@ -60,7 +60,7 @@ def ring_collective(bytes_: int, gpus: int, cluster: Cluster) -> tuple[int, floa
 def split_heads(problem: AttentionProblem, gpus: int) -> AttentionProblem:
     """A GPU's share of the heads, padded where `gpus` does not divide them; key heads repeated where they are fewer."""
     heads = -(-problem.heads // gpus)
-    kv_heads = -(-problem.n_kv_heads // gpus)
+    kv_heads = -(-problem.kv_heads // gpus)
     return problem.with_(heads=heads, kv_heads=kv_heads if heads % kv_heads == 0 else heads)
 
 

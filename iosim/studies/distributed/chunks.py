@@ -101,8 +101,8 @@ def check_problem(problem: AttentionProblem) -> bool:
     """
     if problem.mask not in ("none", "causal"):
         raise InputError(f"mask '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
-    if problem.seq_q != problem.n_seq_k:
-        raise InputError(f"--seq-len-k {problem.n_seq_k} differs from --seq-len {problem.seq_q}: one sequence is "
+    if problem.seq_q != problem.seq_k:
+        raise InputError(f"--seq-len-k {problem.seq_k} differs from --seq-len {problem.seq_q}: one sequence is "
                          "split over the GPUs; accepted: equal lengths")  # fmt: skip
     if problem.mask == "causal" and problem.interval_mask.offset != 0:
         raise InputError(f"--offset {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")

@@ -204,12 +204,12 @@ class _Run:
     def _grouped(self, gradient: Array) -> Array:
         b, _, rows, cols = gradient.shape
         p = self.problem
-        return np.asarray(gradient.reshape(b, p.n_kv_heads, p.group, rows, cols).sum(axis=2))
+        return np.asarray(gradient.reshape(b, p.kv_heads, p.group, rows, cols).sum(axis=2))
 
     def _outputs(self) -> dict[str, Array]:
         """The owners' results, put together; what lies elsewhere is lost."""
         p, s = self.problem, self.schedule
-        wide = {"dQ": (p.heads, p.head_dim), "dK": (p.n_kv_heads, p.head_dim), "dV": (p.n_kv_heads, p.d_v)}
+        wide = {"dQ": (p.heads, p.head_dim), "dK": (p.kv_heads, p.head_dim), "dV": (p.kv_heads, p.head_dim_v)}
         if s.backward:
             out = {n: np.zeros((p.batch, h, p.seq_q, d)) for n, (h, d) in wide.items()}
             for rank, held in zip(self.ranks, s.owned, strict=True):
@@ -218,7 +218,8 @@ class _Run:
                         if (n, c) in rank.gradients:
                             out[n][:, :, _slice(s.chunks[c])] = rank.gradients[n, c]
             return out
-        out = {"O": np.zeros((p.batch, p.heads, p.seq_q, p.d_v)), "LSE": np.full((p.batch, p.heads, p.seq_q), -np.inf)}
+        rows = (p.batch, p.heads, p.seq_q)
+        out = {"O": np.zeros((*rows, p.head_dim_v)), "LSE": np.full(rows, -np.inf)}
         for rank, held in zip(self.ranks, s.owned, strict=True):
             for c in held:
                 if c in rank.partials:

@@ -15,13 +15,13 @@ def token_bytes(problem: AttentionProblem) -> dict[str, int]:
     Partial outputs and gradients travel in the output's type, row statistics in fp32, as DistFlashAttn's code does.
     """
     p = problem
-    heads, kv_heads = p.batch * p.heads, p.batch * p.n_kv_heads
+    heads, kv_heads = p.batch * p.heads, p.batch * p.kv_heads
     e, out = p.input_type.bytes, p.output_type.bytes
     return {
-        "Q": heads * p.head_dim * e, "K": kv_heads * p.head_dim * e, "V": kv_heads * p.d_v * e,
-        "O": heads * p.d_v * out, "dO": heads * p.d_v * out, "O_part": heads * p.d_v * out,
+        "Q": heads * p.head_dim * e, "K": kv_heads * p.head_dim * e, "V": kv_heads * p.head_dim_v * e,
+        "O": heads * p.head_dim_v * out, "dO": heads * p.head_dim_v * out, "O_part": heads * p.head_dim_v * out,
         "LSE": heads * FP32_BYTES, "stats": heads * STATISTICS * FP32_BYTES,
-        "dQ": heads * p.head_dim * out, "dK": kv_heads * p.head_dim * out, "dV": kv_heads * p.d_v * out,
+        "dQ": heads * p.head_dim * out, "dK": kv_heads * p.head_dim * out, "dV": kv_heads * p.head_dim_v * out,
     }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class ReportRequest:
     @property
     def other_keys(self) -> int | None:
         """Key tokens of all problems, where they are not as many as each one's query tokens."""
-        return next((p.n_seq_k for p in self.problems if p.n_seq_k != p.seq_q), None)
+        return next((p.seq_k for p in self.problems if p.seq_k != p.seq_q), None)
 
     @classmethod
     def of(
@@ -109,7 +109,7 @@ class ReportRequest:
         gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
         kernels = [word for kernel in self.kernels for word in ("--kernel", kernel)]
         lengths = ",".join(map(str, self.lengths))
-        problem = next((p for p in self.problems if p.n_seq_k != p.seq_q), self.problems[0])
+        problem = next((p for p in self.problems if p.seq_k != p.seq_q), self.problems[0])
         options = [*problem_options(problem), *self._how()]
         return shlex.join(["iosim", "report", *gpus, *kernels, *length_options(problem, lengths), *options])
 

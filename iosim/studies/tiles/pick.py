@@ -183,7 +183,7 @@ def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
 
     FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
     """
-    d, dv = problem.head_dim, problem.d_v
+    d, dv = problem.head_dim, problem.head_dim_v
     elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
     return elements * problem.input_type.bytes
 

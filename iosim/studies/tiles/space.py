@@ -29,7 +29,7 @@ def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, u
     """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
     return (
         _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query rows")
-        or _too_large("block_k", tile.block_k, BLOCK_K, problem.n_seq_k, "key rows")
+        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key rows")
         or _rows(tile, unit, problem.backward)
         or _stages(tile, profile)
     )

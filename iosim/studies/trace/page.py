@@ -26,7 +26,7 @@ def render(traces: Sequence[TraceResult], command: str) -> str:
     q = traces[0].prediction.problem
     kernels = ", ".join(t.prediction.kernel.name for t in traces)
     title = f"Trace of {kernels} on {traces[0].prediction.profile.name}"
-    subject = (f"batch {q.batch}, {q.heads} heads, {q.seq_q:,} x {q.n_seq_k:,} tokens, head_dim {q.head_dim}, "
+    subject = (f"batch {q.batch}, {q.heads} heads, {q.seq_q:,} x {q.seq_k:,} tokens, head_dim {q.head_dim}, "
                f"{q.dtype}, mask {q.mask_text}, {q.passes}. Time is the replay's own.")  # fmt: skip
     tables = {"tensors": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
     sections: list[Section] = []

@@ -35,9 +35,9 @@ def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
     naive path's gradients lie the other way round and are copied."""
     m = b.model
     sizes = {f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in
-             (("q", m.heads), ("k", m.n_kv_heads), ("v", m.n_kv_heads))}  # fmt: skip
+             (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))}  # fmt: skip
     b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
-    for n, heads in (("q", m.heads), ("k", m.n_kv_heads), ("v", m.n_kv_heads)):
+    for n, heads in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads)):
         source = f"{at}{n}.columns"
         copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
         b.view(f"{at}{n}", {f"{at}{n}": b.elements[source]}, source, b.bytes_of(source) if copied else None)
@@ -68,7 +68,7 @@ def _with_workspace(b: Builder, node: Node) -> Node:
     padded = -(-s.seq_len // 128) * 128
     wide = -(-m.head_dim // 32) * 32
     scratch = s.batch * m.heads * padded * (wide + 1) * STATISTIC_BYTES
-    if m.heads != m.n_kv_heads:
+    if m.heads != m.kv_heads:
         scratch += 2 * b.rows * m.width * b.number.compute_bytes
     return replace(node, backward_scratch=scratch)
 
@@ -82,7 +82,7 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
     q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV, columns, size, part=Part.ATTENTION)
     if copies:
         q = b.copy(f"{at}q.contiguous", q, Kind.QKV)
-        k = k if m.heads != m.n_kv_heads else b.copy(f"{at}k.contiguous", k, Kind.QKV)
+        k = k if m.heads != m.kv_heads else b.copy(f"{at}k.contiguous", k, Kind.QKV)
     flops = 2 * scores * m.head_dim
     x = _product(b, f"{at}scores", (q, k), Kind.SCORES, scores, flops)
     b.hold(scaled)
@@ -90,7 +90,7 @@ def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
         x = b.pointwise(f"{at}masked", [x], Kind.SCORES, scores, size, saved=["mask"], part=Part.ATTENTION)
     softmax = _softmax(b, at, x, scores)
     p = b.to_compute(softmax, f"{at}softmax.half", Kind.SCORES)
-    if copies and m.heads == m.n_kv_heads:
+    if copies and m.heads == m.kv_heads:
         v = b.copy(f"{at}v.contiguous", v, Kind.QKV)
     o = _product(b, f"{at}values", (p, v), Kind.ATTENTION, columns, flops)
     b.hold(softmax)
@@ -121,7 +121,7 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
 def _repeat(b: Builder, name: str, source: str) -> str:
     """Key/value heads written out once a query head, where they are shared; the gradients of a group are added up."""
     m = b.model
-    if m.heads == m.n_kv_heads:
+    if m.heads == m.kv_heads:
         return source
     return b.pointwise(name, [source], Kind.QKV, b.rows * m.width, b.number.compute_bytes)
 

@@ -58,11 +58,11 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
         raise InputError(f"--width {value} is not a multiple of the head dimension {model.head_dim}; accepted: "
                          "multiples of it")  # fmt: skip
     heads = value // model.head_dim
-    kv_heads = max(1, heads * model.n_kv_heads // model.heads)
+    kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:
         raise InputError(f"--width {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; "
-                         f"accepted: multiples of {model.width // model.n_kv_heads}")  # fmt: skip
-    wider = model.n_mlp_width * value // model.width
+                         f"accepted: multiples of {model.width // model.kv_heads}")  # fmt: skip
+    wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
 
 

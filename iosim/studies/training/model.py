@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.fields import UNSET, Resolved
 from iosim.studies.training.graph import Parameter
 
 NORMS = ("layer", "rms", "none")
@@ -53,8 +54,8 @@ class Decoder:
     layers: int = 12
     width: int = 768
     heads: int = 12
-    kv_heads: int | None = None
-    mlp_width: int | None = None
+    kv_heads: Resolved[int] = UNSET
+    mlp_width: Resolved[int] = UNSET
     gated: bool = False
     activation: str = "gelu"
     vocabulary: int = 50257
@@ -72,7 +73,7 @@ class Decoder:
             raise InputError(f"--heads {self.heads} does not divide --width {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
         whole("--kv-heads", self.kv_heads, 1, self.heads)
-        if self.heads % self.n_kv_heads:
+        if self.heads % self.kv_heads:
             raise InputError(f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}; accepted: divisors "
                              "of it")  # fmt: skip
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
@@ -84,23 +85,13 @@ class Decoder:
                 raise unknown_name(option, str(value), known)
 
     @property
-    def n_kv_heads(self) -> int:
-        assert self.kv_heads is not None
-        return self.kv_heads
-
-    @property
-    def n_mlp_width(self) -> int:
-        assert self.mlp_width is not None
-        return self.mlp_width
-
-    @property
     def head_dim(self) -> int:
         return self.width // self.heads
 
     @property
     def qkv_width(self) -> int:
         """Columns of the packed projection: query heads, then key and value heads."""
-        return (self.heads + 2 * self.n_kv_heads) * self.head_dim
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
         """Every trained tensor, in the order of the model; `tokens` is the number of learned positions."""
@@ -120,11 +111,11 @@ class Decoder:
     def _layer(self, at: str) -> list[Parameter]:
         made = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)
         made += self._linear(f"{at}out", self.width, self.width)
-        if self.n_mlp_width:
+        if self.mlp_width:
             made += self._norm(f"{at}norm2")
             for name in ("gate", "up") if self.gated else ("up",):
-                made += self._linear(f"{at}{name}", self.width, self.n_mlp_width)
-            made += self._linear(f"{at}down", self.n_mlp_width, self.width)
+                made += self._linear(f"{at}{name}", self.width, self.mlp_width)
+            made += self._linear(f"{at}down", self.mlp_width, self.width)
         return made
 
     def _linear(self, name: str, rows: int, cols: int) -> list[Parameter]:

@@ -24,7 +24,7 @@ def plan(model: Decoder, setup: Setup) -> Graph:
         InputError: a head dimension that the attention asked for cannot have, or sizes beyond 2^60 bytes.
     """
     setup.check(model)
-    largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.n_mlp_width, model.vocabulary)
+    largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:
         raise InputError(f"--batch {setup.batch} with --seq-len {setup.seq_len}: a tensor of {largest} elements is out "
                          f"of range; accepted: up to {MAX_BYTES // 8}")  # fmt: skip
@@ -66,7 +66,7 @@ def _layer(b: Builder, at: str, x: str) -> str:
     o = attention(b, at, qkv)
     h = b.linear(f"{at}out", o, m.width, Kind.RESIDUAL, bias=m.bias)
     x = b.residual(f"{at}x1", x, h)
-    if m.n_mlp_width:
+    if m.mlp_width:
         h = b.norm(f"{at}norm2", x)
         x = b.residual(f"{at}x2", x, _mlp(b, at, h))
         if m.gated:
@@ -80,12 +80,12 @@ def _layer(b: Builder, at: str, x: str) -> str:
 def _mlp(b: Builder, at: str, h: str) -> str:
     m = b.model
     if m.gated:
-        gate = b.linear(f"{at}gate", h, m.n_mlp_width, Kind.MLP, bias=m.bias)
+        gate = b.linear(f"{at}gate", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.activation(f"{at}activation", gate, Kind.MLP)
-        up = b.linear(f"{at}up", h, m.n_mlp_width, Kind.MLP, bias=m.bias)
+        up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.pointwise(f"{at}product", [active, up], Kind.MLP, b.elements[up], b.sizes[up], saved=[active, up])
     else:
-        up = b.linear(f"{at}up", h, m.n_mlp_width, Kind.MLP, bias=m.bias)
+        up = b.linear(f"{at}up", h, m.mlp_width, Kind.MLP, bias=m.bias)
         active = b.activation(f"{at}activation", up, Kind.MLP)
     return b.linear(f"{at}down", active, m.width, Kind.RESIDUAL, bias=m.bias)
 

@@ -99,7 +99,7 @@ class TrainingPrediction:
     def to_text(self) -> str:
         """A table a person can read."""
         m, s, peak = self.model, self.setup, self.timeline.peak
-        heads = f"{m.heads} heads" + (f" ({m.n_kv_heads} key/value)" if m.heads != m.n_kv_heads else "")
+        heads = f"{m.heads} heads" + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
         lines = [
             f"{m.layers} layers of width {m.width}, {heads}, {self.graph.parameter_elements / 1e6:,.1f} M parameters; "
             f"batch {s.batch} x {s.seq_len} tokens, {s.attention} attention, {s.precision}, {s.optimizer} ({s.step}), "

@@ -172,7 +172,7 @@ def _attention_seconds(model: Decoder, setup: Setup, profile: HardwareProfile, k
     made = {}
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
         problem = AttentionProblem(
-            batch=setup.batch, heads=model.heads, kv_heads=model.n_kv_heads, seq_q=setup.seq_len,
+            batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=setup.seq_len,
             head_dim=model.head_dim, dtype=setup.number.dtype, mask="causal" if setup.causal else "none",
             passes=passes, layout="bshd",
         )  # fmt: skip

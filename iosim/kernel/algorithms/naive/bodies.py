@@ -96,7 +96,7 @@ class Values(Body):
     """O, a query block at a time."""
 
     def begin(self, at: Place) -> None:
-        self.sums = np.zeros((at.q.size, at.problem.d_v))
+        self.sums = np.zeros((at.q.size, at.problem.head_dim_v))
 
     def pair(self, at: Place) -> None:
         self.sums += _output_weights(at) @ at["V"]
@@ -110,7 +110,7 @@ class ValueGradient(Body):
     """dV = P^T dO, a key block at a time."""
 
     def begin(self, at: Place) -> None:
-        self.sums = np.zeros((at.keys.size, at.problem.d_v))
+        self.sums = np.zeros((at.keys.size, at.problem.head_dim_v))
 
     def pair(self, at: Place) -> None:
         self.sums += _output_weights(at).T @ at["dO"]

@@ -90,7 +90,7 @@ class ChainBuilder:
 
     def _domain(self, tile: tuple[int, int]) -> Domain:
         p = self.problem
-        return Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, tile[0], tile[1])
+        return Domain(p.batch, p.heads, p.seq_q, p.seq_k, tile[0], tile[1])
 
     def tile(self, rows: int, cols: int, *, narrow: bool) -> ProductTile:
         """Tile of one of the chain's products, whose result is rows x cols; `narrow`: the columns are a head's."""
@@ -106,7 +106,7 @@ class ChainBuilder:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
         self.hold(score_matrix(p, out, "temp", self.score_bytes))
-        made = self.tile(p.seq_q, p.n_seq_k, narrow=False)
+        made = self.tile(p.seq_q, p.seq_k, narrow=False)
         self.launches.append(
             Launch(name, self._domain((made.rows, made.cols)), "qk",
                    (load(left, "q", Per.PAIR), load(right, "k", Per.PAIR), store(out, "qk", Per.PAIR)),
@@ -119,7 +119,7 @@ class ChainBuilder:
 
     def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
         """out[k, :] = sum over q of scores[q, k] right[q, :]: a work tile is a key block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, "k", "q", Per.KEY, self.problem.n_seq_k)
+        self._product_over(name, scores, right, out, cols, "k", "q", Per.KEY, self.problem.seq_k)
 
     def _product_over(
         self, name: str, scores: str, right: str, out: str, cols: int, mine: str, other: str, per: Per, rows: int
@@ -150,10 +150,10 @@ class ChainBuilder:
         accesses: tuple[Access, ...] = tuple(load(n, "qk", Per.PAIR) for n in reads)
         accesses += tuple(store(t.name, "qk", Per.PAIR) for t in writes)
         p = self.problem
-        domain = Domain(p.batch, p.heads, p.seq_q, p.n_seq_k, rows, p.n_seq_k)
+        domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
         self.launches.append(
             Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
-                   values_per_thread=softmax_values(p.n_seq_k) if exps else values)
+                   values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
     def keep(self, launch: str, *names: str) -> None:
@@ -183,7 +183,7 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
     """A pass that adds the bias, made by a launch first where it is ALiBi's; gives the name of its result."""
     if b.problem.bias == "alibi":
         p = b.problem
-        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.n_seq_k, b.score_bytes, "temp")
+        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, "temp")
         b.hold(terms.slopes(p), made)
         b.launches.append(terms.materialise(p))
     else:
@@ -239,7 +239,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.pass_over_scores("dropout", ("P",), dropped)
         weights = "P_dropped"
     b.hold(matrix(problem, "O", "output"))
-    b.product_over_keys("values", weights, "V", "O", problem.d_v)
+    b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
     if problem.passes == "fwd+bwd":
         b.keep("bwd.dk", "Q_scaled")
     return b.chain()
@@ -257,8 +257,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.hold(*(matrix(problem, n, "output") for n in ("dV", "dQ", "dK")))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
-    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.d_v)
-    b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.d_v)
+    b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
+    b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:
         b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_scores(b, "dP_dropped"),))
