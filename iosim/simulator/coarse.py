@@ -97,7 +97,7 @@ def coarse_plan(
     if edges is None or big.accesses > 2 * low.accesses // steps:
         return None
     tiles = big.tiles * heads // of
-    launches = tuple(_first_tiles(x, tiles) if x is big else x for x in made.launches)
+    launches = tuple(_first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(made.launches))
     a_step = sum(int(lowered.size[t.base[t.base >= 0][:1]].sum()) * t.span * t.rows for t in low.loop if t.coef)
     held = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
     return Coarse(

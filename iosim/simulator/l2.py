@@ -168,24 +168,25 @@ def sample_lines(
     pages = -(-total // page)
     places = [_page_places(pages, page // TWINS, sets * stride, n) for n in range(placements)]
     first = np.zeros(size.size + 1, dtype=np.int32)
-    parts: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]] = []
+    most = pages * placements * TWINS * -(-(page // TWINS) // stride)
+    owner, in_set = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
+    home = np.empty(most, dtype=np.uint8)
     found, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
     for begin in range(0, pages, at_once):  # in pieces: sorting all lines at once takes several times their memory
         end = min(begin + at_once, pages)
         followed = [_followed(place[begin:end], begin, page, sets, stride) for place in places]
         line = np.concatenate([one[0] for one in followed])
-        in_set = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])
-        order = np.argsort(line, kind="stable")
-        order = order[: np.count_nonzero(line < total)]
-        line, in_set = line[order], in_set[order]
-        objects = slice(*np.searchsorted(start, (begin * page, end * page)))
+        order = np.argsort(line, kind="stable")[: np.count_nonzero(line < total)]
+        line = line[order]
+        here, objects = slice(found, found + line.size), slice(*np.searchsorted(start, (begin * page, end * page)))
         first[objects] = found + np.searchsorted(line, start[objects])
+        owner[here] = np.searchsorted(start, line, side="right") - 1
+        in_set[here] = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])[order]
+        home[here] = _home(line)
         found += line.size
-        owner = np.searchsorted(start, line, side="right") - 1
-        parts.append((owner.astype(np.int32), in_set.astype(np.int32), _home(line)))
     first[np.searchsorted(start, pages * page) :] = found
-    owners, in_sets, homes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True)) if parts else _no_lines()
-    return Samples(stride / placements, placements * sets, placements, first, owners, in_sets, homes)
+    return Samples(stride / placements, placements * sets, placements, first, owner[:found], in_set[:found],
+                   home[:found])  # fmt: skip
 
 
 def sampling(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:
@@ -195,10 +196,6 @@ def sampling(model: L2Model, middling: int, per_object: float, least_sets: float
     placements = min(PLACEMENTS, int(model.sets / stride)) if stride >= PLACEMENTS else 1
     sets = max(1, int(model.sets / stride / placements))
     return sets, model.sets // sets, placements
-
-
-def _no_lines() -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.uint8)
 
 
 def _home(line: Int64) -> npt.NDArray[np.uint8]:

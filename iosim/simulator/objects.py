@@ -123,7 +123,7 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     width = _sizes(tensor.cols, n_cols, chunk_cols)
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths))
-    return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
+    return grid, np.tile(one.astype(np.int32), heads * tensor.copies)
 
 
 def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:

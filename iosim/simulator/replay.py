@@ -141,8 +141,8 @@ def replay(
     made = l2_model or model(profile)
     slots = max(residency(launch, profile).slots for launch in chain.launches)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
-    accesses = [low.accesses for low in lowered.launches]
     coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(made, lowered, profile)
     foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
@@ -150,6 +150,7 @@ def replay(
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
     l2 = L2(made, size, owner) if coarse is None else L2(made, size, owner, COARSE_SAMPLES, coarse.least_sets)
+    del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
         l2.place(_inputs(chain, lowered), dirty=False)
@@ -157,9 +158,9 @@ def replay(
     done: list[ReplayedLaunch] = []
     begin = 0
     busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
-    for launch, low, moved in zip(chain.launches, lowered.launches, accesses, strict=True):
-        for objects_of, number in low.owned:
-            l2.own(objects_of, number)
+    for number, (launch, low) in enumerate(zip(chain.launches, lowered.launches, strict=True)):
+        for objects_of, tensor in low.owned:
+            l2.own(objects_of, tensor)
         before = l2.counts()
         grain = coarse if coarse and coarse.name == launch.name else None
         dirty = l2.dirty_by_tensor() if grain else None
@@ -173,6 +174,7 @@ def replay(
             _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
+        moved = accesses[number] if accesses else low.accesses
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
         begin = end
     written = l2.counts()[1]
