@@ -9,7 +9,7 @@ from iosim.algorithms import plan
 from iosim.bounds import bounds, memory
 from iosim.catalog import Overrides, resolve
 from iosim.count import count, visited_pairs
-from iosim.errors import InputError
+from iosim.errors import InputError, TooLargeError
 from iosim.hardware import HardwareProfile, load_profile
 from iosim.kernel import Kernel
 from iosim.launch import Chain, Launch, Per
@@ -67,9 +67,16 @@ def predict(
     check_fits(chain, gpu)
     traffic = count(chain)
     said: tuple[str, ...] = ()
+    chooses = method is None
     if method is None:
         method, said = default_method(chain, l2_start)
-    hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
+    try:
+        hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
+    except TooLargeError as error:
+        if not chooses or l2_start != "cold":
+            raise
+        method, said = "capacity", (f"HBM: no replay: {str(error).split(': ', 1)[1].split(';')[0]}",)
+        hbm, notes, played = hbm_traffic(problem, chosen, chain, gpu, method, l2_start)
     traffic += hbm
     return Prediction(
         problem=problem,

@@ -133,19 +133,19 @@ class L2:
     """An L2 with its objects; keeps its contents from one launch to the next.
 
     `samples_per_object` is how many lines of an object of middling size are followed; more where that would leave fewer
-    than `least_sets` of a partition's sets.
+    than `least_sets` of a partition's sets. `beside` are bytes of memory that a replay needs for other things.
     """
 
     def __init__(
         self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
-        least_sets: float = LEAST_SETS,
+        least_sets: float = LEAST_SETS, beside: int = 0,
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
         n = int(size.size)
         self.model = model
         sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
-                               least_sets)  # fmt: skip
+                               least_sets, beside)  # fmt: skip
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner

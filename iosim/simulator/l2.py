@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware import HardwareProfile
+from iosim.simulator.objects import refuse_bytes
 
 DEFAULT_WAYS = 16
 DEFAULT_CAPACITY_FRACTION = 1.0
@@ -150,12 +151,19 @@ def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
 
 
 def sample_lines(
-    model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0, least_sets: float = LEAST_SETS
+    model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0, least_sets: float = LEAST_SETS,
+    beside: int = 0,
 ) -> Samples:
     """Sampled lines of objects that lie one after the other, each from a line's start.
 
     Each placement has its own share of the sampled sets. The stride is chosen so that an object of middling size holds
     about `per_object` samples, and more where fewer than `least_sets` sets of a partition would be followed.
+
+    Args:
+        beside: bytes of memory that the replay needs beside the L2.
+
+    Raises:
+        TooLargeError: more memory than a replay may take.
     """
     lines = -(-size // model.line_bytes)
     start = np.zeros(size.size + 1, dtype=np.int64)
@@ -163,7 +171,9 @@ def sample_lines(
     total = int(start[-1])
     lines.sort()
     middling = int(lines[np.searchsorted(np.cumsum(lines, dtype=np.int64), total // 2)]) if total else 1
-    sets, stride, placements = sampling(model, middling, per_object, least_sets)
+    del lines
+    sets, stride, placements = _density(model, middling, per_object, least_sets)
+    refuse_bytes(size.size, beside, total * placements // stride)
     page = PAGE_BYTES // model.line_bytes
     pages = -(-total // page)
     places = [_page_places(pages, page // TWINS, sets * stride, n) for n in range(placements)]
@@ -189,7 +199,7 @@ def sample_lines(
                    home[:found])  # fmt: skip
 
 
-def sampling(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:
+def _density(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:
     """(sets that a placement follows, of how many each is one, placements) where an object of middling size has
     `middling` lines."""
     stride = max(1, min(middling / per_object, model.sets / least_sets))

@@ -19,7 +19,7 @@ from iosim.simulator.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.simulator.engine import L2, TraceRecord
 from iosim.simulator.l2 import L2Model, model
 from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
-from iosim.simulator.objects import streams
+from iosim.simulator.objects import streams, tile_bytes
 from iosim.simulator.sampling import Windows, sampling_plan
 from iosim.simulator.sharing import rates_of
 from iosim.timing import chain_time
@@ -149,7 +149,8 @@ def replay(
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
-    l2 = L2(made, size, owner) if coarse is None else L2(made, size, owner, COARSE_SAMPLES, coarse.least_sets)
+    grain_of = {"samples_per_object": COARSE_SAMPLES, "least_sets": coarse.least_sets} if coarse else {}
+    l2 = L2(made, size, owner, **grain_of, beside=0 if coarse else tile_bytes(chain))
     del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
@@ -158,7 +159,8 @@ def replay(
     done: list[ReplayedLaunch] = []
     begin = 0
     busy = {t.name: t.total_s for t in chain_time(problem, chain, count(chain), profile, kernel=kernel).launches}
-    for number, (launch, low) in enumerate(zip(chain.launches, lowered.launches, strict=True)):
+    for number, launch in enumerate(chain.launches):
+        low = lowered.launches[number]
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
         before = l2.counts()
@@ -177,6 +179,7 @@ def replay(
         moved = accesses[number] if accesses else low.accesses
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
         begin = end
+        del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
     return Replay(
