@@ -61,10 +61,7 @@ def predict(
         raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     if l2_start == "warm" and method == "capacity":
         raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
-    chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
-    chain = plan(problem, chosen)
-    check_fits(chain, gpu)
+    chosen, gpu, chain = planned(problem, kernel, profile, overrides)
     traffic = count(chain)
     said: tuple[str, ...] = ()
     chooses = method is None
@@ -93,6 +90,21 @@ def predict(
         replay=played,
         notes=tuple(dict.fromkeys((*chosen.notes, *chain.notes, *said, *notes))),
     )
+
+
+def planned(
+    problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile, overrides: Overrides | None = None
+) -> tuple[Kernel, HardwareProfile, Chain]:
+    """The kernel with all its settings, the profile, and the chain that runs.
+
+    Raises:
+        InputError: as `predict` does.
+    """
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
+    chain = plan(problem, chosen)
+    check_fits(chain, gpu)
+    return chosen, gpu, chain
 
 
 def tile_accesses(chain: Chain) -> int:

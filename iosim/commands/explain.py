@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from iosim.explain import Explanation
 
 PROGRESS_AFTER_S = 2.0
+ACCESSES_PER_S = 15_000_000
+"""That a replay plays, about."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,14 +32,25 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.explain import explain
-    from iosim.predictor import predict
+    from iosim.predictor import planned, predict
+    from iosim.simulator.tracing import check_traceable
+    from iosim.trials import MAX_ACCESSES
 
+    common.check_place(args.out)
     settings = common.overrides(args)
-    made = [
-        explain(predict(problem, kernel, gpu, l2_start=args.l2, method="replay", overrides=settings), track=_track)
+    asked = [
+        (problem, kernel, gpu)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["fa2"]
+    ]
+    for one in asked:
+        accesses = check_traceable(one[0], planned(*one, settings)[2])
+        if accesses > MAX_ACCESSES and sys.stderr.isatty():
+            print(f"iosim: {one[1]} on {one[2]}: {accesses:,} accesses are replayed twice, some "
+                  f"{2 * accesses // ACCESSES_PER_S} s, and no change is tried", file=sys.stderr)  # fmt: skip
+    made = [
+        explain(predict(*one, l2_start=args.l2, method="replay", overrides=settings), track=_track) for one in asked
     ]
     if args.format == "json":
         text = common.json_text({"schema": 1, "explanations": [e.to_dict() for e in made]})

@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.errors import InputError
-    from iosim.predictor import predict
-    from iosim.simulator.tracing import trace
+    from iosim.predictor import planned, predict
+    from iosim.simulator.tracing import check_bins, check_traceable, trace
 
     kernels = args.kernel or ["fa2"]
     found = common.problems(args)
@@ -43,6 +43,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "chrome" and len(kernels) > 1:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)
+    common.check_place(args.out)
+    check_bins(args.bins)
+    for kernel in kernels:
+        check_traceable(found[0], planned(found[0], kernel, args.gpu, settings)[2], args.launch)
     made = [
         trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)

@@ -23,6 +23,8 @@ MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
 MAX_WAYS = 32
 PS = 10**12
 BAR_AFTER_S, BAR_EVERY_S = 2.0, 0.1
+SLOWEST_PER_S = 5_000_000
+"""Accesses that a second plays at least, but on busy machines: of those tried, 10 to 30 million."""
 MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
 
 
@@ -370,7 +372,9 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
         if not over.wait(BAR_AFTER_S) and sys.stderr.isatty():
             from tqdm import tqdm
 
-            with tqdm(total=launch.tiles, desc=f"replay {launch.name}", unit="tile", leave=False) as bar:
+            with tqdm(
+                total=launch.tiles, desc=f"replay {launch.name}{_about(launch)}", unit="tile", leave=False
+            ) as bar:
                 while not over.wait(BAR_EVERY_S):
                     bar.update(min(done.value, launch.tiles) - bar.n)
         over.wait()
@@ -380,6 +384,11 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
             pass
         raise
     return ends[0]
+
+
+def _about(launch: LoweredLaunch) -> str:
+    """How long a launch takes, where all of it is played."""
+    return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
 
 
 def _fill(target: Any, templates: tuple[Template, ...]) -> int:

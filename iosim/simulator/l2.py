@@ -151,7 +151,10 @@ def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
 
 
 def sample_lines(
-    model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0, least_sets: float = LEAST_SETS,
+    model: L2Model,
+    size: npt.NDArray[np.int32],
+    per_object: float = 1.0,
+    least_sets: float = LEAST_SETS,
     beside: int = 0,
 ) -> Samples:
     """Sampled lines of objects that lie one after the other, each from a line's start.

@@ -352,6 +352,13 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
     return LoweredLaunch(
-        launch.name, zero, one, (), tuple(loop), tuple(epilogue), np.zeros(tiles, dtype=np.uint8), zero,
+        launch.name,
+        zero,
+        one,
+        (),
+        tuple(loop),
+        tuple(epilogue),
+        np.zeros(tiles, dtype=np.uint8),
+        zero,
         np.arange(tiles, dtype=np.int32),
     )

@@ -23,7 +23,7 @@ MAX_BYTES = 1_750_000_000
 OBJECT_BYTES, SAMPLE_BYTES = 36, 14
 """Memory of an object, and of a line that is followed, at the peak of a replay."""
 TILE_BYTES, STREAMED_TILE_BYTES = 80, 30
-"""The same of a work tile of the largest launch while it is lowered; one of an elementwise pass is an object's worth."""
+"""Memory of a work tile of the largest launch while it is lowered, and of one of an elementwise pass."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def refuse_bytes(objects: int, beside: int, samples: int) -> None:
     if needed > MAX_BYTES:
         lines = f", {samples:,} followed lines" if samples else ""
         raise TooLargeError(
-            f"--method replay: {objects:,} objects of memory{lines} and their work tiles take {bytes_text(needed)} to "
+            f"--method replay: {objects:,} objects of memory{lines}, with their work tiles {bytes_text(needed)} to "
             f"replay; accepted: at most {bytes_text(MAX_BYTES)} (larger tiles, fewer tokens or heads, or --method "
             "capacity)"
         )

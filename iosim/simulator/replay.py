@@ -218,7 +218,7 @@ def _play(
         start_s=CTA_START_S,
         sm_spread_ppm=round(sm_spread * 1e6),
         begin_ps=begin,
-        rates=rates,
+        rates=(1.0,) if streams(launch) else rates,
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         trace=record,
         sampling=sampling_plan(low, slots) if part and coarse is None else None,

@@ -4,6 +4,7 @@ head stood apart. The replay itself is unchanged; nothing here draws or prints.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,11 +13,12 @@ import numpy.typing as npt
 
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
-from iosim.launch import Launch, Mode, Per
+from iosim.launch import Chain, Launch, Mode, Per
 from iosim.prediction import Prediction
+from iosim.problem import AttentionProblem
 from iosim.simulator.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.simulator.l2 import model
-from iosim.simulator.lowering import Lowered, LoweredLaunch
+from iosim.simulator.lowering import Lowered, LoweredLaunch, lower
 from iosim.simulator.objects import streams
 from iosim.simulator.replay import Replay, replay
 
@@ -220,15 +222,8 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     p = prediction
     if p.replay is None:
         raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
-    if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
-    names = [one.name for one in p.replay.launches]
-    if launch is not None and launch not in names:
-        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
-    accesses = sum(one.accesses for one in p.replay.launches)
-    if accesses > MAX_ACCESSES:
-        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
-                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+    check_bins(bins)
+    _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
     chosen = [one for one in p.replay.launches if launch in (None, one.name)]
     bin_ps = max(1, -(-round(chosen[-1].end_s * PS) // bins))
     tracer = _Tracer(launch, bins, bin_ps)
@@ -245,6 +240,32 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     used = len(tracer.tensors)
     hit = _settled(tracer.hit[:, :used])
     return TraceResult(p, played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, size)
+
+
+def check_bins(bins: int) -> None:
+    """Raises an InputError where there are none, or too many to keep."""
+    if not 1 <= bins <= MAX_BINS:
+        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
+
+
+def check_traceable(problem: AttentionProblem, chain: Chain, launch: str | None = None) -> int:
+    """Accesses of a chain's replay. Refuses what `trace` would refuse, before it is replayed at all.
+
+    Raises:
+        InputError: no such launch, or a replay too long to trace.
+    """
+    accesses = {one.name: one.accesses for one in lower(chain, 1).launches}
+    _refuse_untraceable(problem, accesses, launch)
+    return sum(accesses.values())
+
+
+def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], launch: str | None) -> None:
+    if launch is not None and launch not in accesses:
+        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
+    total = sum(accesses.values())
+    if total > MAX_ACCESSES:
+        raise InputError(f"--seq-len {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
+                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
 
 
 def _settled(hit: Int64) -> Int64:
@@ -313,4 +334,4 @@ def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[n
     return slot
 
 
-__all__ = ["CtaTable", "LaunchTrace", "ReuseHistogram", "TraceResult", "trace"]
+__all__ = ["CtaTable", "LaunchTrace", "ReuseHistogram", "TraceResult", "check_bins", "check_traceable", "trace"]

@@ -89,6 +89,7 @@ class BlockMask:
     @classmethod
     def of_dense(cls, kept: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
         """From a boolean [block rows, block columns]."""
+        _refuse_too_many(int(np.count_nonzero(kept)), "kept blocks")
         rows, cols = np.nonzero(kept)
         return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64))
 
