@@ -76,9 +76,12 @@ def _wrong(raw: Mapping[str, Any]) -> Iterator[str]:
         yield "a row of counters"
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
 def _positive(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < LARGEST
+    return _number(value) and value > 0
 
 
 def _point(point: Any) -> bool:
@@ -94,7 +97,7 @@ def _counted(row: Any) -> bool:
         return False
     if row["pattern"] in PATTERNS and row["passes"] < 2:
         return False
-    return all(name in row and (row[name] is None or row[name] == 0 or _positive(row[name])) for name in COUNTED)
+    return all(name in row and (row[name] is None or _number(row[name])) for name in COUNTED)
 
 
 def derive(raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None) -> dict[str, Entry]:
