@@ -305,7 +305,12 @@ def check_place(out: str | None, option: str = "--out") -> None:
 
     if out is None:
         return
-    if not out or Path(out).is_dir():
+    try:
+        is_file, has_place = bool(out) and not Path(out).is_dir(), Path(out).absolute().parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file "
+                         "name is needed") from None  # fmt: skip
+    if not is_file:
         raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
-    if not Path(out).absolute().parent.is_dir():
+    if not has_place:
         raise InputError(f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does")
