@@ -14,6 +14,7 @@ from dataclasses import replace
 from iosim.algorithms.cache import (
     append_launch,
     append_tensors,
+    check_append,
     in_cache,
     page_notes,
     table_access,
@@ -52,6 +53,7 @@ DOT_ROWS = 128
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
+    check_append(problem, kernel)
     if problem.passes == "fwd":
         return forward_terms(forward(problem, kernel), problem, kernel)
     if problem.passes == "bwd":

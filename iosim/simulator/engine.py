@@ -55,7 +55,8 @@ class _L2State(ct.Structure):
 class _Template(ct.Structure):
     _fields_ = [
         ("mode", ct.c_int32), ("coef", ct.c_int32), ("span", ct.c_int32), ("rows", ct.c_int32),
-        ("row_stride", ct.c_int32), ("pad", ct.c_int32), ("base", ct.c_void_p),
+        ("row_stride", ct.c_int32), ("pad", ct.c_int32), ("base", ct.c_void_p), ("skips", ct.c_void_p),
+        ("block", ct.c_void_p),
     ]  # fmt: skip
 
 
@@ -397,4 +398,6 @@ def _fill(target: Any, templates: tuple[Template, ...]) -> int:
     for slot, t in zip(target, templates, strict=False):
         slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
         slot.base = _pointer(t.base)
+        slot.skips = None if t.skips is None else _pointer(t.skips)
+        slot.block = None if t.block is None else _pointer(t.block)
     return len(templates)

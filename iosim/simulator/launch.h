@@ -7,7 +7,9 @@
 
 typedef struct {
     int32_t mode, coef, span, rows, row_stride, pad;
-    const int32_t *base; /* first object of each work tile; NIL for none */
+    const int32_t *base;  /* first object of each work tile; NIL for none */
+    const int32_t *skips; /* NULL, or by loop index: the work tiles of this block go without the access there */
+    const int32_t *block; /* with skips: the block of each work tile */
 } Template;
 
 typedef struct {
@@ -103,13 +105,17 @@ static inline int tile_after(const LaunchPlan *l, int tile, int *next) {
     return take;
 }
 
+/* Whether a work tile makes the access at a loop index. */
+static inline int is_made(const Template *x, int tile, int idx) {
+    return x->base[tile] != NIL && !(x->skips && x->skips[idx] == x->block[tile]);
+}
+
 static inline int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx,
                                     int p, int64_t t, Trace *tr) {
     int64_t at = t;
     for (int k = 0; k < n; k++) {
-        int64_t o = list[k].base[tile];
-        if (o == NIL) continue;
-        o += (int64_t)list[k].coef * idx;
+        if (!is_made(&list[k], tile, idx)) continue;
+        int64_t o = list[k].base[tile] + (int64_t)list[k].coef * idx;
         for (int r = 0; r < list[k].rows; r++)
             for (int m = 0; m < list[k].span; m++) {
                 int64_t x = access_object(s, c, list[k].mode, o + (int64_t)r * list[k].row_stride + m, p, t, tr);

@@ -29,7 +29,10 @@ TILES_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class Template:
-    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span."""
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
+
+    Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
+    """
 
     tensor: str
     mode: int
@@ -38,6 +41,8 @@ class Template:
     span: int = 1
     rows: int = 1
     row_stride: int = 0
+    skips: Int32 | None = None
+    block: Int32 | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class LoweredLaunch:
 
     @property
     def accesses(self) -> int:
-        """Object accesses of the whole launch."""
+        """Object accesses of the whole launch, those among them that are skipped."""
         per_step = sum(t.span * t.rows for t in self.loop)
         once = sum(int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue))
         return int(self.count.sum(dtype=np.int64)) * per_step + once
@@ -201,6 +206,8 @@ def _lower_launch(
         for run in _runs(launch, access):
             made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
                                     run)  # fmt: skip
+            if access.skip:
+                made = replace(made, skips=_skips(launch, access), block=block)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
@@ -245,6 +252,21 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
     runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
     return runs or [(0, 0)]
+
+
+def _skips(launch: Launch, access: Access) -> Int32:
+    """Of each query block, the key block at which an access that skips a visit is not made: the first one visited for
+    a load, the last for a store.
+
+    Raises:
+        ValueError: key blocks are not walked one after the other, so that none is the first.
+    """
+    if launch.outer != "head" or access.skip != 1 or access.per is not Per.PAIR:
+        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
+                         "one visit of a launch that walks whole heads")  # fmt: skip
+    visited = launch.domain.visited
+    where = visited.first if access.mode is Mode.LOAD else visited.end - 1
+    return np.where(visited.count > 0, where, NONE).astype(np.int32)
 
 
 def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from iosim.count import count
+from iosim.count import added_bytes, count
 from iosim.errors import InputError
 from iosim.hardware import HardwareProfile
 from iosim.kernel import Kernel
@@ -41,7 +41,8 @@ WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
-CODE = "code"
+CODE, FOREIGN = "code", "foreign"
+"""Traffic that is no tensor's of the chain."""
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
 
@@ -182,9 +183,8 @@ def replay(
         del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
-    return Replay(
-        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes()
-    )
+    traffic = Traffic(_possible(chain, rows))
+    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes())
 
 
 def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
@@ -290,7 +290,32 @@ def _rows(
                 rows.append(TrafficRow(launch, "hbm", name, direction, n))
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
-        rows.append(TrafficRow(launch, "hbm", "foreign", "write", foreign))
+        rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
     if code:
         rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
     return rows
+
+
+def _possible(chain: Chain, rows: list[TrafficRow]) -> tuple[TrafficRow, ...]:
+    """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
+    where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
+    written by the end of a launch than was stored by then."""
+    counted, made, room = count(chain), [], 0
+    for launch in chain.launches:
+        asked = added_bytes(launch, chain)
+        for r in counted:
+            if r.launch == launch.name and r.direction == "read":
+                asked[r.tensor] = asked.get(r.tensor, 0) + int(r.bytes)
+        mine = [r for r in rows if r.launch == launch.name]
+        room += int(counted.total("l2", "write", launch=launch.name))
+        written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)
+        share = min(written, room)
+        for r in mine:
+            if r.tensor in (CODE, FOREIGN):
+                made.append(r)
+            elif r.direction == "read":
+                made.append(replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))))
+            else:
+                made.append(replace(r, bytes=int(r.bytes) * share // written))
+        room -= share
+    return tuple(made)

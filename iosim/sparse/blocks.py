@@ -158,6 +158,11 @@ class BlockMask:
         some = np.unique(self.indices)
         return int(np.minimum(self.block_k, self.seq_k - some * self.block_k).sum())
 
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        """Queries in block rows that keep some key."""
+        some = np.flatnonzero(np.diff(self.indptr) > 0)
+        return int(np.minimum(self.block_q, self.seq_q - some * self.block_q).sum())
+
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""
         return bool((np.diff(self.indptr) == 0).any())
