@@ -42,6 +42,8 @@ def loop_steps(low: LoweredLaunch) -> tuple[np.ndarray, np.ndarray]:
 def objects_of(template: Template, tile: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Objects that a template moves at these steps, one row a step."""
     here = template.base[tile] >= 0
+    if template.skips is not None and template.block is not None:
+        here &= template.skips[index] != template.block[tile]
     start = template.base[tile][here].astype(np.int64) + template.coef * index[here]
     inside = np.arange(template.rows)[:, None] * template.row_stride + np.arange(template.span)[None, :]
     return start[:, None] + inside.reshape(1, -1)
@@ -62,7 +64,7 @@ def is_exact(chain: Chain, launch: Launch, tensor: str) -> bool:
     uses = [a for a in launch.accesses if a.tensor == tensor]
     t = chain.tensors[tensor]
     same = not t.is_vector and t.row_bytes == t.cols * t.element_bytes
-    return same and all(a.edge is Edge.EXACT and a.times == 1 and a.skip == 0 for a in uses)
+    return same and all(a.edge is Edge.EXACT and a.times == 1 for a in uses)
 
 
 def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:

@@ -95,7 +95,7 @@ def test_the_latent_is_read_once_not_twice() -> None:
     twice = count(plan(plain, Kernel("flash", "flash", Tile(8, 10), packs_group=True)))
     assert twice.total("l2", "read", tensor="V") == 2 * 2 * 40 * 16 * 2
     apart = Kernel("f", "flash", Tile(8, 8))
-    latent, both = (bounds(p, plan(p, k), count(plan(p, k))) for p, k in ((CASE, kernel()), (plain, apart)))
+    latent, both = (bounds(p, plan(p, k), count(plan(p, k)), 0) for p, k in ((CASE, kernel()), (plain, apart)))
     assert both.compulsory_read - latent.compulsory_read == 2 * 40 * 16 * 2
 
 

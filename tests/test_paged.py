@@ -149,7 +149,7 @@ def test_recorded_pages() -> None:
 
 def test_compulsory_bytes_and_capacity() -> None:
     chain = plan(CASE, kernel())
-    found = bounds(CASE, chain, count(chain))
+    found = bounds(CASE, chain, count(chain), 0)
     rows = 2 * 2 * 50  # sequences x key/value heads x keys
     table = 2 * 4 * 4  # sequences x pages x bytes
     assert found.compulsory_read == rows * (16 + 16) * 2 + 2 * 4 * 3 * 16 * 2 + table

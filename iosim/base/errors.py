@@ -17,3 +17,7 @@ def unknown_name(what: str, value: str, known: Iterable[str]) -> InputError:
     if near:
         return InputError(f"{what} '{value}' is not known; did you mean {', '.join(near)}?")
     return InputError(f"{what} '{value}' is not known; accepted: {', '.join(names)}")
+
+
+class TooLargeError(InputError):
+    """A replay that would take more memory than iosim allows itself; other methods may do."""

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: written beside their place, then moved there."""
+"""Files appear whole or not at all: written beside their place, then moved there. What is read must be a file."""
 
 from __future__ import annotations
 
@@ -39,14 +39,32 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise InputError(f"--out {str(path)!r} cannot be written: {error}; a file name is needed") from None
 
 
+def keep_mode(written: str | Path, place: str | Path) -> None:
+    """Give `written` the permissions of the file at `place`, or those of a new file where there is none."""
+    umask = os.umask(0)
+    os.umask(umask)
+    there = os.path.exists(place)
+    os.chmod(written, stat.S_IMODE(os.stat(place).st_mode) if there else 0o666 & ~umask)
+
+
+def require_file(path: str | Path, where: str) -> None:
+    """Refuse a pipe or a device, which may never end; a place that holds nothing is left to who opens it.
+
+    Raises:
+        InputError: `where` begins the message.
+        OSError: the place cannot be looked at.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(f"{where} is a pipe or a device; accepted: a file")
+
+
 def _replace(target: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        keep_mode(temporary, target)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from iosim.base.errors import InputError
 
@@ -25,6 +25,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         told = "accepted" in message or "choose from" in message
         raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        values = super()._get_values(action, arg_strings)
+        if values == [] and action.option_strings and action.nargs is None:  # Python 3.11 drops the -- of --gpu=--
+            self.error(f"{action.option_strings[0]} '--' is no value")
+        return values
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -84,7 +90,8 @@ def _complain(message: str) -> None:
 
 def _drop_output() -> None:
     """Send what is still buffered nowhere: the reader of standard output has gone, or its disk is full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

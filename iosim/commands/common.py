@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SEQ_LEN = "4096"
+PROGRESS_AFTER_S = 2.0
 
 
 def whole(text: str) -> int:
@@ -273,6 +274,8 @@ def emit(text: str, out: str | None) -> None:
         InputError: the file cannot be written.
     """
     if out is None:
+        if sys.stdout is None:
+            raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
         encoding = sys.stdout.encoding or "utf-8"
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
@@ -282,13 +285,32 @@ def emit(text: str, out: str | None) -> None:
     write_whole(out, text)
 
 
-def check_place(out: str | None) -> None:
-    """Refuses an --out whose directory is not there, before work of minutes is done for it.
+def track(items: Sequence[Any], what: str) -> Iterable[Any]:
+    """A bar on standard error for work of more than two seconds, on a terminal only."""
+    if not sys.stderr.isatty():
+        return items
+    from tqdm import tqdm
+
+    shown: Iterable[Any] = tqdm(items, desc=what, delay=PROGRESS_AFTER_S, leave=False)
+    return shown
+
+
+def check_place(out: str | None, option: str = "--out") -> None:
+    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: no file can be written there.
     """
     from pathlib import Path
 
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise InputError(f"--out '{out}' cannot be written: its directory does not exist; accepted: one that does")
+    if out is None:
+        return
+    try:
+        is_file, has_place = bool(out) and not Path(out).is_dir(), Path(out).absolute().parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{option} {out!r} cannot be written: {getattr(error, 'strerror', None) or error}; a file "
+                         "name is needed") from None  # fmt: skip
+    if not is_file:
+        raise InputError(f"{option} '{out}' is a directory or nothing; a file name is needed")
+    if not has_place:
+        raise InputError(f"{option} '{out}' cannot be written: its directory does not exist; accepted: one that does")

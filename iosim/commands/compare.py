@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from iosim.show.places import write_together
     from iosim.studies.compare import compare
 
+    for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
+        common.check_place(place, option)
     found = compare(
         common.problems(args), listed(args.kernel, DEFAULT_KERNELS), listed(args.gpu, ["a100"]), baseline=args.baseline,
         method=args.method, l2_start=args.l2, progress=progress("predicting"),

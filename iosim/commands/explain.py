@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
@@ -10,6 +11,9 @@ from iosim.commands import common
 
 if TYPE_CHECKING:
     from iosim.studies.explain import Explanation
+
+ACCESSES_PER_S = 15_000_000
+"""That a replay plays, about."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,23 +30,34 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.prediction.predictor import predict
+    from iosim.prediction.predictor import planned, predict
     from iosim.studies.explain import explain
+    from iosim.studies.trace.trace import check_traceable
+    from iosim.studies.trials import MAX_ACCESSES
 
+    common.check_place(args.out)
     settings = common.overrides(args)
-    made = [
-        explain(
-            predict(problem, kernel, gpu, l2_start=args.l2, method="replay", overrides=settings),
-            progress=progress("trying changes"),
-        )
+    asked = [
+        (problem, kernel, gpu)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["fa2"]
     ]
+    for one in asked:
+        accesses = check_traceable(one[0], planned(*one, settings).chain)
+        if accesses > MAX_ACCESSES and sys.stderr.isatty():
+            print(f"iosim: {one[1]} on {one[2]}: {accesses:,} accesses are replayed twice, some "
+                  f"{2 * accesses // ACCESSES_PER_S} s, and no change is tried", file=sys.stderr)  # fmt: skip
+    explanations = [
+        explain(
+            predict(*one, l2_start=args.l2, method="replay", overrides=settings), progress=progress("trying changes")
+        )
+        for one in asked
+    ]
     if args.format == "json":
-        text = common.json_text({"schema": 1, "explanations": [e.to_dict() for e in made]})
+        text = common.json_text({"schema": 1, "explanations": [e.to_dict() for e in explanations]})
     else:
-        text = "\n".join(as_text(e, markdown=args.format == "md") for e in made)
+        text = "\n".join(as_text(e, markdown=args.format == "md") for e in explanations)
     common.emit(text, args.out)
     return 0
 

@@ -49,12 +49,17 @@ def flat(p: Prediction) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import predict
 
+    common.check_place(args.out)
     settings = common.overrides(args)
-    made = [
-        predict(problem, kernel, gpu, l2_start=args.l2, method=args.method, overrides=settings)
+    asked = [
+        (problem, kernel, gpu)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
         for kernel in args.kernel or ["naive", "fa2"]
+    ]
+    made = [
+        predict(*one, l2_start=args.l2, method=args.method, overrides=settings)
+        for one in common.track(asked, "predicting")
     ]
     if args.format == "json":
         text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in made]})

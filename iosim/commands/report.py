@@ -26,8 +26,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay (default capacity)")
     parser.add_argument("--format", choices=("both", "html", "md"), default="both", help="(default both)")
     parser.add_argument("--out", "-o", default=".", metavar="PLACE",
-                        help="directory that exists, or name of the .html or .md file (default: report.html and "
-                        "report.md here)")  # fmt: skip
+                        help="directory that exists, or name of the .html or .md file, beside which the other is "
+                        "written under the same name (default: report.html and report.md here)")  # fmt: skip
     parser.set_defaults(run=run, seq_len="1k:64k:x2")
 
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.request import QUICK_METHOD
 
-    targets(args.out, args.format)
+    before = {path for path in targets(args.out, args.format).values() if path.exists()}
     request = ReportRequest.of(
         tuple(args.gpu or ["a100"]), tuple(args.kernel or ["naive", "fa2"]), tuple(common.problems(args)),
         l2_start=args.l2, method=args.method or QUICK_METHOD,
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     report = build(request, progress("predicting"))
     paths = write(report, args.out, args.format)
     for path in paths:
-        print(f"{path}: {path.stat().st_size:,} bytes")
+        print(f"{path}: {path.stat().st_size:,} bytes" + ", in place of what was there" * (path in before))
     if any(path.stat().st_size > LARGE_BYTES for path in paths):
         print("large for a mail or a web page: fewer GPUs, kernels or lengths make it smaller")
     for left_out in report.omissions:

@@ -32,8 +32,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
-    from iosim.prediction.predictor import predict
-    from iosim.studies.trace.trace import trace
+    from iosim.prediction.predictor import planned, predict
+    from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
     kernels = args.kernel or ["fa2"]
     found = common.problems(args)
@@ -42,6 +42,10 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "chrome" and len(kernels) > 1:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)
+    common.check_place(args.out)
+    check_bins(args.bins)
+    for kernel in kernels:
+        check_traceable(found[0], planned(found[0], kernel, args.gpu, settings).chain, args.launch)
     made = [
         trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)

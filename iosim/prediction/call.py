@@ -19,7 +19,7 @@ from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
-from iosim.readers.count import count
+from iosim.readers.count import added_bytes, count
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ class Call:
     @cached_property
     def bounds(self) -> HbmBounds:
         """Least HBM bytes, and those with no L2."""
-        return bounds(self.problem, self.chain, self.counted)
+        return bounds(self.problem, self.chain, self.counted, sum(sum(adds.values()) for adds in self.added))
+
+    @cached_property
+    def added(self) -> tuple[dict[str, int], ...]:
+        """Bytes of atomic adds by tensor, of each launch in order."""
+        return tuple(added_bytes(launch, self.chain) for launch in self.chain.launches)
 
     def capacity(self) -> Traffic:
         """HBM bytes by the capacity rule, an estimate."""
@@ -83,5 +88,13 @@ class Call:
         from iosim.readers.replay.replay import replay
 
         return replay(
-            self.problem, self.kernel, self.chain, self.profile, residencies=self.residencies, busy_s=self.busy_s, **how
+            self.problem,
+            self.kernel,
+            self.chain,
+            self.profile,
+            residencies=self.residencies,
+            busy_s=self.busy_s,
+            counted=self.counted,
+            added=self.added,
+            **how,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, TooLargeError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Per
@@ -59,14 +59,18 @@ def predict(
         raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     if l2_start == "warm" and method == "capacity":
         raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
-    gpu = load_profile(profile) if isinstance(profile, str) else profile
-    chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
-    call = Call.of(problem, chosen, gpu)
-    check_fits(call)
+    call = planned(problem, kernel, profile, overrides)
     said: tuple[str, ...] = ()
+    chooses = method is None
     if method is None:
         method, said = default_method(call.chain, l2_start)
-    hbm, notes, played = hbm_traffic(call, method, l2_start)
+    try:
+        hbm, notes, played = hbm_traffic(call, method, l2_start)
+    except TooLargeError as error:
+        if not chooses or l2_start != "cold":
+            raise
+        method, said = "capacity", (f"HBM: no replay: {str(error).split(': ', 1)[1].split(';')[0]}",)
+        hbm, notes, played = hbm_traffic(call, method, l2_start)
     traffic = call.counted + hbm
     return Prediction(
         call=call,
@@ -78,8 +82,23 @@ def predict(
         time_specification=call.time(traffic, measured=False),
         memory_bytes=memory(call.chain),
         replay=played,
-        notes=tuple(dict.fromkeys((*chosen.notes, *call.chain.notes, *said, *notes))),
+        notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *said, *notes))),
     )
+
+
+def planned(
+    problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile, overrides: Overrides | None = None
+) -> Call:
+    """The call with all settings of its kernel, refused where it cannot run.
+
+    Raises:
+        InputError: as `predict` does.
+    """
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
+    call = Call.of(problem, chosen, gpu)
+    check_fits(call)
+    return call
 
 
 def tile_accesses(chain: Chain) -> int:

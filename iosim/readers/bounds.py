@@ -12,7 +12,8 @@ from iosim.problem.attention import AttentionProblem
 
 @dataclass(frozen=True)
 class HbmBounds:
-    """`compulsory`: every input read once, every output written once. `no_l2`: every SM access goes to HBM."""
+    """`compulsory`: what the mask needs of every input read once, every output written once. `no_l2`: every SM access
+    goes to HBM, an atomic add as a read and a write."""
 
     compulsory_read: int
     compulsory_write: int
@@ -31,25 +32,44 @@ def kept_keys(problem: AttentionProblem) -> int:
     return problem.pair_mask.kept_keys(problem.seq_q, problem.seq_k)
 
 
-def _needed(problem: AttentionProblem, tensor: Tensor) -> int:
-    if tensor.role == "input" and tensor.name in ("K", "V"):
+def kept_queries(problem: AttentionProblem) -> int:
+    """Query rows of one head that keep some key: with more queries than keys a causal mask leaves rows with none."""
+    return problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k)
+
+
+BY_KEY = ("K", "V", "padding")
+BY_QUERY = ("Q", "O", "dO", "LSE", "l", "m")
+"""Inputs of which only the rows are needed whose keys, or queries, the mask keeps."""
+
+
+def needed_bytes(problem: AttentionProblem, tensor: Tensor) -> int:
+    """Bytes of an input that have to be read at least: of the rows and pairs that the mask keeps."""
+    if tensor.keys_per_row:
+        return tensor.batch * -(-kept_keys(problem) // tensor.keys_per_row) * tensor.element_bytes
+    if tensor.name in BY_KEY:
         return tensor.bytes // max(1, tensor.rows) * kept_keys(problem)
-    if tensor.role == "input" and tensor.name == "bias" and problem.mask_storage == "implicit":
+    if tensor.name in BY_QUERY:
+        return tensor.bytes // max(1, tensor.rows) * kept_queries(problem)
+    if tensor.name == "bias" and problem.mask_storage == "implicit":
         kept = problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k)
         return tensor.batch * tensor.heads * kept * tensor.element_bytes
     return tensor.bytes
 
 
-def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic) -> HbmBounds:
+def bounds(problem: AttentionProblem, chain: Chain, counted: Traffic, added_bytes: int) -> HbmBounds:
     """Bounds of a chain's HBM traffic, from a cold L2 and with every output written back in the end.
+
+    NB: counters stop with the kernel, and so does a replay: what is dirty in the L2 then is not among the bytes
+    written, so that these can be fewer than the compulsory ones. Written and dirty bytes together are not.
 
     Args:
         counted: what the chain moves between SMs and L2.
+        added_bytes: what it adds atomically; each add reads what it adds to.
     """
     return HbmBounds(
-        compulsory_read=sum(_needed(problem, t) for t in chain.role("input")),
+        compulsory_read=sum(needed_bytes(problem, t) for t in chain.role("input")),
         compulsory_write=sum(t.bytes for t in chain.role("output")),
-        no_l2_read=counted.total("l2", "read"),
+        no_l2_read=counted.total("l2", "read") + added_bytes,
         no_l2_write=counted.total("l2", "write"),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Tensor
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -126,6 +126,20 @@ def count_launch(launch: Launch, chain_tensors: Chain) -> Traffic:
         key = (overhead.name, overhead.mode.direction)
         sums[key] = sums.get(key, 0) + overhead_bytes(launch, overhead)
     return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in sums.items()))
+
+
+def added_bytes(launch: Launch, chain_tensors: Chain) -> dict[str, int]:
+    """Bytes of a launch's atomic adds by tensor. Each reads at the L2 what it adds to, and so HBM where it misses."""
+    sums: dict[str, int] = {}
+    for access in launch.accesses:
+        if access.mode is Mode.REDUCE:
+            moved = access_bytes(launch.domain, chain_tensors.tensors[access.tensor], access)
+            times = 1 if access.per is Per.LAUNCH else launch.domain.grid_heads
+            sums[access.tensor] = sums.get(access.tensor, 0) + moved * times
+    for overhead in launch.overheads:
+        if overhead.mode is Mode.REDUCE:
+            sums[overhead.name] = sums.get(overhead.name, 0) + overhead_bytes(launch, overhead)
+    return sums
 
 
 def count(chain: Chain) -> Traffic:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from iosim.show import words
 from iosim.show.model import COMMANDS, Cell, Column, Figure, Report
 
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+"""Where HTML begins; the arrow in SM<->L2 does not."""
+
 
 def render(report: Report) -> str:
-    """The whole file."""
+    """The whole file. Names of profiles and kernels come from users' files: no tag of theirs stays one."""
     parts = [f"# {report.title}", words.subject(report), words.LEVELS, words.EXACT,
              "This report again:", f"```sh\n{report.request.report_line()}\n```",
              "## Summary, at the longest sequence", _table(report.summary.columns, report.summary.rows)]  # fmt: skip
@@ -18,6 +23,7 @@ def render(report: Report) -> str:
         parts += ["\n".join(f"- Left out: {line}" for line in figure.left_out)] if figure.left_out else []
     if report.notes:
         parts += ["## Notes", "\n".join(f"- {n}" for n in report.notes)]
+    parts = [part if part.startswith("```") else _TAG.sub("&lt;", part) for part in parts]
     listed = "\n".join(f"{name}  {line}" for name, line in report.commands.items())
     parts += ["## Command lines", f"```text\n{listed}\n```"]
     return "\n\n".join(parts) + "\n"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from iosim.base.errors import InputError
-from iosim.base.files import write_whole
+from iosim.base.files import keep_mode, write_whole
 
 FORMATS = ("both", "html", "md")
 NAME = "report"
@@ -66,6 +66,7 @@ def write_together(contents: Mapping[Path, str]) -> None:
             except InputError as error:
                 raise InputError(str(error).replace(str(waiting), str(path))) from None
         for waiting, path in staged.items():
+            keep_mode(waiting, path)
             os.replace(waiting, path)
     except OSError as error:
         raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None

@@ -14,6 +14,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch
 from iosim.prediction.result import Prediction
+from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace
@@ -67,8 +68,8 @@ class LaunchFacts:
 
 @dataclass(frozen=True)
 class Source:
-    """HBM bytes of one tensor, and how many of them are compulsory: its own bytes once, for inputs read and outputs
-    written."""
+    """HBM bytes of one tensor, and how many of them are compulsory: once what the mask needs of an input read, or all
+    of an output written."""
 
     launch: str
     tensor: str
@@ -137,7 +138,9 @@ def _sources(p: Prediction) -> tuple[Source, ...]:
         if row.level == "hbm":
             tensor = p.chain.tensors.get(row.tensor)
             needed = tensor is not None and tensor.role == role[row.direction] and row.tensor not in counted
-            once = tensor.bytes if tensor is not None and needed else 0
+            once = 0
+            if tensor is not None and needed:
+                once = needed_bytes(p.problem, tensor) if tensor.role == "input" else tensor.bytes
             counted |= {row.tensor} if needed else set()
             found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
     return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
@@ -304,6 +307,11 @@ def _advice(p: Prediction, tried: Tried) -> str:
         why = tried.skipped[0][1] if tried.skipped else "no setting of this kernel changes what runs"
         return f"nothing was tried: {why}"
     best, quick = tried.trials[0], min(tried.trials, key=lambda t: t.time_s)
+    if now == 0:
+        said = "nothing is read from or written to HBM"
+        if quick.time_s < (1 - HELPS) * time_now:
+            said += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
+        return said
     saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)

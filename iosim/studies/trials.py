@@ -158,13 +158,12 @@ class _Trier:
 
     def _signature(self, kernel: Kernel, chain: Chain) -> tuple[Any, int]:
         """(what makes a launch order its own, accesses of its replay)."""
-        launches = lower(chain, 1).launches
         key = tuple(
             (n.name, n.tiles, n.accesses, hash((n.head.tobytes(), n.block.tobytes(), n.first.tobytes(),
                                                 n.count.tobytes(), n.down.tobytes())))
-            for n in launches
+            for n in lower(chain, 1).launches
         )  # fmt: skip
-        return (kernel.tile, kernel.backward_tile, kernel.splits, key), sum(n.accesses for n in launches)
+        return (kernel.tile, kernel.backward_tile, kernel.splits, key), sum(accesses for _, _, accesses, _ in key)
 
     def add(self, made: tuple[Change, ...]) -> None:
         words = ", ".join(c.words for c in made)

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,14 @@ from iosim.base.errors import InputError
 from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of
 from iosim.hardware.profile import HardwareProfile
+from iosim.readers.replay.scan import PATTERNS
 
 NEEDED = ("gpu", "compute_capability", "date", "sms", "l2_bytes", "memory_bytes", "clock_hz",
           "hbm_read_bandwidth_bytes_per_s", "l2_curves")  # fmt: skip
+TEXTS = ("gpu", "compute_capability", "date", "driver_cuda", "compiler", "no_counters")
+TABLES = ("l2_curves", "counters")
+COUNTED = ("hbm_read", "hbm_write")
+LARGEST = 1e20
 WGMMA_CC = 90
 FILLED = 23 / 24
 """Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
@@ -46,6 +52,52 @@ def check_raw(raw: Mapping[str, Any], origin: str) -> None:
     missing = [name for name in NEEDED if name not in raw]
     if missing:
         raise InputError(f"{origin} lacks {', '.join(missing)}; accepted: what iosim calibrate --raw writes")
+    wrong = next(_wrong(raw), None)
+    if wrong is not None:
+        raise InputError(f"{origin}: {wrong} is not what iosim calibrate --raw writes there")
+
+
+def _wrong(raw: Mapping[str, Any]) -> Iterator[str]:
+    """Names of entries that do not hold what they should."""
+    yield from (name for name in TEXTS if not isinstance(raw.get(name, ""), str))
+    if not re.fullmatch(r"\d{1,2}\.\d", str(raw["compute_capability"])):
+        yield "compute_capability"
+    for name, value in raw.items():
+        optional = name not in NEEDED and value is None
+        if name not in (*TEXTS, *TABLES, "schema") and not optional and not _positive(value):
+            yield name
+    private = raw["l2_curves"].get("private") if isinstance(raw["l2_curves"], Mapping) else None
+    if not isinstance(private, list) or not private or not all(_point(point) for point in private):
+        yield "l2_curves"
+    counters = raw.get("counters")
+    if counters and not (isinstance(counters, Mapping) and isinstance(counters.get("rows"), list)):
+        yield "counters"
+    elif counters and not all(_counted(row) for row in counters["rows"]):
+        yield "a row of counters"
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
+def _point(point: Any) -> bool:
+    return isinstance(point, list) and len(point) == 2 and all(_positive(number) for number in point)
+
+
+def _counted(row: Any) -> bool:
+    """Whether a row of the counters says what was scanned, and how much was read and written."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("pattern"), str):
+        return False
+    sizes = [row.get(name) for name in ("footprint_bytes", "passes", "ctas")]
+    if not all(isinstance(size, int) and _positive(size) for size in sizes):
+        return False
+    if row["pattern"] in PATTERNS and row["passes"] < 2:
+        return False
+    return all(name in row and (row[name] is None or _number(row[name])) for name in COUNTED)
 
 
 def derive(raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None) -> dict[str, Entry]:
@@ -95,7 +147,7 @@ def _rates(raw: Mapping[str, Any]) -> dict[str, Entry]:
             [[int(size), digits(rate)] for size, rate in private], _said(raw, "private scans, each SM its own part")
         ),
     }
-    if raw.get("exp_clock_hz"):
+    if raw.get("exp_clock_hz") and raw.get("exp_per_s"):
         per_clock = raw["exp_per_s"] / (raw["exp_clock_hz"] * raw["sms"])
         found["exp_per_clock_per_sm"] = Entry(digits(per_clock, 3), _said(raw, "ex2 instructions on all SMs"))
     return found
@@ -111,7 +163,7 @@ def _latencies(raw: Mapping[str, Any]) -> dict[str, Entry]:
             "one thread's chain of loads over far more than the L2, TLB misses included",
         ),
     ):
-        if raw.get(f"{key}_latency_clock_hz"):
+        if raw.get(f"{key}_latency_clock_hz") and raw.get(f"{key}_latency_s"):
             cycles = raw[f"{key}_latency_s"] * raw[f"{key}_latency_clock_hz"]
             found[name] = Entry(digits(cycles, 3), _said(raw, what))
     return found

@@ -46,6 +46,9 @@ class HeadsInTurn:
     def kept_keys(self, seq_q: int, seq_k: int) -> int:
         return self.of_head.kept_keys(self.seq_q, seq_k)
 
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        return seq_q // self.seq_q * self.of_head.kept_queries(self.seq_q, seq_k)
+
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
 

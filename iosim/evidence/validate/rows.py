@@ -16,6 +16,7 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.files import require_file
 
 QUANTITIES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "time")
 """What is compared: bytes, and seconds."""
@@ -111,10 +112,13 @@ def text_of_file(path: str | Path, where: str) -> str:
         InputError: it cannot be read or is no text; `where` begins the message.
     """
     try:
+        require_file(path, where)
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{where} cannot be read: {error.strerror}; accepted: a CSV file") from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{where} cannot be read: {error}; accepted: a CSV file") from None
     if len(data) > MAX_FILE_BYTES:

@@ -32,11 +32,14 @@ APPEND_THREADS = 512
 
 
 def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
-    """Refuse new tokens that are no keys, or that lie in sequences of different lengths.
+    """Refuse new tokens that are no keys, that lie in sequences of different lengths, or that a backward follows.
 
     Raises:
         InputError: says which.
     """
+    if kernel.option("append_kv") and problem.backward:
+        raise InputError(f"--append-kv contradicts --pass {problem.passes}: a cache belongs to inference; accepted "
+                         "with it: --pass fwd")  # fmt: skip
     if kernel.option("append_kv") and problem.seq_lens is not None:
         raise InputError("--append-kv contradicts --seq-lens: new tokens are the last keys of sequences of one length; "
                          "accepted with it: --seq-len")  # fmt: skip

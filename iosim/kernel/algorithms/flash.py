@@ -19,6 +19,7 @@ from iosim.kernel.algorithms.cache import (
     append,
     append_launch,
     append_tensors,
+    check_append,
     in_cache,
     page_notes,
     table_access,
@@ -80,6 +81,7 @@ DOT_ROWS = 128
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
+    check_append(problem, kernel)
     if problem.passes == "fwd":
         return forward_terms(forward(problem, kernel), problem, kernel)
     if problem.passes == "bwd":

@@ -89,6 +89,7 @@ class BlockMask:
     @classmethod
     def of_dense(cls, kept: npt.NDArray[Any], seq_q: int, seq_k: int, block_q: int, block_k: int) -> BlockMask:
         """From a boolean [block rows, block columns]."""
+        _refuse_too_many(int(np.count_nonzero(kept)), "kept blocks")
         rows, cols = np.nonzero(kept)
         return cls.of_pairs(seq_q, seq_k, block_q, block_k, rows.astype(np.int64), cols.astype(np.int64))
 
@@ -156,6 +157,11 @@ class BlockMask:
         """Keys in block columns that some row keeps."""
         some = np.unique(self.indices)
         return int(np.minimum(self.block_k, self.seq_k - some * self.block_k).sum())
+
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        """Queries in block rows that keep some key."""
+        some = np.flatnonzero(np.diff(self.indptr) > 0)
+        return int(np.minimum(self.block_q, self.seq_q - some * self.block_q).sum())
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""

@@ -9,29 +9,78 @@
 from __future__ import annotations
 
 import io
+import lzma
+import math
+import struct
 import zipfile
 import zlib
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
-from iosim.base.files import write_whole
+from iosim.base.files import require_file, write_whole
 from iosim.problem.masks.blocks import BlockMask, ranges
 from iosim.problem.masks.mask import BoolArray, IntArray
 
-MAX_FILE_BYTES = 1 << 30
+MAX_BYTES = 1 << 29
+"""Of the arrays of a file together: 8,192 x 8,192 blocks as a BlockMask's two lists."""
+PIECE_BYTES = 1 << 20
+MEMBERS = ("mask", "BLOCK_SIZE", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 Array = npt.NDArray[Any]
 
 
-def _arrays(path: str) -> dict[str, Array]:
-    found = np.load(path, allow_pickle=False)
-    if isinstance(found, np.ndarray):
-        return {"mask": found}
-    with found:
-        return {name: found[name] for name in found.files}
+def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
+    """(the arrays that a mask is made of, the names of all members). Others are not unpacked.
+
+    Raises:
+        ValueError: too large, or no array.
+    """
+    with open(path, "rb") as file:
+        if file.read(2) != b"PK":
+            file.seek(0)
+            return {"mask": _array(file, MAX_BYTES)}, ["mask"]
+        found: dict[str, Array] = {}
+        left = MAX_BYTES
+        with zipfile.ZipFile(file) as archive:
+            names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
+            for name, info in zip(names, archive.infolist(), strict=True):
+                if name not in MEMBERS:
+                    continue
+                if info.flag_bits & 1:
+                    raise ValueError(f"{name} is encrypted")
+                with archive.open(info) as member:
+                    found[name] = _array(member, left)
+                left -= found[name].nbytes
+    return found, names
+
+
+def _array(file: IO[bytes], most: int) -> Array:
+    """The array in an open .npy file or member: as large as its header says, and read in pieces up to there.
+
+    Raises:
+        ValueError: no array of numbers, or one of more than `most` bytes.
+    """
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(file)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"dtype {dtype} is not of numbers")
+    size = math.prod(shape) * dtype.itemsize
+    if size > most or min(shape, default=0) < 0:
+        raise ValueError(f"arrays of more than {MAX_BYTES >> 20} MiB")
+    data = bytearray()
+    while len(data) < size and (piece := file.read(min(PIECE_BYTES, size - len(data)))):
+        data += piece
+    if len(data) < size:
+        raise ValueError(f"{len(data)} bytes where its header says {size}")
+    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+
+
+_BROKEN = (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError, MemoryError,
+           struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError)  # fmt: skip
+"""What the readers of archives and of NumPy's headers raise over broken, encrypted or exotically packed ones."""
 
 
 class _File:
@@ -47,14 +96,16 @@ class _File:
         """The arrays by name; one called "mask" of an .npy file."""
         accepted = "a NumPy .npy or .npz file with a block mask"
         try:
-            large = Path(self.path).stat().st_size > MAX_FILE_BYTES
-            found = {} if large else _arrays(self.path)
+            require_file(self.path, f"--mask-file {self.path}")
+            found, names = _arrays(self.path)
         except OSError as error:
             raise self.refuse(f"cannot be read ({error.strerror or error})", accepted) from None
-        except (ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        except InputError:
+            raise
+        except _BROKEN as error:
             raise self.refuse(f"is no such file ({' '.join(str(error).split())[:80]})", accepted) from None
-        if large:
-            raise self.refuse("larger than 1 GiB", accepted)
+        if "mask" not in found and "kv_indices" not in found:
+            raise self.refuse(f"holds {', '.join(sorted(names)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
         return found
 
     def block(self, arrays: dict[str, Array], given: tuple[int, int] | None) -> tuple[int, int]:
@@ -86,7 +137,7 @@ class _File:
 
     def dense(self, mask: Array, block: tuple[int, int]) -> BlockMask:
         """A boolean block mask; whole numbers 0 and 1 pass for one."""
-        if mask.dtype.kind not in "biu" or (mask.dtype.kind != "b" and not np.isin(mask, (0, 1)).all()):
+        if mask.dtype.kind not in "biu" or (mask.dtype.kind != "b" and not ((mask == 0) | (mask == 1)).all()):
             raise self.refuse(f"mask has dtype {mask.dtype}", "booleans, or whole numbers 0 and 1")
         self.check_shape("mask", mask.shape, block)
         return BlockMask.of_dense(mask.astype(np.bool_), self.seq_q, self.seq_k, *block)
@@ -134,8 +185,6 @@ def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | 
     """
     file = _File(path, seq_q, seq_k)
     arrays = file.read()
-    if "mask" not in arrays and "kv_indices" not in arrays:
-        raise file.refuse(f"holds {', '.join(sorted(arrays)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
     size = file.block(arrays, block)
     if "mask" in arrays:
         return file.dense(arrays["mask"], size)

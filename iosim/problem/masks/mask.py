@@ -97,6 +97,9 @@ class Mask(Protocol):
     def kept_keys(self, seq_q: int, seq_k: int) -> int:
         """Keys that some query keeps."""
 
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        """Queries that keep some key."""
+
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""
 
@@ -154,6 +157,12 @@ class IntervalMask:
             return 0
         first = 0 if self.left is None else max(0, first_row + self.offset - self.left)
         end = seq_k if self.right is None else min(seq_k, last_row + self.offset + self.right + 1)
+        return max(0, end - first)
+
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        """Queries that keep some key: not those that lie before the first key or too far past the last."""
+        first = 0 if self.right is None else max(0, -(self.offset + self.right))
+        end = seq_q if self.left is None else min(seq_q, seq_k + self.left - self.offset)
         return max(0, end - first)
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:

@@ -52,6 +52,10 @@ class PackedMask:
         """Keys that some query keeps, over all sequences."""
         return sum(mask.kept_keys(q, k) for mask, q, k in self._each())
 
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        """Queries that keep some key, over all sequences."""
+        return sum(mask.kept_queries(q, k) for mask, q, k in self._each())
+
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
         """Whether some query keeps no key."""
         return any(mask.leaves_rows_empty(q, k) for mask, q, k in self._each())

@@ -35,6 +35,8 @@ EVEN_STEPS = 8
 apart, stay in step."""
 HELD_STEPS = 24
 """Coarse steps of one CTA that the L2 has to hold: with fewer, CTAs that wait for memory may part too early."""
+LEAST_HELD = 1.0
+"""And at least: where the L2 does not hold even one, a coarse step drives out what it reads itself."""
 ERROR = 0.07
 """What HBM reads may be off by: all launches of benchmarks/sampled.py are closer, most of them within 0.01."""
 
@@ -75,7 +77,8 @@ class Coarse:
 def coarse_plan(
     chain: Chain, lowered: Lowered, model: L2Model, budget: int = PLAYED_ACCESSES, spill_slots: int = 1
 ) -> Coarse | None:
-    """How a chain with one long launch is played in coarse steps, or None where it cannot be or need not be.
+    """How a chain with one long launch is played in coarse steps, or None where it cannot be or need not be: also where
+    the steps that the budget allows are longer than what the L2 holds.
 
     Args:
         lowered: the chain in small steps.
@@ -97,9 +100,11 @@ def coarse_plan(
     if edges is None or big.accesses > 2 * low.accesses // steps:
         return None
     tiles = big.tiles * heads // of
-    launches = tuple(_first_tiles(x, tiles) if x is big else x for x in made.launches)
+    launches = tuple(_first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(made.launches))
     a_step = sum(int(lowered.size[t.base[t.base >= 0][:1]].sum()) * t.span * t.rows for t in low.loop if t.coef)
     held = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
+    if held < LEAST_HELD:
+        return None
     return Coarse(
         launch.name, steps, heads, of, held, int(low.count.sum(dtype=np.int64)),
         edges[0][:tiles], edges[1][:tiles], replace(made, launches=launches),

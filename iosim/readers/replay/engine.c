@@ -25,10 +25,11 @@ static int make_room(Room *r, Skipper *k, const L2State *s, const LaunchPlan *l,
     size_t n = (size_t)slots, sms = (size_t)l->sms, objects = (size_t)s->objects;
     r->ctas = malloc(sizeof(Cta) * n);
     r->heap = malloc(sizeof(Event) * n);
-    r->sms.most = (slots + l->sms - 1) / l->sms;
+    int ctas = (slots + l->sms - 1) / l->sms;
+    r->sms.most = l->ranks < 2 ? 1 : ctas;
     r->sms.step = malloc(sizeof(int64_t) * sms);
     r->sms.live = calloc(sms, sizeof(int32_t));
-    r->sms.factor = malloc(sizeof(int32_t) * (size_t)(r->sms.most + 1) * (size_t)r->sms.most);
+    r->sms.factor = malloc(sizeof(int32_t) * (size_t)(ctas + 1) * (size_t)r->sms.most);
     int there = r->ctas && r->heap && r->sms.step && r->sms.live && r->sms.factor;
     if (k->to) {
         r->queue = malloc(sizeof(Event) * n);
@@ -66,7 +67,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         heap[live] = (Event){start + l->start_ps, i, 0};
         sift_up(heap, live++);
     }
-    fill_factors(sms, l);
+    fill_factors(sms, l, (slots + l->sms - 1) / l->sms);
     for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
     if (to) start_skipper(&k, s, l, ctas, slots);
     uint32_t count = 0;

@@ -23,6 +23,8 @@ MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
 MAX_WAYS = 32
 PS = 10**12
 BAR_EVERY_S = 0.1
+SLOWEST_PER_S = 5_000_000
+"""Accesses that a second plays at least, but on busy machines: of those tried, 10 to 30 million."""
 MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
 
 
@@ -53,7 +55,8 @@ class _L2State(ct.Structure):
 class _Template(ct.Structure):
     _fields_ = [
         ("mode", ct.c_int32), ("coef", ct.c_int32), ("span", ct.c_int32), ("rows", ct.c_int32),
-        ("row_stride", ct.c_int32), ("pad", ct.c_int32), ("base", ct.c_void_p),
+        ("row_stride", ct.c_int32), ("pad", ct.c_int32), ("base", ct.c_void_p), ("skips", ct.c_void_p),
+        ("block", ct.c_void_p),
     ]  # fmt: skip
 
 
@@ -133,19 +136,19 @@ class L2:
     """An L2 with its objects; keeps its contents from one launch to the next.
 
     `samples_per_object` is how many lines of an object of middling size are followed; more where that would leave fewer
-    than `least_sets` of a partition's sets.
+    than `least_sets` of a partition's sets. `beside` are bytes of memory that a replay needs for other things.
     """
 
     def __init__(
         self, model: L2Model, size: np.ndarray[Any, Any], owner: np.ndarray[Any, Any], samples_per_object: float = 1.0,
-        least_sets: float = LEAST_SETS,
+        least_sets: float = LEAST_SETS, beside: int = 0,
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
         n = int(size.size)
         self.model = model
         sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
-                               least_sets)  # fmt: skip
+                               least_sets, beside)  # fmt: skip
         self._samples = sampled
         self._objects = np.zeros(n, dtype=OBJECT)
         self._objects["size"], self._objects["tensor"] = size, owner
@@ -368,7 +371,7 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
     try:
         thread.start()
         if not over.wait(AFTER_S):
-            with counter(launch.tiles, f"replay {launch.name}", "tile", after_s=0.0) as shown:
+            with counter(launch.tiles, f"replay {launch.name}{_about(launch)}", "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):
                     shown(done.value)
         over.wait()
@@ -380,10 +383,17 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
     return ends[0]
 
 
+def _about(launch: LoweredLaunch) -> str:
+    """How long a launch takes, where all of it is played."""
+    return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
+
+
 def _fill(target: Any, templates: tuple[Template, ...]) -> int:
     if len(templates) > MAX_TEMPLATES:
         raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")
     for slot, t in zip(target, templates, strict=False):
         slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
         slot.base = _pointer(t.base)
+        slot.skips = None if t.skips is None else _pointer(t.skips)
+        slot.block = None if t.block is None else _pointer(t.block)
     return len(templates)

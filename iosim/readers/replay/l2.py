@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware.profile import HardwareProfile
+from iosim.readers.replay.objects import refuse_bytes
 
 DEFAULT_WAYS = 16
 DEFAULT_CAPACITY_FRACTION = 1.0
@@ -37,6 +38,8 @@ RUN_PAGES = 64
 """Pages after which the turn begins anew somewhere else."""
 PLACEMENTS = 8
 """Layouts of memory in the sets, each followed in sets of its own."""
+LINES_AT_ONCE = 1 << 20
+"""Sampled lines that are sorted together, about."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -148,54 +151,83 @@ def _mix(x: npt.NDArray[np.uint64], salt: int) -> npt.NDArray[np.uint64]:
 
 
 def sample_lines(
-    model: L2Model, size: npt.NDArray[np.int32], per_object: float = 1.0, least_sets: float = LEAST_SETS
+    model: L2Model,
+    size: npt.NDArray[np.int32],
+    per_object: float = 1.0,
+    least_sets: float = LEAST_SETS,
+    beside: int = 0,
 ) -> Samples:
     """Sampled lines of objects that lie one after the other, each from a line's start.
 
     Each placement has its own share of the sampled sets. The stride is chosen so that an object of middling size holds
     about `per_object` samples, and more where fewer than `least_sets` sets of a partition would be followed.
+
+    Args:
+        beside: bytes of memory that the replay needs beside the L2.
+
+    Raises:
+        TooLargeError: more memory than a replay may take.
     """
-    lines = -(-size.astype(np.int64) // model.line_bytes)
+    lines = -(-size // model.line_bytes)
     start = np.zeros(size.size + 1, dtype=np.int64)
     np.cumsum(lines, out=start[1:])
     total = int(start[-1])
-    weight = np.sort(lines)
-    middling = int(weight[np.searchsorted(np.cumsum(weight), total // 2)]) if total else 1
+    lines.sort()
+    middling = int(lines[np.searchsorted(np.cumsum(lines, dtype=np.int64), total // 2)]) if total else 1
+    del lines
+    sets, stride, placements = _density(model, middling, per_object, least_sets)
+    refuse_bytes(size.size, beside, total * placements // stride)
+    page = PAGE_BYTES // model.line_bytes
+    pages = -(-total // page)
+    places = [_page_places(pages, page // TWINS, sets * stride, n) for n in range(placements)]
+    first = np.zeros(size.size + 1, dtype=np.int32)
+    most = pages * placements * TWINS * -(-(page // TWINS) // stride)
+    owner, in_set = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
+    home = np.empty(most, dtype=np.uint8)
+    found, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
+    for begin in range(0, pages, at_once):  # in pieces: sorting all lines at once takes several times their memory
+        end = min(begin + at_once, pages)
+        followed = [_followed(place[begin:end], begin, page, sets, stride) for place in places]
+        line = np.concatenate([one[0] for one in followed])
+        order = np.argsort(line, kind="stable")[: np.count_nonzero(line < total)]
+        line = line[order]
+        here, objects = slice(found, found + line.size), slice(*np.searchsorted(start, (begin * page, end * page)))
+        first[objects] = found + np.searchsorted(line, start[objects])
+        owner[here] = np.searchsorted(start, line, side="right") - 1
+        in_set[here] = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])[order]
+        home[here] = _home(line)
+        found += line.size
+    first[np.searchsorted(start, pages * page) :] = found
+    return Samples(stride / placements, placements * sets, placements, first, owner[:found], in_set[:found],
+                   home[:found])  # fmt: skip
+
+
+def _density(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:
+    """(sets that a placement follows, of how many each is one, placements) where an object of middling size has
+    `middling` lines."""
     stride = max(1, min(middling / per_object, model.sets / least_sets))
     placements = min(PLACEMENTS, int(model.sets / stride)) if stride >= PLACEMENTS else 1
     sets = max(1, int(model.sets / stride / placements))
-    stride = model.sets // sets
-    followed = [_followed(model, total, sets, stride, n) for n in range(placements)]
-    line = np.concatenate([one[0] for one in followed])
-    in_set = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])
-    order = np.argsort(line, kind="stable")
-    line, in_set = line[order], in_set[order]
-    owner = np.searchsorted(start, line, side="right") - 1
-    firsts = np.searchsorted(line, start)
+    return sets, model.sets // sets, placements
+
+
+def _home(line: Int64) -> npt.NDArray[np.uint8]:
+    """Home partition of each line; twins have different homes."""
     twin = line // TWIN_LINES % TWINS
     drawn = _mix((line - twin * TWIN_LINES).astype(np.uint64), 4) & np.uint64(1)
-    home = ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)  # twins have different homes
-    return Samples(
-        stride / placements, placements * sets, placements, firsts.astype(np.int32), owner.astype(np.int32),
-        in_set.astype(np.int32), home,
-    )  # fmt: skip
+    return ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)
 
 
-def _followed(model: L2Model, total: int, sets: int, stride: int, placement: int) -> tuple[Int64, Int64]:
-    """(lines, the set of each): those of `total` lines that lie in the followed sets, every `stride`-th, where memory
-    is laid out in the sets as `placement` has it."""
-    page = PAGE_BYTES // model.line_bytes
+def _followed(place: Int64, page_0: int, page: int, sets: int, stride: int) -> tuple[Int64, Int64]:
+    """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
+    that lie in the followed sets, every `stride`-th."""
     each = page // TWINS
-    pages = -(-total // page)
-    place = _page_places(pages, each, sets * stride, placement)
     at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
     inside = at < each
     in_set = ((place[:, None] + at) // stride % sets)[inside]
-    at = (np.arange(pages, dtype=np.int64)[:, None] * each + at)[inside]
+    at = ((page_0 + np.arange(place.size, dtype=np.int64))[:, None] * each + at)[inside]
     first = at // TWIN_LINES * (TWIN_LINES * TWINS) + at % TWIN_LINES
-    line = np.concatenate([first + n * TWIN_LINES for n in range(TWINS)])
-    kept = line < total
-    return line[kept], np.tile(in_set, TWINS)[kept]
+    return np.concatenate([first + n * TWIN_LINES for n in range(TWINS)]), np.tile(in_set, TWINS)
 
 
 def _page_places(pages: int, each: int, sets: int, placement: int) -> Int64:

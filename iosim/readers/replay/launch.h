@@ -7,7 +7,9 @@
 
 typedef struct {
     int32_t mode, coef, span, rows, row_stride, pad;
-    const int32_t *base; /* first object of each work tile; NIL for none */
+    const int32_t *base;  /* first object of each work tile; NIL for none */
+    const int32_t *skips; /* NULL, or by loop index: the work tiles of this block go without the access there */
+    const int32_t *block; /* with skips: the block of each work tile */
 } Template;
 
 typedef struct {
@@ -47,13 +49,13 @@ typedef struct {
     int64_t *step;    /* by SM: a step of a CTA that is alone */
     int32_t *live;    /* by SM: CTAs */
     int32_t *factor;  /* by (live, rank): step time over a lone CTA's, in units of 2^-FACTOR_BITS */
-    int32_t most;
+    int32_t most;     /* ranks that are told apart; 1 where all CTAs of an SM have the same share */
 } Sms;
 
 #define FACTOR_BITS 20
 
 static inline int64_t step_time(const Sms *sms, const Cta *a) {
-    return (sms->step[a->sm] * sms->factor[sms->live[a->sm] * sms->most + a->rank]) >> FACTOR_BITS;
+    return (sms->step[a->sm] * sms->factor[(int64_t)sms->live[a->sm] * sms->most + (sms->most > 1 ? a->rank : 0)]) >> FACTOR_BITS;
 }
 
 /* The rate of the CTA of age `r` among n, in millionths of the mean of known rates: on the line through them. */
@@ -65,7 +67,11 @@ static int64_t rate_of(const LaunchPlan *l, int n, int r) {
 }
 
 /* Step times of the CTAs of an SM by their number and age: together they do what the SM can. */
-static void fill_factors(Sms *sms, const LaunchPlan *l) {
+static void fill_factors(Sms *sms, const LaunchPlan *l, int ctas) {
+    if (l->ranks < 2) {
+        for (int64_t n = 1; n <= ctas; n++) sms->factor[n] = (int32_t)(n << FACTOR_BITS);
+        return;
+    }
     for (int n = 1; n <= sms->most; n++) {
         int64_t sum = 0;
         for (int r = 0; r < n; r++) sum += rate_of(l, n, r);
@@ -77,9 +83,10 @@ static void fill_factors(Sms *sms, const LaunchPlan *l) {
 /* A CTA leaves its place in the order of age; the younger ones move up. */
 static void leave_rank(const LaunchPlan *l, Cta *ctas, int slots, int id) {
     int rank = ctas[id].rank;
+    ctas[id].rank = NIL;
+    if (l->ranks < 2) return; /* all alike, and thousands of them on an SM in elementwise passes */
     for (int i = ctas[id].sm; i < slots; i += l->sms)
         if (ctas[i].rank > rank) ctas[i].rank--;
-    ctas[id].rank = NIL;
 }
 
 static inline int loop_index(const LaunchPlan *l, int tile, int step) {
@@ -98,13 +105,17 @@ static inline int tile_after(const LaunchPlan *l, int tile, int *next) {
     return take;
 }
 
+/* Whether a work tile makes the access at a loop index. */
+static inline int is_made(const Template *x, int tile, int idx) {
+    return x->base[tile] != NIL && !(x->skips && x->skips[idx] == x->block[tile]);
+}
+
 static inline int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx,
                                     int p, int64_t t, Trace *tr) {
     int64_t at = t;
     for (int k = 0; k < n; k++) {
-        int64_t o = list[k].base[tile];
-        if (o == NIL) continue;
-        o += (int64_t)list[k].coef * idx;
+        if (!is_made(&list[k], tile, idx)) continue;
+        int64_t o = list[k].base[tile] + (int64_t)list[k].coef * idx;
         for (int r = 0; r < list[k].rows; r++)
             for (int m = 0; m < list[k].span; m++) {
                 int64_t x = access_object(s, c, list[k].mode, o + (int64_t)r * list[k].row_stride + m, p, t, tr);

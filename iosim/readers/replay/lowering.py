@@ -7,7 +7,9 @@ tensors side by side.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +23,16 @@ Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
 SPILL = "spill"
+TILES_AT_ONCE = 1 << 18
+"""Work tiles of an elementwise pass that are lowered together: 64-bit numbers of all would fill gigabytes."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span."""
+    """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
+
+    Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
+    """
 
     tensor: str
     mode: int
@@ -34,6 +41,8 @@ class Template:
     span: int = 1
     rows: int = 1
     row_stride: int = 0
+    skips: Int32 | None = None
+    block: Int32 | None = None
 
 
 @dataclass(frozen=True)
@@ -63,10 +72,29 @@ class LoweredLaunch:
 
     @property
     def accesses(self) -> int:
-        """Object accesses of the whole launch."""
+        """Object accesses of the whole launch, those among them that are skipped."""
         per_step = sum(t.span * t.rows for t in self.loop)
         once = sum(int((t.base != NONE).sum()) * t.span * t.rows for t in (*self.prologue, *self.epilogue))
         return int(self.count.sum(dtype=np.int64)) * per_step + once
+
+
+class LoweredLaunches(Sequence[LoweredLaunch]):
+    """A chain's launches, each lowered anew whenever it is asked for: those of long chains together fill gigabytes."""
+
+    def __init__(self, lower_one: Callable[[int], LoweredLaunch], number: int) -> None:
+        self._lower_one, self._number = lower_one, number
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, at: int) -> LoweredLaunch: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[LoweredLaunch, ...]: ...
+    def __getitem__(self, at: int | slice) -> LoweredLaunch | tuple[LoweredLaunch, ...]:
+        if isinstance(at, slice):
+            return tuple(self._lower_one(n) for n in range(self._number)[at])
+        return self._lower_one(range(self._number)[at])
 
 
 @dataclass(frozen=True)
@@ -76,7 +104,7 @@ class Lowered:
     tensors: tuple[str, ...]
     size: Int32
     owner: npt.NDArray[np.uint8]
-    launches: tuple[LoweredLaunch, ...]
+    launches: Sequence[LoweredLaunch]
 
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
@@ -111,11 +139,13 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
             owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
             first += spill_slots
     tensors.append(SPILL)
-    launches = tuple(
-        replace(_lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots),
-                owned=blocks.owned(n, grids, tensors))
-        for n, launch in enumerate(chain.launches)
-    )  # fmt: skip
+
+    def lower_one(n: int) -> LoweredLaunch:
+        launch = chain.launches[n]
+        made = _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots)
+        return replace(made, owned=blocks.owned(n, grids, tensors))
+
+    launches = LoweredLaunches(lower_one, len(chain.launches))
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
 
 
@@ -176,6 +206,8 @@ def _lower_launch(
         for run in _runs(launch, access):
             made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
                                     run)  # fmt: skip
+            if access.skip:
+                made = replace(made, skips=_skips(launch, access), block=block)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
@@ -220,6 +252,21 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
     runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
     return runs or [(0, 0)]
+
+
+def _skips(launch: Launch, access: Access) -> Int32:
+    """Of each query block, the key block at which an access that skips a visit is not made: the first one visited for
+    a load, the last for a store.
+
+    Raises:
+        ValueError: key blocks are not walked one after the other, so that none is the first.
+    """
+    if launch.outer != "head" or access.skip != 1 or access.per is not Per.PAIR:
+        raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
+                         "one visit of a launch that walks whole heads")  # fmt: skip
+    visited = launch.domain.visited
+    where = visited.first if access.mode is Mode.LOAD else visited.end - 1
+    return np.where(visited.count > 0, where, NONE).astype(np.int32)
 
 
 def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -310,20 +357,30 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     heads = {n: chain.tensors[n].batch * chain.tensors[n].heads for n in names}
     passes = {n: max(1, launch.domain.grid_heads // heads[n]) for n in names}
     tiles = max(grids[n].count * passes[n] for n in names)
-    w = np.arange(tiles, dtype=np.int64)
     loop: list[Template] = []
     epilogue: list[Template] = []
     for access in launch.accesses:
         grid = grids[access.tensor]
-        item = w * grid.count * passes[access.tensor] // tiles
-        new = np.ones(tiles, dtype=np.bool_)
-        new[1:] = item[1:] != item[:-1]
         shared = passes[access.tensor] > 1
-        base = grid.first + (_broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item)
-        made = Template(access.tensor, MODES[access.mode], np.where(new, base, NONE).astype(np.int32))
+        base = np.empty(tiles, dtype=np.int32)
+        for first in range(0, tiles, TILES_AT_ONCE):
+            w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
+            item = w * grid.count * passes[access.tensor] // tiles
+            new, item = item[1:] != item[:-1], item[1:]
+            item = _broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item
+            base[first : first + item.size] = np.where(new, grid.first + item, NONE)
+        made = Template(access.tensor, MODES[access.mode], base)
         (loop if access.mode is Mode.LOAD else epilogue).append(made)
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
     return LoweredLaunch(
-        launch.name, zero, one, (), tuple(loop), tuple(epilogue), zero.astype(np.uint8), zero, w.astype(np.int32)
+        launch.name,
+        zero,
+        one,
+        (),
+        tuple(loop),
+        tuple(epilogue),
+        np.zeros(tiles, dtype=np.uint8),
+        zero,
+        np.arange(tiles, dtype=np.int32),
     )

@@ -6,21 +6,24 @@ An object is a tile of a tensor, small enough that every launch moves whole obje
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from iosim.base.errors import InputError
+from iosim.base.errors import TooLargeError
 from iosim.base.units import bytes_text
 from iosim.kernel.launch import Chain, Launch, Tensor
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-MAX_OBJECTS = 60_000_000
-MAX_WORK_TILES = 60_000_000
-BYTES_EACH = 100
-"""Memory of one object or work tile at the peak of a replay, about."""
+MAX_BYTES = 1_750_000_000
+"""Memory that the arrays of a replay may take, so that a command with its libraries stays below 2 GB."""
+OBJECT_BYTES, SAMPLE_BYTES = 36, 14
+"""Memory of an object, and of a line that is followed, at the peak of a replay."""
+TILE_BYTES, STREAMED_TILE_BYTES = 80, 30
+"""Memory of a work tile of the largest launch while it is lowered, and of one of an elementwise pass."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     width = _sizes(tensor.cols, n_cols, chunk_cols)
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
     grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths))
-    return grid, np.tile(one, heads * tensor.copies).astype(np.int32)
+    return grid, np.tile(one.astype(np.int32), heads * tensor.copies)
 
 
 def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:
@@ -138,23 +141,51 @@ def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
 
 
 def refuse_too_large(chain: Chain) -> None:
-    """Refuse, before anything is allocated, what would not fit in memory."""
-    objects = 0
+    """Refuse, before anything is allocated, what would not fit in the memory that a replay may take.
+
+    Raises:
+        TooLargeError: says how much memory it would take.
+    """
+    counts = _object_counts(chain)
+    refuse_bytes(sum(counts.values()), tile_bytes(chain), 0)
+
+
+def _object_counts(chain: Chain) -> dict[str, int]:
+    """Objects of each tensor that has any."""
+    counts: dict[str, int] = {}
     for name, tensor in chain.tensors.items():
-        if tensor.role == "temp" and not chain.users(name):
-            continue
-        heads, rows, cols, _, _ = shape(chain, tensor)
-        objects += heads * tensor.copies * rows * cols
-    if objects > MAX_OBJECTS:
-        raise InputError(_too_large(objects, "objects of memory", MAX_OBJECTS))
-    for launch in chain.launches:
-        blocks = launch.domain.key_blocks_total if launch.outer == "head" else 1
-        if launch.work_tiles * blocks > MAX_WORK_TILES:
-            raise InputError(_too_large(launch.work_tiles * blocks, f"work tiles in {launch.name}", MAX_WORK_TILES))
+        if tensor.role != "temp" or chain.users(name):
+            heads, rows, cols, _, _ = shape(chain, tensor)
+            counts[name] = heads * tensor.copies * rows * cols
+    return counts
 
 
-def _too_large(number: int, what: str, most: int) -> str:
-    return (
-        f"--method replay: {number:,} {what}, {bytes_text(number * BYTES_EACH)} to replay; accepted: at most {most:,} "
-        "(larger tiles, fewer tokens or heads, or --method capacity)"
-    )
+def tile_bytes(chain: Chain) -> int:
+    """Memory of the work tiles of the launch that has most, while it is lowered."""
+    counts = _object_counts(chain)
+    return max((_launch_bytes(chain, launch, counts) for launch in chain.launches), default=0)
+
+
+def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> int:
+    """Memory of a launch's work tiles."""
+    if streams(launch):
+        own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
+        passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}
+        return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
+    return TILE_BYTES * launch.work_tiles * (launch.domain.key_blocks_total if launch.outer == "head" else 1)
+
+
+def refuse_bytes(objects: int, beside: int, samples: int) -> None:
+    """Refuse a replay of so many objects and followed lines, where its work tiles take `beside` bytes.
+
+    Raises:
+        TooLargeError: they take more than `MAX_BYTES`.
+    """
+    needed = objects * OBJECT_BYTES + beside + samples * SAMPLE_BYTES
+    if needed > MAX_BYTES:
+        lines = f", {samples:,} followed lines" if samples else ""
+        raise TooLargeError(
+            f"--method replay: {objects:,} objects of memory{lines}, with their work tiles {bytes_text(needed)} to "
+            f"replay; accepted: at most {bytes_text(MAX_BYTES)} (larger tiles, fewer tokens or heads, or --method "
+            "capacity)"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.readers.replay.engine import L2, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
-from iosim.readers.replay.objects import streams
+from iosim.readers.replay.objects import streams, tile_bytes
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
@@ -39,7 +39,8 @@ WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
-CODE = "code"
+CODE, FOREIGN = "code", "foreign"
+"""Traffic that is no tensor's of the chain."""
 Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
 
 
@@ -121,7 +122,8 @@ def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
 
 def replay(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
-    residencies: Sequence[Residency], busy_s: Mapping[str, float], l2_start: str = "cold",
+    residencies: Sequence[Residency], busy_s: Mapping[str, float], counted: Traffic,
+    added: Sequence[Mapping[str, int]], l2_start: str = "cold",
     l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
 ) -> Replay:  # fmt: skip
     """Play the launches of a chain, one after the other, through one L2.
@@ -129,6 +131,8 @@ def replay(
     Args:
         residencies: of each launch, in order.
         busy_s: seconds of each launch by its name if nothing moved at HBM: its steps share them out.
+        counted: what the chain moves between SMs and L2: HBM moves no more.
+        added: bytes of each launch's atomic adds by tensor, in order; each reads what it adds to.
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
@@ -142,24 +146,27 @@ def replay(
     made = l2_model or model(profile)
     slots = max(resident.slots for resident in residencies)
     lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
-    accesses = [low.accesses for low in lowered.launches]
     coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(made, lowered, profile)
     foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
-    l2 = L2(made, size, owner) if coarse is None else L2(made, size, owner, COARSE_SAMPLES, coarse.least_sets)
+    grain_of = {"samples_per_object": COARSE_SAMPLES, "least_sets": coarse.least_sets} if coarse else {}
+    l2 = L2(made, size, owner, **grain_of, beside=0 if coarse else tile_bytes(chain))
+    del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
         l2.place(_inputs(chain, lowered), dirty=False)
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
-    for launch, low, moved, resident in zip(chain.launches, lowered.launches, accesses, residencies, strict=True):
-        for objects_of, number in low.owned:
-            l2.own(objects_of, number)
+    for number, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
+        low = lowered.launches[number]
+        for objects_of, tensor in low.owned:
+            l2.own(objects_of, tensor)
         before = l2.counts()
         grain = coarse if coarse and coarse.name == launch.name else None
         dirty = l2.dirty_by_tensor() if grain else None
@@ -173,13 +180,14 @@ def replay(
             _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
+        moved = accesses[number] if accesses else low.accesses
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
         begin = end
+        del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
-    return Replay(
-        Traffic(tuple(rows)), tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes()
-    )
+    traffic = Traffic(_possible(chain, rows, counted, added))
+    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes())
 
 
 def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
@@ -212,7 +220,7 @@ def _play(
         start_s=CTA_START_S,
         sm_spread_ppm=round(sm_spread * 1e6),
         begin_ps=begin,
-        rates=rates,
+        rates=(1.0,) if streams(launch) else rates,
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         trace=record,
         sampling=sampling_plan(low, slots) if part and coarse is None else None,
@@ -284,7 +292,34 @@ def _rows(
                 rows.append(TrafficRow(launch, "hbm", name, direction, n))
     foreign = after[1][len(lowered.tensors)] - before[1][len(lowered.tensors)]
     if foreign:
-        rows.append(TrafficRow(launch, "hbm", "foreign", "write", foreign))
+        rows.append(TrafficRow(launch, "hbm", FOREIGN, "write", foreign))
     if code:
         rows.append(TrafficRow(launch, "hbm", CODE, "read", code))
     return rows
+
+
+def _possible(
+    chain: Chain, rows: list[TrafficRow], counted: Traffic, added: Sequence[Mapping[str, int]]
+) -> tuple[TrafficRow, ...]:
+    """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
+    where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
+    written by the end of a launch than was stored by then."""
+    possible, room = [], 0
+    for launch, adds in zip(chain.launches, added, strict=True):
+        asked = dict(adds)
+        for r in counted:
+            if r.launch == launch.name and r.direction == "read":
+                asked[r.tensor] = asked.get(r.tensor, 0) + int(r.bytes)
+        mine = [r for r in rows if r.launch == launch.name]
+        room += int(counted.total("l2", "write", launch=launch.name))
+        written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)
+        share = min(written, room)
+        for r in mine:
+            if r.tensor in (CODE, FOREIGN):
+                possible.append(r)
+            elif r.direction == "read":
+                possible.append(replace(r, bytes=min(int(r.bytes), asked.get(r.tensor, 0))))
+            else:
+                possible.append(replace(r, bytes=int(r.bytes) * share // written))
+        room -= share
+    return tuple(possible)

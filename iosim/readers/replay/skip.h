@@ -109,7 +109,7 @@ static int64_t note_passed(Skipper *k, const L2State *s, const LaunchPlan *l, in
     int64_t bytes = 0;
     for (int j = 0; j < l->n_loop; j++) {
         const Template *t = &l->loop[j];
-        if (t->base[tile] == NIL) continue;
+        if (!is_made(t, tile, idx)) continue;
         int64_t first = t->base[tile] + (int64_t)t->coef * idx;
         for (int r = 0; r < t->rows; r++)
             for (int m = 0; m < t->span && *n < k->room; m++) {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
+from iosim.kernel.launch import Chain
 from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import PS
+from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.tracing import Recording, record
 
 DEFAULT_BINS = 200
@@ -35,15 +39,8 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     p = prediction
     if p.replay is None:
         raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
-    if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
-    names = [one.name for one in p.replay.launches]
-    if launch is not None and launch not in names:
-        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(names)}")
-    accesses = sum(one.accesses for one in p.replay.launches)
-    if accesses > MAX_ACCESSES:
-        raise InputError(f"--seq-len {p.problem.seq_q}: a trace of {accesses:,} accesses takes too long; accepted: up "
-                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
+    check_bins(bins)
+    _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
     traced = [one for one in p.replay.launches if launch in (None, one.name)]
     bin_ps = max(1, -(-round(traced[-1].end_s * PS) // bins))
     recording = record(
@@ -51,3 +48,29 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
         launch=launch, bins=bins, bin_ps=bin_ps,
     )  # fmt: skip
     return TraceResult(**{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p)
+
+
+def check_bins(bins: int) -> None:
+    """Raises an InputError where there are none, or too many to keep."""
+    if not 1 <= bins <= MAX_BINS:
+        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
+
+
+def check_traceable(problem: AttentionProblem, chain: Chain, launch: str | None = None) -> int:
+    """Accesses of a chain's replay. Refuses what `trace` would refuse, before it is replayed at all.
+
+    Raises:
+        InputError: no such launch, or a replay too long to trace.
+    """
+    accesses = {one.name: one.accesses for one in lower(chain, 1).launches}
+    _refuse_untraceable(problem, accesses, launch)
+    return sum(accesses.values())
+
+
+def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], launch: str | None) -> None:
+    if launch is not None and launch not in accesses:
+        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
+    total = sum(accesses.values())
+    if total > MAX_ACCESSES:
+        raise InputError(f"--seq-len {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
+                         f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip
