@@ -10,7 +10,7 @@ from iosim.algorithms import plan
 from iosim.catalog import entry, resolve
 from iosim.compare.tensors import by_group
 from iosim.errors import InputError
-from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
+from iosim.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable, tile_accesses
 from iosim.problem import AttentionProblem
 from iosim.report.assemble import fits
 from iosim.report.assemble import notes as said
@@ -227,4 +227,4 @@ def choose_method(request: ReportRequest) -> tuple[str, tuple[str, ...]]:
                     note = (f"HBM: replays of more than {QUICK_ACCESSES:,} tile accesses were not begun, all rows are "
                             "the capacity rule's; --method replay does them")  # fmt: skip
                     return "capacity", (note,)
-    return "replay", ()
+    return playable("replay", request.l2_start), ()
