@@ -23,8 +23,8 @@ ENGINE = FOLDER / "_engine.so"
 FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
 COMPILER_PACKAGE = "ziglang"
 """A C compiler as a Python package, for where there is no other."""
-ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined")
-"""Zig compiles for the very CPU it runs on, and with checks, unless it is told not to."""
+ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
+"""Zig compiles for the very CPU it runs on, with checks and debug information, unless it is told not to."""
 TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
 
 
