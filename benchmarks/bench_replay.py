@@ -21,7 +21,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.engine import L2
+from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 
@@ -64,8 +64,7 @@ def scan_of(objects: int, steps: int) -> tuple[L2, LoweredLaunch]:
 
 def in_c(objects: int, steps: int) -> float:
     l2, low = scan_of(objects, steps)
-    return seconds(lambda: l2.replay(low, slots=1, sms=1, static_stride=0, step_s=1e-7, start_s=0.0,
-                                     begin_ps=0, sm_spread_ppm=0))  # fmt: skip
+    return seconds(lambda: l2.replay(low, Ctas(slots=1, sms=1, step_s=1e-7)))
 
 
 def in_numba(objects: int, steps: int) -> tuple[float, float]:

@@ -214,7 +214,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--out" in found
     assert "directory does not exist" in found
     assert "--out ''" in complaint(capsys, [*QUICK, "--out", ""])
-    assert "null byte" in complaint(capsys, [*QUICK, "--out", "a\0b"])
+    assert "--out 'a\\x00b' cannot be written" in complaint(capsys, [*QUICK, "--out", "a\0b"])
     file = tmp_path / "file"
     file.write_text("kept")
     assert "directory does not exist" in complaint(capsys, [*QUICK, "--out", str(file / "x")])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from reference_cache import LOAD, REDUCE, STORE, SlowL2, lru_hits, reuse_distanc
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay import scan as scans
-from iosim.readers.replay.engine import L2
+from iosim.readers.replay.engine import L2, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 
@@ -50,8 +52,7 @@ def fixed(trace: list[Access]) -> LoweredLaunch:
 def play(made: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9) -> L2:
     """The trace through the engine, every line followed unless `samples` an object are asked for."""
     l2 = L2(made, np.full(objects, lines * LINE, dtype=np.int32), np.zeros(objects, dtype=np.uint8), samples)
-    l2.replay(fixed(trace), slots=2, sms=2, static_stride=2, step_s=0.0, start_s=1e-9, begin_ps=0,
-              sm_spread_ppm=0)  # fmt: skip
+    l2.replay(fixed(trace), Ctas(slots=2, sms=2, static_stride=2, start_s=1e-9))
     return l2
 
 
@@ -218,10 +219,7 @@ def test_misses_fall_as_capacity_grows(seed: int) -> None:
 @pytest.mark.parametrize(("ways", "slots"), [(0, 1), (33, 1), (-1, 1), (16, 0)])
 def test_nonsense_is_refused(ways: int, slots: int) -> None:
     with pytest.raises(InputError, match=r"l2_ways|at least one CTA"):
-        L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(
-            fixed([(LOAD, 0, 0)]), slots=slots, sms=1, static_stride=0, step_s=0.0, start_s=0.0, begin_ps=0,
-            sm_spread_ppm=0,
-        )  # fmt: skip
+        L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(fixed([(LOAD, 0, 0)]), Ctas(slots, sms=1))
 
 
 @pytest.mark.parametrize(
@@ -232,3 +230,133 @@ def test_nonsense_is_refused(ways: int, slots: int) -> None:
 def test_nonsense_scans_are_refused(bytes_: int, pattern: str, passes: int, ctas: int) -> None:
     with pytest.raises(InputError, match="accepted"):
         scans.scan(small(), bytes_, pattern, passes, ctas)
+
+
+# --- what the engine is given ---------------------------------------------------------------------------------------
+
+
+def four_objects() -> L2:
+    return L2(small(2, 4, 4), np.full(4, LINE, dtype=np.int32), np.zeros(4, dtype=np.uint8), 1e9)
+
+
+def launch_of(
+    base: int = 0, first: int = 0, count: int = 1, indices: list[int] | None = None, **more: Any
+) -> LoweredLaunch:
+    """One work tile that loads `count` objects from `base` on."""
+    zero = np.zeros(1, dtype=np.int32)
+    return replace(
+        LoweredLaunch("x", zero + first, zero + count, (), (Template("x", LOAD, zero + base, 1),), (),
+                      zero.astype(np.uint8), zero, zero,
+                      indices=None if indices is None else np.array(indices, dtype=np.int32)), **more,
+    )  # fmt: skip
+
+
+def numbers(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values)
+
+
+WRONG: dict[str, Callable[[L2], Any]] = {
+    "place below": lambda l2: l2.place(range(-1, 1), dirty=False),
+    "place above": lambda l2: l2.place(range(3, 5), dirty=True),
+    "place in steps": lambda l2: l2.place(range(0, 4, 2), dirty=True),
+    "own below": lambda l2: l2.own(range(-2, 1), 0),
+    "own above": lambda l2: l2.own(range(2, 5), 0),
+    "own by no tensor": lambda l2: l2.own(range(2), 64),
+    "own by a negative tensor": lambda l2: l2.own(range(2), -1),
+    "access below": lambda l2: l2.access(numbers(0), numbers(-1), numbers(0)),
+    "access above": lambda l2: l2.access(numbers(0), numbers(4), numbers(0)),
+    "access in no mode": lambda l2: l2.access(numbers(3), numbers(0), numbers(0)),
+    "access from no side": lambda l2: l2.access(numbers(0), numbers(0), numbers(2)),
+    "tiles below": lambda l2: l2.replay(launch_of(base=-2), Ctas(1, 1)),
+    "tiles above": lambda l2: l2.replay(launch_of(count=5), Ctas(1, 1)),
+    "tiles far above": lambda l2: l2.replay(launch_of(first=2**31 - 2, count=1), Ctas(1, 1)),
+    "a list that goes above": lambda l2: l2.replay(launch_of(count=3, indices=[0, 4, 1]), Ctas(1, 1)),
+    "a list that goes below": lambda l2: l2.replay(launch_of(count=3, indices=[0, -1, 1]), Ctas(1, 1)),
+    "a list too short": lambda l2: l2.replay(launch_of(count=3, indices=[0, 1]), Ctas(1, 1)),
+    "fewer than no steps": lambda l2: l2.replay(launch_of(count=-1), Ctas(1, 1)),
+    "stores above": lambda l2: l2.replay(
+        launch_of(epilogue=(Template("x", STORE, np.full(1, 4, np.int32)),)), Ctas(1, 1)
+    ),
+    "rows above": lambda l2: l2.replay(
+        launch_of(prologue=(Template("x", LOAD, np.zeros(1, np.int32), rows=3, row_stride=2),)), Ctas(1, 1)
+    ),
+    "a list of skips too short": lambda l2: l2.replay(
+        launch_of(
+            count=2,
+            loop=(
+                Template("x", LOAD, np.zeros(1, np.int32), 1, skips=np.zeros(1, np.int32), block=np.ones(1, np.int32)),
+            ),
+        ),
+        Ctas(1, 1),
+    ),
+    "no such mode": lambda l2: l2.replay(launch_of(prologue=(Template("x", 3, np.zeros(1, np.int32)),)), Ctas(1, 1)),
+    "too few tiles": lambda l2: l2.replay(launch_of(down=np.zeros(0, np.uint8)), Ctas(1, 1)),
+    "tiles of another type": lambda l2: l2.replay(
+        launch_of(loop=(Template("x", LOAD, np.zeros(1, np.int64)),)), Ctas(1, 1)
+    ),
+    "tiles that lie apart": lambda l2: l2.replay(
+        launch_of(first=np.zeros(4, np.int32)[::2], count=np.ones(2, np.int32)), Ctas(1, 1)
+    ),
+    "groups of more than there are": lambda l2: l2.replay(launch_of(group=2), Ctas(1, 1)),
+    "no group": lambda l2: l2.replay(launch_of(group=0), Ctas(1, 1)),
+    "an SM that does nothing": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=(1.0, 0.0))),
+    "no rates": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=())),
+    "a stride backwards": lambda l2: l2.replay(launch_of(), Ctas(1, 1, static_stride=-1)),
+    "before time": lambda l2: l2.replay(launch_of(), Ctas(1, 1), begin_ps=-1),
+    "a trace of other work tiles": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1), trace=TraceRecord(ctas=2, cta_start=1, cta_sm=1)
+    ),
+    "a trace without bins": lambda l2: l2.replay(launch_of(), Ctas(1, 1), trace=TraceRecord(bin_ps=1)),
+    "recorded from no side": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(2)),
+    "recorded at too few marks": lambda l2: l2.replay_recorded(
+        launch_of(count=3), numbers(0)[None], numbers(1), 2, numbers(0)
+    ),
+    "recorded every 0 steps": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 0, numbers(0)),
+    "recorded tiles above": lambda l2: l2.replay_recorded(
+        launch_of(base=9), numbers(0)[None], numbers(1), 1, numbers(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(WRONG))
+def test_what_does_not_fit_is_refused_and_changes_nothing(what: str) -> None:
+    l2 = four_objects()
+    l2.access(numbers(STORE, LOAD), numbers(1, 2), numbers(0, 1))
+    before = l2.counts(), l2.dirty_bytes()
+    with pytest.raises(InputError):
+        WRONG[what](l2)
+    assert (l2.counts(), l2.dirty_bytes()) == before
+    l2.replay(launch_of(count=4), Ctas(1, 1))
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"partitions": 0}, "l2_partitions"), ({"partitions": 3}, "1 or 2"), ({"partitions": 64}, "l2_partitions"),
+    ({"dirty_ways": 0.5}, "dirty ways"), ({"ways": 33}, "l2_ways"),
+])  # fmt: skip
+def test_an_l2_that_the_model_does_not_cover_is_refused(wrong: dict[str, float], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        L2(replace(small(), **wrong), np.full(1, LINE), np.zeros(1))
+
+
+@pytest.mark.parametrize(("field", "value"), [("partitions", 3), ("partitions", 0), ("ways", 0), ("ways", 64),
+                                              ("sets", 0), ("dirty_share", 0)])  # fmt: skip
+def test_the_engine_itself_refuses_such_an_l2(field: str, value: int) -> None:
+    """Whoever hands it one: Python's own checks are not in the way here."""
+    l2 = four_objects()
+    setattr(l2.config, field, value)
+    for play in (
+        lambda: l2.replay(launch_of(), Ctas(1, 1)), lambda: l2.place(range(1), dirty=False),
+        lambda: l2.access(numbers(0), numbers(0), numbers(0)),
+        lambda: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(0)),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="nothing was played"):
+            play()
+
+
+def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
+    with pytest.raises(InputError, match="tensor"):
+        L2(small(), np.full(2, LINE), np.array([0, 64]))
+    with pytest.raises(InputError, match="size"):
+        L2(small(), np.array([LINE, -1]), np.zeros(2))
+    with pytest.raises(InputError, match="owners"):
+        L2(small(), np.full(2, LINE), np.zeros(1))

@@ -10,6 +10,10 @@ class InputError(ValueError):
     """Bad input. The message is one line that names the option, the value and what would be accepted."""
 
 
+class EngineWarning(UserWarning):
+    """No replay engine is there, and what it would have found is estimated."""
+
+
 def unknown_name(what: str, value: str, known: Iterable[str]) -> InputError:
     """An `InputError` for a name that is not in `known`, with the nearest known names first."""
     names = sorted(known)

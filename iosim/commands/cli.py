@@ -6,10 +6,11 @@ import argparse
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
-from iosim.base.errors import InputError
+from iosim.base.errors import EngineWarning, InputError
 
 COMMANDS = (
     "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",
@@ -60,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args.command is None:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
-        code: int = args.run(args)
+        with warnings.catch_warnings():
+            warnings.simplefilter("once", EngineWarning)
+            warnings.showwarning = _warn
+            code: int = args.run(args)
         return code
     except InputError as error:
         _complain(str(error))
@@ -78,6 +82,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
+
+
+def _warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    line: str | None = None,
+) -> None:  # fmt: skip
+    """A warning of iosim's as a line of its own; all others as Python writes them."""
+    if issubclass(category, EngineWarning):
+        _complain(str(message))
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _complain(message: str) -> None:

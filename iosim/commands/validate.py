@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,10 +79,19 @@ def run(args: argparse.Namespace) -> int:
         write_report(comparison, args.report)
     if args.report is None or args.out is not None:
         common.emit(text_of(comparison, args.format, args.split), args.out)
+    if not comparison.residuals:
+        raise InputError(_nothing(comparison))
     failed = [said for gate in gates if (said := gate.exceeded(comparison.residuals))]
     if failed:
         print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _nothing(comparison: Comparison) -> str:
+    """That no row was checked, and the reason of most of them."""
+    reasons = Counter(skipped.reason for skipped in comparison.skipped).most_common(1)
+    why = f"; {reasons[0][1]} of {len(comparison.skipped)} rows: {reasons[0][0]}" if reasons else "; there are no rows"
+    return f"nothing was checked{why}"
 
 
 def _files(args: argparse.Namespace) -> list[Path]:

@@ -67,7 +67,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "shared_memory_bytes_per_clock_per_sm": Quantity("int", 1, 2**16),
     "exp_per_clock_per_sm": Quantity("float", 0.25, 4096),
     "l2_bytes": Quantity("int", 64 * _KIB, 16 * _GIB),
-    "l2_partitions": Quantity("int", 1, 64),
+    "l2_partitions": Quantity("int", 1, 2),
     "l2_ways": Quantity("int", 1, 32),
     "l2_effective_capacity_fraction": Quantity("float", 0.25, 2.0),
     "l2_dirty_fraction": Quantity("float", 0.0, 1.0),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iosim.base.errors import InputError, TooLargeError
+from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Per
@@ -47,7 +48,7 @@ def predict(
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
             "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
             part). By default a replay, sampled where all of it would take seconds, or the capacity rule where that
-            would not help; the notes say so.
+            would not help or where there is no engine to replay with; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
@@ -64,6 +65,7 @@ def predict(
     chooses = method is None
     if method is None:
         method, said = default_method(call.chain, l2_start)
+        method = playable(method, l2_start)
     try:
         hbm, notes, played = hbm_traffic(call, method, l2_start)
     except TooLargeError as error:
@@ -126,6 +128,22 @@ def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
         return "replay", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; --method replay does it, at "
                         "some 20 million a second",)  # fmt: skip
+
+
+def playable(method: str, l2_start: str) -> str:
+    """A method that was chosen by default, or the capacity rule in its place where there is no engine to replay with.
+
+    A warm start stays as it is: the capacity rule knows none.
+    """
+    if method not in ("sampled", "replay") or l2_start != "cold":
+        return method
+    from iosim.readers.replay.library import why_missing
+
+    reason = why_missing()
+    if reason is None:
+        return method
+    warnings.warn(f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=3)
+    return "capacity"
 
 
 def check_fits(call: Call) -> None:

@@ -7,60 +7,12 @@
  */
 #ifndef IOSIM_CACHE_H
 #define IOSIM_CACHE_H
-#include <stdint.h>
+#include "shared.h"
 #include <stdlib.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
-
-#define NIL (-1)
-#define MAX_DEPTH 64
-#define MAX_TENSORS 64
-
-enum { LOAD = 0, STORE = 1, REDUCE = 2 };
-
-typedef struct {
-    int32_t partitions, sets, ways, dirty_share; /* sets: sampled sets of a partition; dirty_share: most dirty lines of a set, in 256ths */
-    int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
-    int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
-} L2Config;
-
-typedef struct {
-    int64_t ready;                /* when it arrives, where it is being fetched */
-    int32_t size, first, samples; /* bytes; its sampled lines are [first, first + samples) */
-    uint8_t tensor, touched;      /* its tensor; whether it was ever touched */
-    uint16_t pad;
-} Object;
-
-typedef struct {
-    int64_t objects;
-    Object *object;
-    const int32_t *object_of; /* object of each sampled line */
-    const uint32_t *place;    /* twice the set of each sampled line, plus its home partition */
-    int32_t *tags;            /* partition x set x row_ways(ways), the latest used first */
-    int64_t dram_free, l2_free, now;
-    int32_t stands, whole;    /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
-    /* results */
-    int64_t *lost;             /* by set: followed lines that were read from HBM again */
-    int64_t again;             /* bytes read from HBM again */
-    int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
-    int64_t fabric;
-    int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
-    int64_t took_ps, alone_ps; /* coarse steps: what they took, and would have taken had no load been waited for */
-} L2State;
-
-typedef struct {
-    int64_t bin_ps;
-    int32_t bins, ctas;
-    int64_t *bin_hit, *bin_miss; /* by bin x 64 tensors */
-    int32_t *cta_sm;
-    int64_t *cta_start, *cta_end; /* by work tile */
-    int32_t *order;               /* partition x set x MAX_DEPTH samples, latest first; NULL: not kept */
-    uint8_t *seen;                /* partition x sample: whether it was loaded before */
-    int64_t samples, first;       /* sampled lines; loads of lines never loaded before */
-    int64_t depth[MAX_DEPTH + 1]; /* other loads by depth; the last: deeper */
-} Trace;
 
 /* A fixed integer hash. */
 static inline uint32_t hash32(uint32_t x) {
@@ -153,7 +105,7 @@ static inline int write_line(L2State *s, const L2Config *c, int mode, int home, 
     int there = touch(s, c, home, sample, 1);
     if (c->partitions < 2) return there;
     if (mode == STORE && home != p) touch(s, c, p, sample, 0);
-    else drop(s, c, 1 - home, sample);
+    else drop(s, c, 1 - home, sample); /* check.h: there are two */
     return there;
 }
 

@@ -2,12 +2,21 @@
  *
  * A CTA walks the steps of its work tile. At a step it asks for the next step's tiles and computes; its next step starts
  * when that is done and those tiles have arrived. CTAs of an SM share it, the older ones with a larger share. cache.h is the L2,
- * launch.h what is played, coarse.h and skip.h how a long launch is played in coarse steps or in part.
+ * launch.h what is played, coarse.h and skip.h how a long launch is played in coarse steps or in part, shared.h what Python
+ * hands over and check.h what is refused of it.
  *
  * All times are integers (picoseconds); the same input gives the same result on every machine.
  */
+#include "check.h"
 #include "coarse.h"
 #include "skip.h"
+
+#ifndef IOSIM_SOURCES
+#define IOSIM_SOURCES ""
+#endif
+
+/* A mark of the sources that this was compiled from (build.py), by which Python knows an engine of another version. */
+const char iosim_sources[] = "iosim-engine-sources:" IOSIM_SOURCES ";";
 
 typedef struct {
     Cta *ctas;
@@ -43,10 +52,12 @@ static int make_room(Room *r, Skipper *k, const L2State *s, const LaunchPlan *l,
     return there;
 }
 
-/* Replays a launch; returns its end time, -1 when memory runs out, -2 when `stop` was set. `to` is NULL where every step
+/* Replays a launch; returns its end time, or NO_MEMORY, STOPPED when `stop` was set, REFUSED. `to` is NULL where every step
  * is to be played. */
 int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t start, Trace *tr, Sampling *to,
                      volatile int32_t *progress, volatile int32_t *stop) {
+    if (!l2_is_sound(s, c) || !plan_is_sound(s, c, l) || !trace_is_sound(tr, l) || !sampling_is_sound(to) || start < 0)
+        return REFUSED;
     int groups = l->tiles / l->group;
     int slots = l->slots < groups ? l->slots : groups;
     if (slots <= 0) return start;
@@ -54,7 +65,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     Skipper k = {.to = to, .on = to != NULL};
     if (!make_room(&room, &k, s, l, slots)) {
         give_back(&room, &k);
-        return -1;
+        return NO_MEMORY;
     }
     Cta *ctas = room.ctas;
     Event *heap = room.heap;
@@ -78,7 +89,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         int64_t again;
         if ((++count & 0xffff) == 0) {
             if (progress) *progress = next;
-            if (stop && *stop) { end = -2; break; }
+            if (stop && *stop) { end = STOPPED; break; }
         }
         if (a->step < 0) {
             if (tr && tr->cta_start) { tr->cta_start[tile] = ev.t; tr->cta_sm[tile] = a->sm; }
@@ -123,7 +134,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         sift_down(heap, live);
         if (k.on) live = go_on(&k, s, c, l, ctas, slots, heap, live, &next, sms, room.queue, room.pace);
     }
-    if (to && end != -2) {
+    if (to && end != STOPPED) {
         finish_skipper(&k, s);
         end = (end > s->now ? end : s->now) + to->skipped_ps;
     }
@@ -140,13 +151,17 @@ static int64_t recorded_ps(const LaunchPlan *l, const int64_t *at, const int64_t
 }
 
 /* Plays a launch at recorded times in place of its own: `at` by work tile x mark, `end` and `side` by work tile. Returns
- * 0, or -1 when memory runs out. */
+ * 0, NO_MEMORY or REFUSED. */
 int32_t iosim_replay_recorded(L2State *s, const L2Config *c, const LaunchPlan *l, const int64_t *at, const int64_t *end,
                               int32_t marks, int32_t every, const uint8_t *side) {
+    if (!l2_is_sound(s, c) || marks < 1 || every < 1 || !tiles_are_sound(s, l) || !sides_are_sound(c, side, l->tiles))
+        return REFUSED;
+    for (int i = 0; i < l->tiles; i++)
+        if (l->count[i] > 0 && (l->count[i] - 1) / every >= marks) return REFUSED;
     Event *heap = malloc(sizeof(Event) * (size_t)l->tiles);
     int32_t *step = malloc(sizeof(int32_t) * (size_t)l->tiles);
     int live = 0;
-    if (!heap || !step) { free(heap); free(step); return -1; }
+    if ((!heap || !step) && l->tiles > 0) { free(heap); free(step); return NO_MEMORY; }
     for (int i = 0; i < l->tiles; i++) {
         step[i] = -1;
         heap[live] = (Event){at[(int64_t)i * marks], i, 0};
@@ -171,27 +186,32 @@ int32_t iosim_replay_recorded(L2State *s, const L2Config *c, const LaunchPlan *l
     return 0;
 }
 
-/* Touches an object before the launch; `dirty` leaves its lines written. */
-void iosim_place(L2State *s, const L2Config *c, int64_t number, int32_t dirty) {
-    Object *o = s->object + number;
-    o->touched = 1;
-    for (int32_t x = o->first; x < o->first + o->samples; x++) {
-        int home = c->partitions == 2 ? (int)(s->place[x] & 1) : 0;
-        touch(s, c, home, x, dirty);
-        if (c->partitions == 2 && !dirty) touch(s, c, 1 - home, x, 0);
+/* Touches `n` objects before the launch, one after the other; `dirty` leaves their lines written. Returns 0 or REFUSED. */
+int32_t iosim_place(L2State *s, const L2Config *c, int64_t first, int64_t n, int32_t dirty) {
+    if (!l2_is_sound(s, c) || first < 0 || n < 0 || first > s->objects - n || (dirty != 0 && dirty != 1)) return REFUSED;
+    for (Object *o = s->object + first; o < s->object + first + n; o++) {
+        o->touched = 1;
+        for (int32_t x = o->first; x < o->first + o->samples; x++) {
+            int home = c->partitions == 2 ? (int)(s->place[x] & 1) : 0;
+            touch(s, c, home, x, dirty);
+            if (c->partitions == 2 && !dirty) touch(s, c, 1 - home, x, 0);
+        }
     }
+    return 0;
 }
 
-/* `n` accesses, one after the other and without times of their own. */
-void iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mode, const int32_t *object, const uint8_t *side) {
+/* `n` accesses, one after the other and without times of their own. Returns 0 or REFUSED. */
+int32_t iosim_access(L2State *s, const L2Config *c, int64_t n, const uint8_t *mode, const int32_t *object, const uint8_t *side) {
+    if (!l2_is_sound(s, c) || !sides_are_sound(c, side, n)) return REFUSED;
+    for (int64_t i = 0; i < n; i++)
+        if (mode[i] > REDUCE || object[i] < 0 || object[i] >= s->objects) return REFUSED;
     for (int64_t i = 0; i < n; i++) access_object(s, c, mode[i], object[i], side[i], s->now, NULL);
+    return 0;
 }
 
+/* Bytes of the structures of shared.h, in its order. */
 void iosim_sizes(int32_t *out) {
-    out[0] = (int32_t)sizeof(L2Config);
-    out[1] = (int32_t)sizeof(L2State);
-    out[2] = (int32_t)sizeof(LaunchPlan);
-    out[3] = (int32_t)sizeof(Trace);
-    out[4] = (int32_t)sizeof(Object);
-    out[5] = (int32_t)sizeof(Sampling);
+    const size_t sizes[] = {sizeof(L2Config), sizeof(Object), sizeof(L2State), sizeof(Trace), sizeof(Template),
+                            sizeof(LaunchPlan), sizeof(Sampling)};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) out[i] = (int32_t)sizes[i];
 }

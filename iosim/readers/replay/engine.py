@@ -1,13 +1,15 @@
-"""The compiled replay engine: its C structures, and one object that holds an L2 between launches."""
+"""The replay engine from Python: an object that holds an L2 between launches.
+
+What the engine is given is looked at here and in check.h before it touches anything.
+"""
 
 from __future__ import annotations
 
 import ctypes as ct
-import os
 import threading
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,120 +18,83 @@ from iosim.base.errors import InputError
 from iosim.base.progress import AFTER_S, counter
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
+from iosim.readers.replay.layout import LAYOUT
+from iosim.readers.replay.library import library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 from iosim.readers.replay.sampling import SamplingPlan, Windows, windows_of
 
-MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS = 64, 24, 64
-MAX_WAYS = 32
+MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
+    LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
+)
+NO_MEMORY, REFUSED = LAYOUT.constants["NO_MEMORY"], LAYOUT.constants["REFUSED"]
+_L2Config, _L2State, _LaunchPlan, _Sampling = (
+    LAYOUT.structures[name] for name in ("L2Config", "L2State", "LaunchPlan", "Sampling")
+)
+TraceRecord = LAYOUT.structures["Trace"]
+"""What the engine writes down of one launch."""
+OBJECT = np.dtype(LAYOUT.structures["Object"])
 PS = 10**12
 BAR_EVERY_S = 0.1
 SLOWEST_PER_S = 5_000_000
 """Accesses that a second plays at least, but on busy machines: of those tried, 10 to 30 million."""
-MISSING = "the compiled engine is missing; reinstall iosim where a C compiler is at hand"
-
-
-class _L2Config(ct.Structure):
-    _fields_ = [
-        ("partitions", ct.c_int32), ("sets", ct.c_int32), ("ways", ct.c_int32), ("dirty_share", ct.c_int32),
-        ("sample_bytes", ct.c_int64), ("dram_ps_per_kib", ct.c_int64), ("l2_ps_per_kib", ct.c_int64),
-        ("l2_latency_ps", ct.c_int64), ("far_latency_ps", ct.c_int64), ("dram_latency_ps", ct.c_int64),
-    ]  # fmt: skip
-
-
-OBJECT = np.dtype(
-    [("ready", "<i8"), ("size", "<i4"), ("first", "<i4"), ("samples", "<i4"), ("tensor", "u1"), ("touched", "u1"),
-     ("pad", "<u2")]
-)  # fmt: skip
-
-
-class _L2State(ct.Structure):
-    _fields_ = [
-        ("objects", ct.c_int64), ("object", ct.c_void_p), ("object_of", ct.c_void_p), ("place", ct.c_void_p),
-        ("tags", ct.c_void_p), ("dram_free", ct.c_int64), ("l2_free", ct.c_int64), ("now", ct.c_int64),
-        ("stands", ct.c_int32), ("whole", ct.c_int32), ("lost", ct.c_void_p), ("again", ct.c_int64),
-        ("hbm_read", ct.c_int64 * MAX_TENSORS), ("hbm_write", ct.c_int64 * MAX_TENSORS), ("fabric", ct.c_int64),
-        ("step_ps", ct.c_int64), ("took_ps", ct.c_int64), ("alone_ps", ct.c_int64),
-    ]  # fmt: skip
-
-
-class _Template(ct.Structure):
-    _fields_ = [
-        ("mode", ct.c_int32), ("coef", ct.c_int32), ("span", ct.c_int32), ("rows", ct.c_int32),
-        ("row_stride", ct.c_int32), ("pad", ct.c_int32), ("base", ct.c_void_p), ("skips", ct.c_void_p),
-        ("block", ct.c_void_p),
-    ]  # fmt: skip
-
-
-class _LaunchPlan(ct.Structure):
-    _fields_ = [
-        ("tiles", ct.c_int32), ("slots", ct.c_int32), ("sms", ct.c_int32), ("sm_spread_ppm", ct.c_int32),
-        ("static_stride", ct.c_int32), ("group", ct.c_int32), ("n_pro", ct.c_int32), ("n_loop", ct.c_int32),
-        ("n_epi", ct.c_int32), ("pad", ct.c_int32), ("pro", _Template * MAX_TEMPLATES),
-        ("loop", _Template * MAX_TEMPLATES), ("epi", _Template * MAX_TEMPLATES), ("first", ct.c_void_p),
-        ("count", ct.c_void_p), ("side", ct.c_void_p), ("down", ct.c_void_p), ("list", ct.c_void_p),
-        ("step_ps", ct.c_int64), ("start_ps", ct.c_int64), ("ranks", ct.c_int32), ("relaunched", ct.c_int32),
-        ("share_ppm", ct.c_void_p),
-        ("coarse", ct.c_int32), ("walks", ct.c_int32), ("lead", ct.c_void_p), ("trail", ct.c_void_p),
-    ]  # fmt: skip
-
-
-class _Sampling(ct.Structure):
-    _fields_ = [
-        ("settle", ct.c_int64), ("window", ct.c_int64), ("jump", ct.c_int64), ("max_windows", ct.c_int32),
-        ("windows", ct.c_int32), ("played", ct.c_void_p), ("carried", ct.c_void_p), ("read", ct.c_void_p),
-        ("write", ct.c_void_p), ("skipped_ps", ct.c_int64), ("took_ps", ct.c_int64),
-        ("alone_ps", ct.c_int64), ("looped", ct.c_uint8 * MAX_TENSORS),
-    ]  # fmt: skip
-
-
-class TraceRecord(ct.Structure):
-    """What the engine writes down of one launch; see engine.c's Trace."""
-
-    _fields_ = [
-        ("bin_ps", ct.c_int64), ("bins", ct.c_int32), ("ctas", ct.c_int32), ("bin_hit", ct.c_void_p),
-        ("bin_miss", ct.c_void_p), ("cta_sm", ct.c_void_p), ("cta_start", ct.c_void_p), ("cta_end", ct.c_void_p),
-        ("order", ct.c_void_p), ("seen", ct.c_void_p), ("samples", ct.c_int64), ("first", ct.c_int64),
-        ("depth", ct.c_int64 * (MAX_DEPTH + 1)),
-    ]  # fmt: skip
-
-
-@cache
-def library() -> ct.CDLL:
-    """The compiled engine.
-
-    Raises:
-        InputError: this installation has none (it was installed where there is no C compiler), or it is no engine.
-    """
-    path = Path(os.environ.get("IOSIM_ENGINE", str(Path(__file__).with_name("_engine.so"))))
-    if not path.exists():
-        raise InputError(f"--method replay: {MISSING}")
-    other = f"--method replay: {path} is no engine of this version of iosim; reinstall iosim"
-    try:
-        lib = ct.CDLL(str(path))
-        _declare(lib)
-    except (OSError, AttributeError):
-        raise InputError(other) from None
-    sizes = (ct.c_int32 * 6)()
-    lib.iosim_sizes(sizes)
-    if list(sizes) != [*(ct.sizeof(x) for x in (_L2Config, _L2State, _LaunchPlan, TraceRecord)), OBJECT.itemsize,
-                       ct.sizeof(_Sampling)]:  # fmt: skip
-        raise InputError(other)
-    return lib
-
-
-def _declare(lib: ct.CDLL) -> None:
-    """Argument types; an AttributeError where a function is not there."""
-    lib.iosim_replay.restype = ct.c_int64
-    pointer = ct.c_void_p
-    lib.iosim_replay.argtypes = [pointer, pointer, pointer, ct.c_int64, *[pointer] * 4]
-    lib.iosim_place.argtypes = [ct.c_void_p, ct.c_void_p, ct.c_int64, ct.c_int32]
-    lib.iosim_access.argtypes = [pointer, pointer, ct.c_int64, *[pointer] * 3]
-    lib.iosim_replay_recorded.argtypes = [*[pointer] * 5, ct.c_int32, ct.c_int32, pointer]
-    lib.iosim_sizes.argtypes = [ct.c_void_p]
 
 
 def _pointer(array: np.ndarray[Any, Any]) -> int:
     return int(array.ctypes.data)
+
+
+def _address(what: str, array: np.ndarray[Any, Any], kind: type[np.generic], size: int) -> int:
+    """Where the engine finds an array of `size` elements.
+
+    Raises:
+        InputError: an array of another type or size, or one that is not contiguous.
+    """
+    if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
+        raise InputError(f"{what}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]")
+    return _pointer(array)
+
+
+def _accept(result: int, what: str) -> int:
+    """What an entry of the engine returned, where it did what it was asked.
+
+    Raises:
+        InputError: it was given what does not fit together.
+        MemoryError: it ran out of memory.
+    """
+    if result == NO_MEMORY:
+        raise MemoryError("the replay ran out of memory")
+    if result == REFUSED:
+        raise InputError(f"{what}: it does not fit the L2 and its objects; nothing was played")
+    return result
+
+
+def _within(what: str, values: np.ndarray[Any, Any], end: int) -> None:
+    if values.size and not 0 <= values.min() <= values.max() < end:
+        raise InputError(f"{what} {values.min()} to {values.max()}; accepted: 0 to {end - 1}")
+
+
+@dataclass(frozen=True)
+class Ctas:
+    """The CTAs that play a launch.
+
+    Attributes:
+        slots: CTAs that run at once.
+        step_s: a step of a CTA that has its SM for itself; a small one where the launch is played in coarse steps.
+        start_s: from the end of a CTA, or of a work tile, to the first step of the next on its slot.
+        static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
+        sm_spread_ppm: SMs differ in speed by up to so many millionths either way.
+        rates: of an SM's CTAs, the oldest first, in units of their mean.
+        relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
+    """
+
+    slots: int
+    sms: int
+    step_s: float = 0.0
+    start_s: float = 0.0
+    static_stride: int = 0
+    sm_spread_ppm: int = 0
+    rates: tuple[float, ...] = (1.0,)
+    relaunched: bool = True
 
 
 class L2:
@@ -145,7 +110,15 @@ class L2:
     ) -> None:  # fmt: skip
         if not 1 <= model.ways <= MAX_WAYS:
             raise InputError(f"l2_ways {model.ways}: the replay follows sets of 1 to {MAX_WAYS} ways")
+        if model.partitions not in (1, 2):
+            raise InputError(f"l2_partitions {model.partitions}: the replay follows an L2 of 1 or 2 partitions")
+        if model.dirty_ways < 1:
+            raise InputError(f"{model.dirty_ways} dirty ways of a set; accepted: 1 or more")
         n = int(size.size)
+        if owner.size != n:
+            raise InputError(f"owners of {owner.size} objects; there are {n}")
+        _within("size", size, 2**31)
+        _within("tensor", owner, MAX_TENSORS)
         self.model = model
         sampled = sample_lines(model, np.ascontiguousarray(size, dtype=np.int32), samples_per_object,
                                least_sets, beside)  # fmt: skip
@@ -170,10 +143,19 @@ class L2:
         s.lost = _pointer(self._lost)
 
     def place(self, objects: range, *, dirty: bool) -> None:
-        """Put objects into the L2 as though an SM had touched them before the launch."""
-        lib = library()
-        for o in objects:
-            lib.iosim_place(ct.addressof(self.state), ct.addressof(self.config), o, int(dirty))
+        """Put objects into the L2 as though an SM had touched them before the launch.
+
+        Raises:
+            InputError: objects that there are not.
+        """
+        self._refuse_others(objects)
+        result = library().iosim_place(ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects),
+                                       int(dirty))  # fmt: skip
+        _accept(result, "objects to place")
+
+    def _refuse_others(self, objects: range) -> None:
+        if objects.step != 1 or (len(objects) and not 0 <= objects.start < objects.stop <= self._objects.size):
+            raise InputError(f"objects {objects}; accepted: a range within 0 to {self._objects.size}")
 
     def access(
         self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]
@@ -192,15 +174,22 @@ class L2:
             raise InputError(f"accesses of {mode.size} modes, {number.size} objects and {side.size} sides")
         known = (3, self._objects.size, self.model.partitions)
         for what, each, end in zip(("mode", "object", "side"), (mode, number, side), known, strict=True):
-            if mode.size and not 0 <= each.min() <= each.max() < end:
-                raise InputError(f"{what} {each.min()} to {each.max()}; accepted: 0 to {end - 1}")
+            _within(what, each, end)
         modes, numbers, sides = (np.ascontiguousarray(a, dtype=t) for a, t in
                                  ((mode, np.uint8), (number, np.int32), (side, np.uint8)))  # fmt: skip
-        library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size, _pointer(modes),
-                               _pointer(numbers), _pointer(sides))  # fmt: skip
+        result = library().iosim_access(ct.addressof(self.state), ct.addressof(self.config), modes.size,
+                                        _pointer(modes), _pointer(numbers), _pointer(sides))  # fmt: skip
+        _accept(result, "accesses")
 
     def own(self, objects: range, number: int) -> None:
-        """Traffic of these objects counts for tensor `number` from now on."""
+        """Traffic of these objects counts for tensor `number` from now on.
+
+        Raises:
+            InputError: objects or a tensor that there are not.
+        """
+        self._refuse_others(objects)
+        if not 0 <= number < MAX_TENSORS:
+            raise InputError(f"tensor {number}; accepted: 0 to {MAX_TENSORS - 1}")
         self._objects["tensor"][objects.start : objects.stop] = number
 
     @property
@@ -227,68 +216,59 @@ class L2:
         return int(((self._tags >= 0) & (self._tags & 1 == 1)).sum()) * int(self.config.sample_bytes)
 
     def replay(
-        self, launch: LoweredLaunch, *, slots: int, sms: int, static_stride: int, step_s: float,
-        start_s: float, begin_ps: int, sm_spread_ppm: int, rates: tuple[float, ...] = (1.0,), relaunched: bool = True,
-        trace: Any = None, sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
+        self, launch: LoweredLaunch, ctas: Ctas, *, begin_ps: int = 0, trace: Any = None,
+        sampling: SamplingPlan | None = None, coarse: Coarse | None = None,
     ) -> tuple[int, Windows | None]:  # fmt: skip
         """Play one launch; returns its end in picoseconds, and the windows where it was played in part. Ctrl-C ends it;
         a long one shows a bar on a terminal.
 
         Args:
-            static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
-            rates: of an SM's CTAs, the oldest first, in units of their mean.
-            relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
-            step_s: a step of a CTA that has its SM for itself; a small one where the launch is `coarse`.
             sampling: play windows alone; None for all steps.
             coarse: the launch's steps are coarse ones.
 
         Raises:
-            KeyboardInterrupt: the engine has been stopped; the L2 is of no further use.
+            InputError: a launch that does not fit the L2's objects, or no CTAs to play it.
+            KeyboardInterrupt: or what else a signal's handler raised; the engine has been stopped, and the L2 is of no
+                further use.
         """
-        if min(slots, sms) < 1:
-            raise InputError(f"--method replay: {slots} CTAs on {sms} SMs; at least one CTA on one SM is needed")
-        stride = static_stride and (static_stride - 1) * launch.group + 1  # from a group's last tile
-        plan = _LaunchPlan(
-            tiles=launch.tiles, slots=slots, sms=sms, static_stride=stride, group=launch.group,
-            sm_spread_ppm=sm_spread_ppm,
-            step_ps=round(step_s * PS), start_ps=round(start_s * PS), ranks=len(rates),
-            relaunched=int(relaunched and launch.group == 1),
-        )  # fmt: skip
-        shares = np.rint(np.array(rates) * 1e6).astype(np.int32)
-        plan.share_ppm = _pointer(shares)
-        plan.n_pro = _fill(plan.pro, launch.prologue)
+        if min(ctas.slots, ctas.sms) < 1:
+            raise InputError(f"--method replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
+                             "needed")  # fmt: skip
+        stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
         loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
-        plan.n_loop = _fill(plan.loop, loop)
-        plan.n_epi = _fill(plan.epi, launch.epilogue)
+        plan = _work_tiles(launch, loop)
+        plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
+        plan.sm_spread_ppm = ctas.sm_spread_ppm
+        plan.step_ps, plan.start_ps = round(ctas.step_s * PS), round(ctas.start_s * PS)
+        plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
+        shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
+        side = sm_partitions(ctas.sms, self.model.partitions, self.model.side_ends)
+        plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
         if coarse is not None:
             plan.coarse, plan.walks = coarse.steps, coarse.walks(launch.loop)
-            plan.lead, plan.trail = _pointer(coarse.lead), _pointer(coarse.trail)
-        side = sm_partitions(sms, self.model.partitions, self.model.side_ends)
-        plan.side = _pointer(side)
-        plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
-        plan.list = None if launch.indices is None else _pointer(launch.indices)
-        done, stop = ct.c_int32(0), ct.c_int32(0)
-        lib, traced = library(), ct.addressof(trace) if trace is not None else None
+            plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
+            plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
-        before = self.counts()
+        lib, before = library(), self.counts()
+        kept = (self, launch, loop, coarse, shares, side, trace)
 
-        def play() -> int:
+        def play(done: ct.c_int32, stop: ct.c_int32) -> int:
+            assert kept  # what the engine reads lives as long as the thread that plays
             return int(lib.iosim_replay(
-                ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps, traced,
-                None if part is None else ct.addressof(part.state), ct.addressof(done), ct.addressof(stop),
+                ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), begin_ps,
+                None if trace is None else ct.addressof(trace), None if part is None else ct.addressof(part.state),
+                ct.addressof(done), ct.addressof(stop),
             ))  # fmt: skip
 
-        end = _interruptible(play, launch, done, stop)
-        if end == -1:
-            raise MemoryError("the replay ran out of memory")
+        end = _accept(_interruptible(play, launch), f"launch {launch.name}")
         if part is None:
             return end, None
-        found = part.windows()
-        for counts, then, total in zip((self.state.hbm_read, self.state.hbm_write), before, found.totals(),
+        windows = part.windows()
+        for counts, then, total in zip((self.state.hbm_read, self.state.hbm_write), before, windows.totals(),
                                        strict=True):  # fmt: skip
             for t in np.flatnonzero(part.looped):
                 counts[t] = then[t] + int(total[t])
-        return end, found
+        return end, windows
 
     def dirty_by_tensor(self) -> np.ndarray[Any, Any]:
         """Bytes of each tensor number that are dirty in the L2 now."""
@@ -310,21 +290,17 @@ class L2:
         Raises:
             InputError: arrays that are not of the launch's work tiles.
         """
-        if at_ps.shape[0] != launch.tiles or end_ps.shape != (launch.tiles,) or side.shape != (launch.tiles,):
+        if at_ps.ndim != 2 or at_ps.shape[0] != launch.tiles:
             raise InputError(f"recorded times of {at_ps.shape[0]} CTAs; the launch has {launch.tiles} work tiles")
-        plan = _LaunchPlan(tiles=launch.tiles, slots=1, sms=1, group=1)
-        plan.n_pro, plan.n_loop, plan.n_epi = (
-            _fill(plan.pro, launch.prologue), _fill(plan.loop, launch.loop), _fill(plan.epi, launch.epilogue)
-        )  # fmt: skip
-        plan.first, plan.count, plan.down = _pointer(launch.first), _pointer(launch.count), _pointer(launch.down)
-        plan.list = None if launch.indices is None else _pointer(launch.indices)
+        plan = _work_tiles(launch, launch.loop)
         at, end = np.ascontiguousarray(at_ps, dtype=np.int64), np.ascontiguousarray(end_ps, dtype=np.int64)
         sides = np.ascontiguousarray(side, dtype=np.uint8)
-        if library().iosim_replay_recorded(
-            ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), _pointer(at), _pointer(end),
-            at.shape[1], every, _pointer(sides),
-        ):  # fmt: skip
-            raise MemoryError("the replay ran out of memory")
+        result = library().iosim_replay_recorded(
+            ct.addressof(self.state), ct.addressof(self.config), ct.addressof(plan), _pointer(at),
+            _address("ends", end, np.int64, launch.tiles), at.shape[1], every,
+            _address("sides", sides, np.uint8, launch.tiles),
+        )  # fmt: skip
+        _accept(result, f"launch {launch.name}")
 
     def _looped(self, launch: LoweredLaunch) -> np.ndarray[Any, Any]:
         """By tensor number, whether the launch's loop accesses it."""
@@ -356,14 +332,25 @@ class _Part:
         return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only, waited)
 
 
-def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_int32, stop: ct.c_int32) -> int:
-    """Runs `play` beside the main thread, which so hears Ctrl-C and can show how many work tiles have started."""
+def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
+    """Runs `play` beside the main thread, which so hears signals and can show how many work tiles have started.
+
+    Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, or by another signal's handler.
+
+    Args:
+        play: called with (work tiles that have started, whether to stop), both shared with the engine.
+    """
+    done, stop = ct.c_int32(0), ct.c_int32(0)
     ends: list[int] = []
+    failures: list[BaseException] = []
     over = threading.Event()  # joining the thread again after Ctrl-C does not wait for it in every Python
 
     def run() -> None:
         try:
-            ends.append(play())
+            if not stop.value:
+                ends.append(play(done, stop))
+        except BaseException as failure:
+            failures.append(failure)
         finally:
             over.set()
 
@@ -375,11 +362,12 @@ def _interruptible(play: Callable[[], int], launch: LoweredLaunch, done: ct.c_in
                 while not over.wait(BAR_EVERY_S):
                     shown(done.value)
         over.wait()
-    except KeyboardInterrupt:
+    except BaseException:
         stop.value = 1
-        while not over.wait(AFTER_S) and thread.is_alive():
-            pass
+        _wait(thread, over)
         raise
+    if failures:
+        raise failures[0]
     return ends[0]
 
 
@@ -388,12 +376,35 @@ def _about(launch: LoweredLaunch) -> str:
     return f", at most {max(1, round(launch.accesses / SLOWEST_PER_S))} s"
 
 
-def _fill(target: Any, templates: tuple[Template, ...]) -> int:
-    if len(templates) > MAX_TEMPLATES:
-        raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")
-    for slot, t in zip(target, templates, strict=False):
-        slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
-        slot.base = _pointer(t.base)
-        slot.skips = None if t.skips is None else _pointer(t.skips)
-        slot.block = None if t.block is None else _pointer(t.block)
-    return len(templates)
+def _wait(thread: threading.Thread, over: threading.Event) -> None:
+    """Waits until the engine has stopped, whatever signals come meanwhile; the first of them is on its way already."""
+    while not over.is_set() and thread.is_alive():
+        with suppress(BaseException):
+            over.wait(BAR_EVERY_S)
+
+
+def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
+    """A launch for the engine: its work tiles with what they access, in one CTA on one SM.
+
+    Raises:
+        InputError: arrays that are not of the launch's work tiles.
+    """
+    n = launch.tiles
+    plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1)
+    for name, templates in (("pro", launch.prologue), ("loop", loop), ("epi", launch.epilogue)):
+        if len(templates) > MAX_TEMPLATES:
+            raise InputError(f"a launch has {len(templates)} accesses in one place; the replay takes {MAX_TEMPLATES}")
+        setattr(plan, f"n_{name}", len(templates))
+        for slot, t in zip(getattr(plan, name), templates, strict=False):
+            slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
+            slot.base = _address(f"objects of {t.tensor}", t.base, np.int32, n)
+            if t.skips is not None and t.block is not None:
+                slot.skips = _address(f"skips of {t.tensor}", t.skips, np.int32, t.skips.size)
+                slot.skipped, slot.block = t.skips.size, _address(f"blocks of {t.tensor}", t.block, np.int32, n)
+    plan.first = _address("first steps", launch.first, np.int32, n)
+    plan.count = _address("numbers of steps", launch.count, np.int32, n)
+    plan.down = _address("directions", launch.down, np.uint8, n)
+    if launch.indices is not None:
+        plan.list = _address("indices", launch.indices, np.int32, launch.indices.size)
+        plan.listed = launch.indices.size
+    return plan

@@ -3,34 +3,6 @@
 #define IOSIM_LAUNCH_H
 #include "cache.h"
 
-#define MAX_TEMPLATES 24
-
-typedef struct {
-    int32_t mode, coef, span, rows, row_stride, pad;
-    const int32_t *base;  /* first object of each work tile; NIL for none */
-    const int32_t *skips; /* NULL, or by loop index: the work tiles of this block go without the access there */
-    const int32_t *block; /* with skips: the block of each work tile */
-} Template;
-
-typedef struct {
-    int32_t tiles, slots, sms, sm_spread_ppm;
-    int32_t static_stride; /* persistent static list: CTA c takes c, c + stride, ...; 0 for a queue */
-    int32_t group;         /* work tiles that a CTA takes together from the queue */
-    int32_t n_pro, n_loop, n_epi, pad;
-    Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
-    const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
-    const uint8_t *side;          /* partition of each SM */
-    const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
-    const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
-    int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
-    int32_t ranks;                /* CTAs of an SM whose shares are known */
-    int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
-    const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */
-    int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
-    int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */
-    const int32_t *lead, *trail;  /* coarse: small steps of each work tile's first step, and of its last */
-} LaunchPlan;
-
 /* A CTA stands at `step` of work tile `tile`: that step's tiles have been asked for; -1: not begun. */
 typedef struct {
     int32_t tile, step, sm;

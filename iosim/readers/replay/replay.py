@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
-from iosim.readers.replay.engine import L2, TraceRecord
+from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
@@ -41,7 +42,7 @@ PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
 CODE, FOREIGN = "code", "foreign"
 """Traffic that is no tensor's of the chain."""
-Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], TraceRecord | None]
+Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], Any]
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def replay(
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
+    call = _Call(problem, kernel, chain, profile, made)
     for number, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
@@ -170,18 +172,18 @@ def replay(
         before = l2.counts()
         grain = coarse if coarse and coarse.name == launch.name else None
         dirty = l2.dirty_by_tensor() if grain else None
-        end, slots, windows = _play(l2, launch, low, resident, busy_s[launch.name], profile, made, begin,
-                           trace(launch, low, lowered, l2) if trace else None, part, grain,
-                           _rates(launch, kernel, problem, profile, resident),
-                           float(kernel.option("sm_spread", made.sm_spread)),
-                           _streamed_at_once(chain, launch, low, lowered.size, profile))  # fmt: skip
+        ctas = call.ctas(launch, resident, low, lowered.size, busy_s[launch.name], grain)
+        end, windows = l2.replay(
+            low, ctas, begin_ps=begin, trace=trace(launch, low, lowered, l2) if trace else None,
+            sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
+        )  # fmt: skip
         if grain and dirty is not None:
             end = begin + round((end - begin) * grain.whole_over_played)
             _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
         moved = accesses[number] if accesses else low.accesses
-        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, slots, moved, windows, grain, waited))
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, grain, waited))
         begin = end
         del low  # before the next one is lowered
     written = l2.counts()[1]
@@ -200,47 +202,58 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
         )
 
 
-def _play(
-    l2: L2, launch: Launch, low: LoweredLaunch, held: Residency, busy_s: float, profile: HardwareProfile,
-    made: L2Model, begin: int, record: TraceRecord | None, part: bool, coarse: Coarse | None,
-    rates: tuple[float, ...], sm_spread: float, streamed: int,
-) -> tuple[int, int, Windows | None]:  # fmt: skip
-    """Play one launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches have
-    none of their own and go as fast as memory does."""
-    steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
-    slots = held.slots
-    if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        slots = max(min(slots, profile.sm_count), streamed)
-    end, windows = l2.replay(
-        low,
-        slots=slots,
-        sms=profile.sm_count,
-        static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        step_s=busy_s * profile.sm_count / steps if steps else 0.0,
-        start_s=CTA_START_S,
-        sm_spread_ppm=round(sm_spread * 1e6),
-        begin_ps=begin,
-        rates=(1.0,) if streams(launch) else rates,
-        relaunched=launch.schedule.scheduler is Scheduler.STATIC,
-        trace=record,
-        sampling=sampling_plan(low, slots) if part and coarse is None else None,
-        coarse=coarse,
-    )
-    return end, slots, windows
+@dataclass(frozen=True)
+class _Call:
+    """What is replayed, and on what."""
 
+    problem: AttentionProblem
+    kernel: Kernel
+    chain: Chain
+    profile: HardwareProfile
+    l2: L2Model
 
-def _streamed_at_once(
-    chain: Chain, launch: Launch, low: LoweredLaunch, size: npt.NDArray[np.int32], profile: HardwareProfile
-) -> int:
-    """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at once."""
-    loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
-    loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
-    if launch.outer != "flat" or not loaded:
-        return 0
-    registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
-    threads = min(int(profile.max_threads_per_sm or 2048), int(profile.registers_per_sm or 65536) // registers)
-    held = threads * launch.values_per_thread * chain.tensors[loads[0].tensor].element_bytes
-    return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
+    def ctas(
+        self,
+        launch: Launch,
+        resident: Residency,
+        low: LoweredLaunch,
+        size: npt.NDArray[np.int32],
+        busy_s: float,
+        coarse: Coarse | None,
+    ) -> Ctas:
+        """The CTAs of a launch. Its steps share out the time that the timing model gives it beside HBM; streaming
+        launches have none of their own and go as fast as memory does."""
+        slots, sms = resident.slots, self.profile.sm_count
+        steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
+        if streams(launch):  # an object stands for the small CTAs that an SM holds together
+            slots = max(min(slots, sms), self._streamed_at_once(launch, low, size))
+        return Ctas(
+            slots=slots,
+            sms=sms,
+            step_s=busy_s * sms / steps if steps else 0.0,
+            start_s=CTA_START_S,
+            static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
+            sm_spread_ppm=round(float(self.kernel.option("sm_spread", self.l2.sm_spread)) * 1e6),
+            rates=(1.0,) if streams(launch) else self._rates(launch, slots),
+            relaunched=launch.schedule.scheduler is Scheduler.STATIC,
+        )
+
+    def _rates(self, launch: Launch, slots: int) -> tuple[float, ...]:
+        ctas_per_sm = -(-slots // self.profile.sm_count)
+        return rates_of(self.kernel, self.problem, ctas_per_sm, compiled=launch.name == "main")
+
+    def _streamed_at_once(self, launch: Launch, low: LoweredLaunch, size: npt.NDArray[np.int32]) -> int:
+        """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at
+        once."""
+        loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
+        loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
+        if launch.outer != "flat" or not loaded:
+            return 0
+        profile = self.profile
+        registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
+        threads = min(int(profile.max_threads_per_sm or 2048), int(profile.registers_per_sm or 65536) // registers)
+        held = threads * launch.values_per_thread * self.chain.tensors[loads[0].tensor].element_bytes
+        return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
 
 
 def _waited(l2: L2) -> float:
@@ -262,13 +275,6 @@ def _stand_for(
         read, written = after[0][t] - before[0][t], after[1][t] - before[1][t]
         counts[0][t] = before[0][t] + round(read * share)
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
-
-
-def _rates(
-    launch: Launch, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, resident: Residency
-) -> tuple[float, ...]:  # fmt: skip
-    ctas = -(-resident.slots // profile.sm_count)
-    return rates_of(kernel, problem, ctas, compiled=launch.name == "main")
 
 
 def _inputs(chain: Chain, lowered: Lowered) -> range:

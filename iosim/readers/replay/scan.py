@@ -12,7 +12,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.readers.replay.engine import L2
+from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 
@@ -59,7 +59,7 @@ def scan(
         indices=np.concatenate(order).astype(np.int32),
     )
     l2 = L2(made, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
-    l2.replay(launch, slots=ctas, sms=ctas, static_stride=0, start_s=0.0, begin_ps=0, step_s=0.0, sm_spread_ppm=0)
+    l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
 

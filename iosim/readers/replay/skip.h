@@ -14,16 +14,6 @@
 #define CONVOY_SLACK 128
 #define MIN_STEPS 16 /* of a CTA in a window, for a pace of its own */
 
-typedef struct {
-    int64_t settle, window, jump; /* steps of a CTA, on average */
-    int32_t max_windows, windows;
-    int64_t *played, *carried;    /* by window: loads of a step in it; loads before and after it that it stands for, twice */
-    int64_t *read, *write;        /* by window x 64 tensors: HBM bytes in it */
-    int64_t skipped_ps;
-    int64_t took_ps, alone_ps;    /* steps in all windows: what they took, and would have taken had no load been waited for */
-    uint8_t looped[MAX_TENSORS];  /* tensors that the loop accesses */
-} Sampling;
-
 typedef struct { int32_t object; uint8_t side, mode; } Passed;
 
 typedef struct {

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +172,7 @@ class _Tracer:
         self._order: npt.NDArray[np.int32] | None = None
         self._seen: npt.NDArray[np.uint8] | None = None
 
-    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> TraceRecord:
+    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> Any:
         self.tensors = lowered.tensors
         partitions, samples = l2.model.partitions, int(l2.samples.object.size)
         if self._order is None:
@@ -196,7 +197,7 @@ class _Kept:
     low: LoweredLaunch
     lowered: Lowered
     sample_bytes: int
-    record: TraceRecord
+    record: Any
     sm: npt.NDArray[np.int32]
     start: Int64
     end: Int64

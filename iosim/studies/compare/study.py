@@ -10,7 +10,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import entry, resolve
-from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, tile_accesses
+from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
@@ -228,4 +228,4 @@ def choose_method(request: ReportRequest) -> tuple[str, tuple[str, ...]]:
                     note = (f"HBM: replays of more than {QUICK_ACCESSES:,} tile accesses were not begun, all rows are "
                             "the capacity rule's; --method replay does them")  # fmt: skip
                     return "capacity", (note,)
-    return "replay", ()
+    return playable("replay", request.l2_start), ()

@@ -1,0 +1,123 @@
+"""Compiles the replay engine: for a wheel or an editable install, and again where its sources have changed since.
+
+    python iosim/readers/replay/build.py FILE [FLAG ...]    an engine with other flags, for IOSIM_ENGINE=FILE
+
+Needs nothing but Python's standard library: the build of a wheel runs this file where iosim is not installed yet. A
+compiled engine carries a mark of its sources, so that one of other sources is never taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+ENGINE = FOLDER / "_engine.so"
+FLAGS = ("-O3", "-std=c11", "-ffp-contract=off", "-shared", "-fPIC")
+COMPILER_PACKAGE = "ziglang"
+"""A C compiler as a Python package, for where there is no other."""
+ZIG_FLAGS = ("-mcpu=baseline", "-fno-sanitize=undefined", "-s")
+"""Zig compiles for the very CPU it runs on, with checks and debug information, unless it is told not to."""
+TRIAL = "#include <stdlib.h>\nvoid *trial(void) { return malloc(1); }\n"
+
+
+class BuildError(Exception):
+    """The engine could not be compiled; the message says why, in one line."""
+
+
+def mark(folder: Path = FOLDER) -> bytes:
+    """What an engine of the sources in `folder` carries; see `iosim_sources` in engine.c."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for source in sorted((*folder.glob("*.c"), *folder.glob("*.h"))):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return b"iosim-engine-sources:" + digest.hexdigest()[:32].encode() + b";"
+
+
+def is_current(engine: Path, folder: Path = FOLDER) -> bool:
+    """Whether a file is an engine of the sources in `folder`."""
+    try:
+        return mark(folder) in engine.read_bytes()
+    except OSError:
+        return False
+
+
+def system_compiler() -> list[str] | None:
+    """The C compiler at hand that makes a shared library: CC's, Python's own, cc, gcc or clang."""
+    configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
+    for name in dict.fromkeys((*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")):
+        found = shutil.which(name)
+        if found is not None and _works([found]):
+            return [found]
+    return None
+
+
+def compiler() -> list[str] | None:
+    """A C compiler: the system's, or the one that comes as a package where that is installed."""
+    found = system_compiler()
+    if found is None and find_spec(COMPILER_PACKAGE) is not None:
+        found = [sys.executable, "-m", COMPILER_PACKAGE, "cc", *ZIG_FLAGS]
+    return found
+
+
+def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[str, ...] = ()) -> None:
+    """Compiles the sources in `folder` to `target`, which appears whole or not at all.
+
+    Raises:
+        BuildError: no compiler, nowhere to write, or sources that do not compile.
+    """
+    if not os.access(target.parent, os.W_OK):
+        raise BuildError(f"{target.parent} cannot be written to")
+    command = compiler()
+    if command is None:
+        raise BuildError("there is no C compiler")
+    with tempfile.TemporaryDirectory() as scratch:
+        part = target.with_name(f".{target.name}.{os.getpid()}")
+        named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
+        try:
+            error = _run([*command, *FLAGS, named, *flags, "-o", str(part), str(folder / "engine.c")], scratch)
+            if error is not None:
+                raise BuildError(f"it did not compile: {error}")
+            part.chmod(0o644)
+            part.replace(target)
+        except OSError as failure:
+            raise BuildError(str(failure)) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _works(command: list[str]) -> bool:
+    """Whether a compiler finds the C library's headers and links with it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch, "trial.c")
+        source.write_text(TRIAL)
+        return _run([*command, "-shared", "-fPIC", "-o", str(source.with_suffix(".so")), str(source)], scratch) is None
+
+
+def _run(command: list[str], scratch: str) -> str | None:
+    """Runs a compiler; the first line of what went wrong, or None."""
+    kept = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                              env={**os.environ, **kept})  # fmt: skip
+    except OSError as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return next((line for line in lines if "error" in line), lines[0] if lines else f"exit code {done.returncode}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("python iosim/readers/replay/build.py FILE [FLAG ...]")
+    try:
+        compile_engine(Path(sys.argv[1]).absolute(), flags=tuple(sys.argv[2:]))
+    except BuildError as problem:
+        sys.exit(f"iosim: the replay engine: {problem}")

@@ -1,0 +1,102 @@
+/* What the engine and Python both hold: the structures of the engine's entries, and their constants.
+ *
+ * Python reads this file (layout.py) and builds its structures from it, so that they stand here alone. It knows structures
+ * of integers of stated width, pointers, arrays and structures named before; integer constants; and enums with values.
+ */
+#ifndef IOSIM_SHARED_H
+#define IOSIM_SHARED_H
+#include <stdint.h>
+
+#define NIL (-1)
+#define MAX_DEPTH 64
+#define MAX_TENSORS 64
+#define MAX_TEMPLATES 24
+#define MAX_WAYS 32
+
+enum { LOAD = 0, STORE = 1, REDUCE = 2 };
+
+/* What an entry returns where it did not do what was asked: no memory; told to stop; or what it was given does not fit
+ * together, and nothing was touched. */
+enum { NO_MEMORY = -1, STOPPED = -2, REFUSED = -3 };
+
+typedef struct {
+    int32_t partitions, sets, ways, dirty_share; /* sets: sampled sets of a partition; dirty_share: most dirty lines of a set, in 256ths */
+    int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
+    int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
+} L2Config;
+
+typedef struct {
+    int64_t ready;                /* when it arrives, where it is being fetched */
+    int32_t size, first, samples; /* bytes; its sampled lines are [first, first + samples) */
+    uint8_t tensor, touched;      /* its tensor; whether it was ever touched */
+    uint16_t pad;
+} Object;
+
+typedef struct {
+    int64_t objects;
+    Object *object;
+    const int32_t *object_of; /* object of each sampled line */
+    const uint32_t *place;    /* twice the set of each sampled line, plus its home partition */
+    int32_t *tags;            /* partition x set x row_ways(ways), the latest used first */
+    int64_t dram_free, l2_free, now;
+    int32_t stands, whole;    /* small steps that an access stands for, of the `whole` that its object is of; 1 and 1 */
+    /* results */
+    int64_t *lost;             /* by set: followed lines that were read from HBM again */
+    int64_t again;             /* bytes read from HBM again */
+    int64_t hbm_read[MAX_TENSORS], hbm_write[MAX_TENSORS];
+    int64_t fabric;
+    int64_t step_ps;           /* coarse steps: the present one, had no load been waited for */
+    int64_t took_ps, alone_ps; /* coarse steps: what they took, and would have taken had no load been waited for */
+} L2State;
+
+typedef struct {
+    int64_t bin_ps;
+    int32_t bins, ctas;
+    int64_t *bin_hit, *bin_miss; /* by bin x 64 tensors */
+    int32_t *cta_sm;
+    int64_t *cta_start, *cta_end; /* by work tile */
+    int32_t *order;               /* partition x set x MAX_DEPTH samples, latest first; NULL: not kept */
+    uint8_t *seen;                /* partition x sample: whether it was loaded before */
+    int64_t samples, first;       /* sampled lines; loads of lines never loaded before */
+    int64_t depth[MAX_DEPTH + 1]; /* other loads by depth; the last: deeper */
+} Trace;
+
+typedef struct {
+    int32_t mode, coef, span, rows, row_stride;
+    int32_t skipped;      /* how long `skips` is */
+    const int32_t *base;  /* first object of each work tile; NIL for none */
+    const int32_t *skips; /* NULL, or by loop index: the work tiles of this block go without the access there */
+    const int32_t *block; /* with skips: the block of each work tile */
+} Template;
+
+typedef struct {
+    int32_t tiles, slots, sms, sm_spread_ppm;
+    int32_t static_stride; /* persistent static list: CTA c takes c, c + stride, ...; 0 for a queue */
+    int32_t group;         /* work tiles that a CTA takes together from the queue */
+    int32_t n_pro, n_loop, n_epi;
+    int32_t listed;                /* how long `list` is */
+    Template pro[MAX_TEMPLATES], loop[MAX_TEMPLATES], epi[MAX_TEMPLATES];
+    const int32_t *first, *count; /* loop index of each work tile: start and number of steps */
+    const uint8_t *side;          /* partition of each SM */
+    const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
+    const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
+    int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
+    int32_t ranks;                /* CTAs of an SM whose shares are known */
+    int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
+    const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */
+    int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
+    int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */
+    const int32_t *lead, *trail;  /* coarse: small steps of each work tile's first step, and of its last */
+} LaunchPlan;
+
+typedef struct {
+    int64_t settle, window, jump; /* steps of a CTA, on average */
+    int32_t max_windows, windows;
+    int64_t *played, *carried;    /* by window: loads of a step in it; loads before and after it that it stands for, twice */
+    int64_t *read, *write;        /* by window x 64 tensors: HBM bytes in it */
+    int64_t skipped_ps;
+    int64_t took_ps, alone_ps;    /* steps in all windows: what they took, and would have taken had no load been waited for */
+    uint8_t looped[MAX_TENSORS];  /* tensors that the loop accesses */
+} Sampling;
+
+#endif

@@ -1,0 +1,260 @@
+"""What the catalog resolves, for kernels, GPUs and problems drawn at random, and its rules on grids of numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries import Overrides, choices, entry_names, hopper, inference, resolve
+from iosim.problem.attention import AttentionProblem
+
+GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200")
+SEED = 5
+EACH = 9
+"""Problems of a kernel and GPU."""
+
+
+def problem_at_random(rng: random.Random) -> AttentionProblem | None:
+    kv_heads = rng.choice((1, 2, 4, 8))
+    head_dim = rng.choice((32, 64, 64, 72, 96, 128, 128, 128, 192, 256))
+    values: dict[str, Any] = {
+        "batch": rng.choice((1, 1, 2, 8, 32)),
+        "kv_heads": kv_heads,
+        "heads": kv_heads * rng.choice((1, 1, 2, 4, 8)),
+        "head_dim": head_dim,
+        "dtype": rng.choice(("bf16", "bf16", "fp16", "fp16", "fp32", "fp8")),
+        "mask": rng.choice(("none", "causal", "causal", "window")),
+        "passes": rng.choice(("fwd", "fwd", "fwd", "bwd")),
+        "seq_q": rng.choice((1, 1, 2, 16, 64, 200, 512, 1024, 4096, 8192)),
+        "seq_k": rng.choice((None, None, 1024, 5000, 16384, 131072)),
+        "dropout": rng.choice((0.0, 0.0, 0.0, 0.1)),
+    }
+    if values["mask"] == "window":
+        values["window"] = rng.choice((0, 63, 256, 4096))
+    if rng.random() < 0.2:
+        values["page_size"] = rng.choice((16, 64, 128, 256))
+    if rng.random() < 0.1:
+        values["bias"] = rng.choice(("full", "alibi"))
+    if rng.random() < 0.1:
+        values |= {"latent_kv": True, "head_dim": 576, "head_dim_v": 512, "kv_heads": 1}
+    try:
+        return AttentionProblem(**values)
+    except InputError:
+        return None
+
+
+def name_of(p: AttentionProblem) -> str:
+    """A problem in short."""
+    said = [
+        f"{p.batch}x{p.heads}/{p.kv_heads}",
+        f"{p.seq_q}x{p.seq_k}",
+        f"d{p.head_dim}",
+        p.dtype,
+        p.mask,
+        p.passes,
+    ]
+    said += [f"dv{p.d_v}"] if p.d_v != p.head_dim else []
+    said += [f"w{p.window}"] if p.window is not None else []
+    said += [f"page{p.page_size}"] if p.page_size is not None else []
+    said += [f"drop{p.dropout}"] if p.dropout else []
+    said += [p.bias] if p.bias != "none" else []
+    said += ["latent"] if p.latent_kv else []
+    return " ".join(said)
+
+
+def described(kernel: Kernel) -> list[Any]:
+    """Every field of a kernel that is not its default, names and texts apart."""
+    made: list[Any] = []
+    for field in dataclasses.fields(kernel):
+        value = getattr(kernel, field.name)
+        default = field.default if field.default is not dataclasses.MISSING else None
+        if field.name in ("name", "algorithm", "notes") or value == default:
+            continue
+        if field.name in ("tile", "backward_tile"):
+            made.append(f"{field.name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
+        elif field.name in ("schedule", "backward_schedule"):
+            s = value
+            made.append(f"{field.name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {int(s.heavy_first)}")
+        elif field.name in ("overheads", "backward_overheads"):
+            made += [f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}" for o in value]
+        elif field.name == "spill":
+            made += [f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"]
+        elif field.name == "options":
+            made += [f"{name}={option}" for name, option in value]
+        else:
+            made.append(f"{field.name} {value}")
+    return made
+
+
+def drawn() -> Iterator[tuple[str, Any]]:
+    rng = random.Random(SEED)
+    for kernel, gpu in product((*entry_names(), "sdpa"), GPUS):
+        profile = load_profile(gpu)
+        refused, seen = 0, set()
+        for _ in range(EACH):
+            problem = problem_at_random(rng)
+            if problem is None or (case := f"{kernel} {gpu} {name_of(problem)}") in seen:
+                continue
+            seen.add(case)
+            try:
+                found = resolve(kernel, problem, profile)
+            except InputError:
+                refused += 1
+                continue
+            yield case, [found.name, *described(found)] if kernel == "sdpa" else described(found)
+        yield f"{kernel} {gpu} refused", refused
+
+
+DECODE = [
+    ("fa2", "a100", 8, 1),
+    ("fa2", "a100", 8, 4),
+    ("fa3", "h100", 8, 8),
+    ("cudnn", "h100", 8, 4),
+    ("flashmla", "h100", 1, 128),
+    ("flash", "a100", 8, 2),
+]
+
+
+def decoding() -> Iterator[tuple[str, Any]]:
+    """One token, or a few, against a cache: splits, packing and the tiles that go with them."""
+    for kernel, gpu, kv_heads, group in DECODE:
+        for batch, tokens, keys, page in product((1, 5, 33), (1, 3), (63, 700, 4096, 70000), (None, 64, 256)):
+            latent = kernel == "flashmla"
+            values: dict[str, Any] = (
+                {"latent_kv": True, "head_dim": 576, "head_dim_v": 512} if latent else {"head_dim": 128}
+            )
+            problem = AttentionProblem(
+                batch=batch,
+                heads=kv_heads * group,
+                kv_heads=kv_heads,
+                seq_q=tokens,
+                seq_k=keys,
+                dtype="bf16",
+                mask="causal",
+                page_size=page,
+                **values,
+            )
+            try:
+                found = described(resolve(kernel, problem, load_profile(gpu)))
+            except InputError:
+                continue
+            yield f"decode {kernel} {gpu} {name_of(problem)}", found
+
+
+def asked_for() -> Iterator[tuple[str, Any]]:
+    """Settings by hand."""
+    problem = AttentionProblem(heads=8, kv_heads=2, seq_q=1000, head_dim=128, dtype="bf16", mask="causal")
+    given: list[dict[str, Any]] = [
+        {"tile": (32, 48)},
+        {"warps": 2},
+        {"warps": 8},
+        {"stages": 3},
+        {"tile": (16, 16), "warps": 1, "stages": 2},
+        {"order": "head"},
+        {"order": "batch"},
+        {"heavy_first": True},
+        {"heavy_first": False},
+        {"section_heads": 2},
+        {"section_heads": 0},
+        {"section_heads": -1},
+        {"direction": "alternating"},
+        {"scheduler": "persistent"},
+        {"scheduler": "dynamic"},
+        {"splits": 1},
+        {"splits": 3},
+        {"splits": 200},
+        {"splits": 0},
+        {"registers": 255},
+        {"registers": 256},
+        {"registers": 1},
+        {"registers": 0},
+        {"shared_memory_bytes": 0},
+        {"shared_memory_bytes": -1},
+        {"pack_group": True},
+        {"pack_group": False},
+        {"append_kv": True},
+    ]
+    for kernel, gpu in (("fa2", "a100"), ("fa3", "h100"), ("triton", "a100"), ("flash1", "a100"), ("cutlass", "v100")):
+        one = problem.with_(dtype="fp16") if gpu == "v100" else problem
+        for over in given:
+            case = f"by hand {kernel} {' '.join(f'{k}={v}' for k, v in over.items())}"
+            try:
+                yield case, described(resolve(kernel, one, load_profile(gpu), Overrides(**over)))
+            except InputError:
+                yield case, "refused"
+    long = AttentionProblem(heads=1, seq_q=1 << 24, head_dim=64, dtype="bf16")
+    for block_q in (3, 4):  # 2^24 tokens in at most 2^22 query blocks
+        try:
+            resolve("fa2", long, load_profile("a100"), Overrides(tile=(block_q, 64)))
+            yield f"by hand block_q {block_q} of 2^24", "taken"
+        except InputError:
+            yield f"by hand block_q {block_q} of 2^24", "refused"
+    for rows, head in ((1 << 24, 0), (1 << 24, 1)):
+        one = AttentionProblem(batch=2, heads=2 + head, seq_q=rows // 4, head_dim=64, dtype="bf16")
+        try:
+            yield (
+                f"by hand 2 splits of {4 + 2 * head} x 2^22 rows",
+                resolve("fa2", one, load_profile("a100"), Overrides(splits=2)).splits,
+            )
+        except InputError:
+            yield f"by hand 2 splits of {4 + 2 * head} x 2^22 rows", "refused"
+
+
+def rules() -> Iterator[tuple[str, Any]]:
+    """Rules by their numbers alone."""
+    for width in (10, 132, 216):
+        tiles = sorted(
+            {1, 2, 3, 7, 8, 9, width // 2, width * 4 // 5 - 1, width * 4 // 5, width * 4 // 5 + 1, width, 2 * width}
+        )
+        blocks = (1, 2, 3, 5, 8, 40, 127, 128, 129, 1000)
+        yield f"fa2_splits of {width}", {n: [choices.fa2_splits(n, b, width) for b in blocks] for n in tiles}
+        yield f"cudnn_splits of {width}", {n: [choices.cudnn_splits(n, b, width) for b in blocks] for n in tiles}
+    for batch, sms, keys in product((1, 2, 3, 7, 64), (1, 78, 132), (1, 64, 640, 5000, 100_000)):
+        one = AttentionProblem(
+            batch=batch, heads=128, seq_q=1, seq_k=keys, head_dim=576, head_dim_v=512, latent_kv=True
+        )
+        found = [inference.flashmla_splits(one.with_(seq_q=q), sms, 64, 64) for q in (1, 2)]
+        yield f"flashmla_splits {batch} {sms} {keys}", found
+    for group, mask in product((1, 4), ("none", "causal")):
+        for keys in (64, 400, 600, 5000, 131072, 262144, 1 << 20):
+            made = []
+            for batch, tokens in product((1, 4, 13, 32), (1, 64, 129, 20000)):
+                one = AttentionProblem(
+                    batch=batch, heads=4 * group, kv_heads=4, seq_q=tokens, seq_k=keys, head_dim=128, mask=mask
+                )
+                made.append(inference.fa3_splits(one, 132, 128, 128))
+            yield f"fa3_splits {group} {mask} {keys}", made
+    for group, page in product((2, 3, 8, 16), (None, 64, 128)):
+        made = []
+        for tokens, splits in product((1, 8, 43, 64, 100, 115, 128, 129, 200), (1, 2)):
+            one = AttentionProblem(heads=group, kv_heads=1, seq_q=tokens, seq_k=4096, head_dim=128, page_size=page)
+            made.append(int(inference.fa3_packs_group(one, splits, 128, 128)))
+        yield f"fa3_packs_group {group} {page}", made
+    for keys, width in product((100, 8192, 32768, 65535, 65536, 131072, 1 << 20), (64, 128)):
+        one = AttentionProblem(heads=4, kv_heads=2, seq_q=keys, head_dim=width, dtype="bf16")
+        yield (
+            f"fa3_section_heads {keys} {width}",
+            [choices.fa3_section_heads(one), choices.fa3_section_heads(one, hopper.BACKWARD_SECTION_BYTES)],
+        )
+    for dtype, tokens, mask in product(("bf16", "fp8"), (128, 129, 256, 257, 384), ("none", "causal")):
+        one = AttentionProblem(seq_q=tokens, mask=mask, dtype=dtype)
+        found = [hopper.cluster(one, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)]
+        yield f"cluster {dtype} {tokens} {mask}", found
+    for block_q, block_k, stages, latent in product((16, 128, 256), (16, 128), (1, 2), (False, True)):
+        widths = (
+            {"head_dim": 576, "head_dim_v": 512, "latent_kv": True} if latent else {"head_dim": 192, "head_dim_v": 64}
+        )
+        one = AttentionProblem(heads=4, seq_q=512, dtype="bf16", **widths)
+        found = [choices.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu)) for gpu in ("t4", "a100")]
+        yield f"fitting {block_q}x{block_k} {stages} {latent}", [[t.block_q, t.block_k, t.warps] for t in found]
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for part in (drawn, decoding, asked_for, rules):
+        yield from part()

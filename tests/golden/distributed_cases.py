@@ -1,0 +1,145 @@
+"""Attention over several GPUs: schedules, bytes, memory, times over links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.distributed import (
+    SCHEDULES,
+    build,
+    cluster,
+    idle,
+    link_bytes,
+    longest_sequence,
+    memory,
+    simulate,
+    study,
+)
+from iosim.studies.distributed.chunks import Pair, contiguous, pair, striped
+from iosim.studies.distributed.closed_forms import FORMULAS
+from iosim.studies.distributed.links import Cluster, Link, link_names, load_link
+
+H100 = load_profile("h100")
+SLOW, FAST = Link("slow", 1e9, 2e-6, ""), Link("fast", 8e9, 1e-6, "")
+CLUSTERS = {
+    "one node": Cluster(SLOW),
+    "nodes of 2": Cluster(FAST, SLOW, 2),
+    "nodes of 3": Cluster(SLOW, FAST, 3),
+    "shared": Cluster(FAST, SLOW, 2, shared_network=True),
+    "node of 8": Cluster(FAST, SLOW, 8),
+}
+
+
+def seconds(pair_: Pair, passes: str) -> float:
+    """A time of its own for each pair, about that of its messages."""
+    return 1e-9 * (1000 + 7 * pair_.kept) * (2 if passes == "bwd" else 1)
+
+
+def problem(tokens: int, causal: bool, **more: Any) -> AttentionProblem:
+    values: dict[str, Any] = {
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "head_dim_v": 8,
+        "dtype": "bf16",
+        "output": "fp32",
+    }
+    return AttentionProblem(seq_q=tokens, mask="causal" if causal else "none", **(values | more))
+
+
+def schedules() -> Iterator[tuple[str, Any]]:
+    for name, gpus, causal, backward in product(SCHEDULES, (1, 2, 3, 4, 5, 8), (False, True), (False, True)):
+        p = problem(81, causal)
+        try:
+            made = build(name, p, gpus, backward=backward)
+        except InputError:
+            continue
+        bytes_, lost, room = link_bytes(made, p), idle(made), memory(made, p, 3)
+        found: list[Any] = [
+            len(made.steps),
+            sum(len(s.sends) for s in made.steps),
+            bytes_.tensors,
+            bytes_.received,
+            bytes_.sent,
+            [lost.slots, lost.of_unbalanced, lost.work],
+            [room.owned, room.kept, room.passing],
+            longest_sequence(name, p, gpus, 100_000, backward=backward, layers=2),
+        ]
+        for one, overlap in (("nodes of 2", True), ("one node", False), ("shared", True)):
+            line = simulate(made, p, CLUSTERS[one], seconds, overlap=overlap)
+            weighted = sum(n * (e.start_s + 2 * e.end_s + e.bytes) for n, e in enumerate(line.events, 1))
+            found.append([line.total_s, line.idle_fraction, len(line.events), weighted])
+        yield f"{name} {gpus} {'causal' if causal else 'none'} {'bwd' if backward else 'fwd'}", found
+
+
+def studies() -> Iterator[tuple[str, Any]]:
+    for n, (gpus, passes, (where, links)) in enumerate(
+        product((1, 2, 4, 6), ("fwd", "bwd", "fwd+bwd"), CLUSTERS.items())
+    ):
+        p = problem(
+            6000 + 96 * n,
+            n % 3 > 0,
+            heads=6,
+            kv_heads=(6, 2, 1)[n % 3],
+            head_dim=64,
+            head_dim_v=64,
+            output=None,
+            batch=1 + n % 2,
+            passes=passes,
+        )
+        if n % 2 and gpus > 1:
+            continue
+        for one in study(p, gpus, H100, links, kernel=("fa2", "cudnn")[n % 2], overlap=n % 4 < 2, layers=1 + n % 3):
+            made = one.to_dict()
+            made.pop("title")
+            yield f"study {gpus} {passes} {where} {p.seq_q} {made.pop('name')}", [*made.values(), one.width_bytes]
+
+
+def links() -> Iterator[tuple[str, Any]]:
+    for name, gpu in product(link_names(), ("h100", "a100", "l4", "v100")):
+        try:
+            one = load_link(name, load_profile(gpu))
+            yield f"link {name} {gpu}", [one.name, one.bandwidth_bytes_per_s, one.latency_s, one.seconds(10**6)]
+        except InputError:
+            yield f"link {name} {gpu}", "refused"
+    for text in ("0.001", "0.0009", "1000000", "1000001", "25", "nan", "x", "-3"):
+        try:
+            one = load_link(text, H100)
+            yield f"link by hand {text}", [one.name, one.bandwidth_bytes_per_s, one.latency_s]
+        except InputError:
+            yield f"link by hand {text}", "refused"
+    for name, one in CLUSTERS.items():
+        routes = [[one.route(a, b)[0].name, *one.route(a, b)[1:]] for a, b in product(range(4), repeat=2) if a != b]
+        rings = [[one.ring(n).bandwidth_bytes_per_s, one.ring(n).latency_s] for n in range(1, 10)]
+        yield f"routes {name}", [routes, rings]
+    for network, nodes, shared in product((None, "ib-100g"), (None, 0, 1, 4), (False, True)):
+        try:
+            made = cluster(H100, "nvlink", network, nodes, shared_network=shared)
+            yield f"cluster {network} {nodes} {shared}", [made.link.name, made.gpus_per_node, made.shared_network]
+        except InputError:
+            yield f"cluster {network} {nodes} {shared}", "refused"
+
+
+def chunks() -> Iterator[tuple[str, Any]]:
+    for tokens, parts in ((7, 3), (9, 3), (3, 3), (10, 4), (2, 3)):
+        for cut in (contiguous, striped):
+            try:
+                made = cut(tokens, parts)
+            except InputError:
+                yield f"{cut.__name__} {tokens} {parts}", "refused"
+                continue
+            yield f"{cut.__name__} {tokens} {parts}", [list(c) for c in made]
+            pairs = [pair(a, b, causal) for a in made for b in made for causal in (False, True)]
+            yield f"pairs {cut.__name__} {tokens} {parts}", [[p.offset, p.kept, int(p.is_full)] for p in pairs]
+    for name in SCHEDULES:
+        yield f"formula {name}", [FORMULAS[name, False], FORMULAS[name, True]]
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for part in (schedules, studies, links, chunks):
+        yield from part()

@@ -1,0 +1,573 @@
+"""The replay: random launches through small L2s, small problems through GPUs, long ones in part, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import Overrides, entry_names, resolve
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay import replay as replays_module
+from iosim.readers.replay.coarse import coarse_plan
+from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, TraceRecord
+from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
+from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.sampling import Windows, sampling_plan
+from iosim.readers.replay.scan import scan, with_capacity
+from iosim.readers.replay.sharing import keys_of, rates_of, sloped
+from iosim.readers.replay.tracing import trace
+
+H200 = load_profile("h200")
+LINE = 128
+
+
+def l2_of(partitions: int, sets: int, ways: int, dirty: float, **more: Any) -> L2Model:
+    """A small L2 with latencies and bandwidths such that loads are waited for now and then."""
+    made: dict[str, Any] = {
+        "partitions": partitions,
+        "sets": sets,
+        "ways": ways,
+        "line_bytes": LINE,
+        "dirty_ways": dirty,
+        "foreign_dirty_bytes": 0,
+        "launch_fetch_bytes": 0,
+        "sm_spread": 0.0,
+        "side_ends": (1, 3, 4),
+        "dram_bytes_per_s": 2e11,
+        "l2_bytes_per_s": 1e12,
+        "l2_latency_s": 2e-7,
+        "far_latency_s": 5e-8,
+        "dram_latency_s": 4e-7,
+    }
+    return replace(model(H200), **(made | more))
+
+
+def launch_at_random(rng: np.random.Generator, objects: int, group: int, listed: bool) -> LoweredLaunch:
+    """Work tiles that load, store and add, walking up or down over objects of their own and shared ones."""
+    tiles = group * int(rng.integers(3, 30))
+    count = rng.integers(0, 12, tiles).astype(np.int32)
+    first = rng.integers(0, 8, tiles).astype(np.int32)
+
+    def base(high: int) -> Any:
+        made = rng.integers(0, high, tiles)
+        return np.where(rng.random(tiles) < 0.1, -1, made).astype(np.int32)
+
+    return LoweredLaunch(
+        "random",
+        first,
+        count,
+        (Template("a", 0, base(objects - 4), span=2), Template("b", 0, base(objects))),
+        (
+            Template("c", 0, base(objects // 2), coef=2, span=2),
+            Template("d", int(rng.integers(0, 3)), base(objects // 3), coef=1),
+            Template("e", 0, base(objects // 4), span=2, rows=2, row_stride=5),
+            Template("f", 1, base(objects)),
+        ),
+        (Template("g", 1, base(objects)), Template("h", 2, base(objects))),
+        rng.integers(0, 2, tiles).astype(np.uint8),
+        np.zeros(tiles, dtype=np.int32),
+        np.zeros(tiles, dtype=np.int32),
+        group=group,
+        indices=rng.integers(0, 20, 40).astype(np.int32) if listed else None,
+    )
+
+
+def contents(l2: L2) -> list[Any]:
+    """What an L2 counted, and what is in it."""
+    read, written = l2.counts()
+    tags = np.frombuffer(l2._tags.tobytes(), dtype=np.int32).astype(np.int64)
+    return [
+        read[:3],
+        written[:3],
+        l2.dirty_bytes(),
+        l2.dirty_by_tensor()[:3],
+        int(l2.state.fabric),
+        int(l2.state.again),
+        l2.placement_bytes(),
+        int((tags * np.arange(1, tags.size + 1)).sum() % (1 << 40)),
+    ]
+
+
+def engine() -> Iterator[tuple[str, Any]]:
+    """Launches without a kernel behind them."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        partitions, group = 1 + seed % 2, (1, 1, 3)[seed % 3]
+        ways = (1, 2, 3, 5, 8, 16)[seed % 6]
+        made = l2_of(partitions, (4, 16, 64)[seed // 3 % 3], ways, max(1.0, ways * (0.5, 1.0, 0.3)[seed % 3]))
+        objects = 80
+        size = rng.integers(1, 40, objects) * 64
+        l2 = L2(
+            made, size, (np.arange(objects) % 3).astype(np.uint8), (1e9, 1.0, 4.0)[seed % 3], least_sets=1 + seed % 4
+        )
+        if seed % 4 == 1:
+            l2.place(range(5, 30), dirty=seed % 8 == 1)
+        told: list[Any] = []
+        begin = 0
+        for n in range(2):
+            low = launch_at_random(rng, objects, group, listed=seed % 5 == 2)
+            record, kept = traced(l2, low, on=seed % 7 == 3)
+            end, _ = l2.replay(
+                low,
+                slots=int(rng.integers(1, 14)),
+                sms=int(rng.integers(1, 6)),
+                static_stride=(0, 0, 5)[seed % 3],
+                step_s=(0.0, 1e-6, 3e-7)[seed % 3],
+                start_s=1e-7 * (seed % 4),
+                begin_ps=begin,
+                sm_spread_ppm=(0, 5000, 90_000)[seed // 2 % 3],
+                rates=((1.0,), (1.2, 0.8), (1.3, 1.1, 0.6))[seed // 4 % 3],
+                relaunched=seed % 2 == 0,
+                trace=record,
+            )
+            told.append([end, *contents(l2), *kept()])
+            begin = end
+            if n == 0 and seed % 2:
+                l2.own(range(10, 20), 2)
+        yield f"launch {seed}", told
+    yield from recorded_times()
+    yield from lines_and_sides()
+
+
+def traced(l2: L2, low: LoweredLaunch, on: bool) -> Any:
+    """(a record for the engine to fill, what it holds then)."""
+    if not on:
+        return None, lambda: []
+    samples = int(l2.samples.object.size)
+    order = np.full(l2.model.partitions * l2.samples.sets * MAX_DEPTH, -1, dtype=np.int32)
+    seen = np.zeros(l2.model.partitions * samples, dtype=np.uint8)
+    hit, miss = np.zeros((2, 9, MAX_TENSORS), dtype=np.int64)
+    sm, (start, end) = np.zeros(low.tiles, dtype=np.int32), np.zeros((2, low.tiles), dtype=np.int64)
+    record = TraceRecord(bin_ps=2_000_000, bins=9, ctas=low.tiles, samples=samples)
+    record.order, record.seen = order.ctypes.data, seen.ctypes.data
+    record.bin_hit, record.bin_miss = hit.ctypes.data, miss.ctypes.data
+    record.cta_sm, record.cta_start, record.cta_end = (x.ctypes.data for x in (sm, start, end))
+    return record, lambda: [
+        hit[:, :3],
+        miss[:, :3],
+        int(record.first),
+        list(record.depth)[:12],
+        sum(record.depth),
+        order.max(),
+        seen.sum(),
+        (sm * np.arange(1, low.tiles + 1)).sum(),
+        start.sum(),
+        end.sum(),
+    ]
+
+
+def recorded_times() -> Iterator[tuple[str, Any]]:
+    """Launches at times that were recorded of them."""
+    for seed in range(6):
+        rng = np.random.default_rng(100 + seed)
+        low = launch_at_random(rng, 80, 1, listed=seed == 3)
+        low = replace(low, count=np.maximum(low.count, 1))
+        every = (1, 3, 4)[seed % 3]
+        l2 = L2(l2_of(2, 8, 4, 2.0), np.full(80, 700), np.zeros(80, dtype=np.uint8), 1e9)
+        start = rng.integers(0, 10**7, low.tiles)
+        at = start[:, None] + np.arange(12 // every + 1) * rng.integers(10**5, 10**6, low.tiles)[:, None] * every
+        end = start + low.count * 600_000
+        l2.replay_recorded(low, at, end, every, rng.integers(0, 2, low.tiles))
+        yield f"at recorded times {seed}", contents(l2)
+
+
+def lines_and_sides() -> Iterator[tuple[str, Any]]:
+    """Which lines are followed, their sets and homes; the sides of SMs; scans."""
+    for (partitions, sets, ways), each, least in product(
+        ((1, 16, 4), (2, 512, 16), (1, 10_000, 3)), (0.5, 1.0, 5.0), (1, 16)
+    ):
+        made = l2_of(partitions, sets, ways, 1.0)
+        for number, size in ((40, 9000), (500, 20_000), (3, 3 << 20)):
+            found = sample_lines(made, np.full(number, size, dtype=np.int32), each, least)
+            n = np.arange(1, found.object.size + 1)
+            yield (
+                f"lines {partitions} {sets} {ways} {each} {least} {number}x{size}",
+                [
+                    found.stride,
+                    found.sets,
+                    found.placements,
+                    found.object.size,
+                    (found.first[:-1] * np.arange(number)).sum(),
+                    (n * found.object).sum(),
+                    (n * found.set).sum(),
+                    (n * found.home).sum(),
+                ],
+            )
+    for sms, ends in product((1, 7, 66, 132), ((16, 64, 114, 132), (1, 2))):
+        yield f"sides {sms} {ends}", ["".join(map(str, sm_partitions(sms, n, ends))) for n in (1, 2)]
+    for gpu in ("v100", "a100", "h100", "h200", "l4", "b200"):
+        made = model(load_profile(gpu))
+        yield f"model {gpu}", [getattr(made, name) for name in made.__dataclass_fields__]
+    for field in (
+        "l2_ways",
+        "l2_partitions",
+        "l2_effective_capacity_fraction",
+        "l2_dirty_fraction",
+        "sustained_clock_hz",
+        "l2_latency_near_cycles",
+        "l2_latency_far_cycles",
+        "dram_latency_cycles",
+        "l2_read_bandwidth_measured_bytes_per_s",
+        "dram_bandwidth_measured_bytes_per_s",
+    ):
+        made = model(replace(H200, **{field: None}))
+        yield f"model without {field}", [getattr(made, name) for name in made.__dataclass_fields__]
+    for pattern, ctas, passes in product(("shared_scan", "private_scan"), (1, 12), (1, 3)):
+        small = l2_of(2, 128, 16, 8.0)
+        found = [scan(small, size, pattern, passes, ctas) for size in (16384 * 12, 700_000, 1_300_000)]
+        yield f"{pattern} {ctas} {passes}", [*found, with_capacity(small, 1 << 20, 0.7).sets]
+
+
+SMALL_GPU = {"sm_count": 6, "l2_bytes": 768 << 10}
+KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
+    "none": {"heads": 3, "seq_q": 700, "head_dim": 64},
+    "causal": {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 900, "head_dim": 64, "mask": "causal"},
+    "window": {"heads": 2, "seq_q": 800, "seq_k": 1000, "head_dim": 32, "mask": "window", "window": 100},
+    "decode": {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 4000, "head_dim": 64},
+    "bwd": {"heads": 2, "seq_q": 600, "head_dim": 64, "mask": "causal", "passes": "bwd"},
+    "both": {"heads": 2, "kv_heads": 1, "seq_q": 400, "head_dim": 32, "passes": "fwd+bwd"},
+    "packed": {"heads": 2, "seq_q": 900, "head_dim": 64, "mask": "causal", "seq_lens": (100, 500, 300)},
+    "pages": {"batch": 2, "heads": 4, "seq_q": 1, "seq_k": 3000, "head_dim": 64, "page_size": 256},
+    "latent": {
+        "heads": 16,
+        "kv_heads": 1,
+        "seq_q": 2,
+        "seq_k": 2000,
+        "head_dim": 576,
+        "head_dim_v": 512,
+        "latent_kv": True,
+    },
+    "blocks": {"heads": 2, "seq_q": 2048, "head_dim": 64, "mask": "strided", "mask_stride": 3},
+    "bias": {"batch": 2, "heads": 2, "seq_q": 500, "head_dim": 64, "bias": "full", "bias_shared": "batch"},
+}
+
+
+def played(found: Replay) -> list[Any]:
+    rows: dict[str, int] = {}
+    for row in found.traffic:
+        rows[f"{row.launch} {row.tensor} {row.direction}"] = rows.get(
+            f"{row.launch} {row.tensor} {row.direction}", 0
+        ) + int(row.bytes)
+    launches = [[x.name, x.begin_s, x.end_s, x.slots, x.accesses, x.waited] for x in found.launches]
+    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes]
+
+
+def gpu_of(name: str, **more: Any) -> HardwareProfile:
+    return replace(load_profile(name), **(SMALL_GPU | more))
+
+
+def replays() -> Iterator[tuple[str, Any]]:
+    yield from kernels()
+    yield from schedules()
+    yield from in_part()
+    yield from traces()
+    yield from lowered()
+    yield from shares()
+
+
+def kernels() -> Iterator[tuple[str, Any]]:
+    """All kernels of the catalog on GPUs of few SMs and a small L2."""
+    for n, (kernel, (name, values)) in enumerate(product(entry_names(), KERNEL_PROBLEMS.items())):
+        gpu = gpu_of("h200" if n % 2 or kernel.startswith(("fa3", "flashmla")) else "a100")
+        dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
+        try:
+            p = AttentionProblem(**values, dtype=dtype)
+            made = predict(p, kernel, gpu, method="replay", l2_start=("cold", "warm")[n % 3 == 1])
+        except InputError:
+            continue
+        assert made.replay is not None
+        yield f"{kernel} {gpu.name} {name} {made.l2_start}", played(made.replay)
+
+
+def schedules() -> Iterator[tuple[str, Any]]:
+    """One kernel in the orders and directions that there are."""
+    p = AttentionProblem(batch=2, heads=3, seq_q=1000, head_dim=64, dtype="bf16", mask="causal")
+    for n, (order, direction, scheduler, section) in enumerate(
+        product(
+            ("query", "head", "batch"),
+            ("ascending", "descending", "alternating"),
+            ("static", "persistent", "dynamic"),
+            (0, 2),
+        )
+    ):
+        over = Overrides(
+            order=order, direction=direction, scheduler=scheduler, section_heads=section, heavy_first=n % 2 == 0
+        )
+        gpu = gpu_of("h200", l2_bytes=256 << 10)
+        chosen = resolve("flash", p, gpu, over)
+        found = replay(p, chosen, plan(p, chosen), gpu)
+        yield (
+            f"flash {order} {direction} {scheduler} {section}",
+            [found.traffic.total("hbm", "read"), found.seconds, found.fabric_bytes],
+        )
+
+
+def in_part() -> Iterator[tuple[str, Any]]:
+    """Long launches in windows and in coarse steps, with budgets that make middling ones long."""
+    kept = replays_functions()
+    try:
+        for kernel, gpu, mask, heads, direction in (
+            ("fa2", "h200", "none", 2, None),
+            ("fa2", "a100", "causal", 3, None),
+            ("triton", "a100", "causal", 2, None),
+            ("cudnn", "h200", "causal", 2, None),
+            ("flash", "l4", "none", 2, "alternating"),
+            ("fa2", "l4", "causal", 2, None),
+        ):
+            # 6 SMs of an L4 keep their own share of HBM's bandwidth or less, so that CTAs wait and gather
+            for l2_kib, slow in ((384, 1.0), (1024, 0.02)):
+                profile = gpu_of(gpu, l2_bytes=l2_kib << 10)
+                known = profile.dram_bandwidth_measured_bytes_per_s or profile.dram_bandwidth_bytes_per_s
+                profile = replace(profile, dram_bandwidth_measured_bytes_per_s=known * slow)
+                p = AttentionProblem(heads=heads, seq_q=16384, head_dim=128, dtype="bf16", mask=mask)
+                chosen = resolve(kernel, p, profile, Overrides(direction=direction))
+                chain = plan(p, chosen)
+                replays_set(
+                    coarse=lambda *_, **__: None,
+                    sampling=lambda low, slots: sampling_plan(low, slots, 60_000, settle=12, window=10),
+                )
+                found = replay(p, chosen, chain, profile, part=True)
+                windows = found.launches[0].windows
+                yield (
+                    f"windows {kernel} {gpu} {mask} {l2_kib} {slow}",
+                    [
+                        played(found),
+                        None
+                        if windows is None
+                        else [windows.played.sum(), windows.stands_for, windows.waited, windows.standard_error()],
+                    ],
+                )
+                replays_set(
+                    coarse=lambda *a, **k: coarse_plan(*a, **k, budget=30_000), sampling=lambda low, slots: None
+                )
+                found = replay(p, chosen, chain, profile, part=True)
+                grain = found.launches[0].coarse
+                yield (
+                    f"coarse {kernel} {gpu} {mask} {l2_kib} {slow}",
+                    [
+                        played(found),
+                        None
+                        if grain is None
+                        else [
+                            grain.steps,
+                            grain.heads,
+                            grain.of,
+                            grain.held,
+                            grain.small_steps,
+                            grain.lead.sum(),
+                            grain.trail.sum(),
+                            grain.least_sets,
+                        ],
+                    ],
+                )
+    finally:
+        replays_set(*kept)
+    yield from plans()
+
+
+def replays_functions() -> tuple[Any, Any]:
+    return replays_module.coarse_plan, replays_module.sampling_plan
+
+
+def replays_set(coarse: Any, sampling: Any) -> None:
+    replays_module.coarse_plan, replays_module.sampling_plan = coarse, sampling
+
+
+def plans() -> Iterator[tuple[str, Any]]:
+    """How long launches are cut, without playing them."""
+    ones = np.ones(400, dtype=np.int32)
+    for steps, slots, budget, group in product((100, 1000), (10, 100, 500), (10_000, 100_000), (1, 2)):
+        low = LoweredLaunch(
+            "x",
+            ones,
+            ones * steps,
+            (),
+            (Template("K", 0, ones, coef=1), Template("V", 0, ones, coef=1)),
+            (),
+            ones.astype(np.uint8),
+            ones,
+            ones,
+            group=group,
+        )
+        found = sampling_plan(low, slots, budget, 5, 5)
+        yield (
+            f"windows {steps} {slots} {budget} {group}",
+            found and [found.settle, found.window, found.jump, found.windows],
+        )
+        full = sampling_plan(replace(low, count=low.count * 1000), slots)
+        yield (
+            f"windows {steps} {slots} {budget} {group} long",
+            full and [full.settle, full.window, full.jump, full.windows],
+        )
+    for kernel, gpu, values in (
+        ("fa2", "l4", {"mask": "causal"}),
+        ("fa2", "h200", {"heads": 8, "mask": "causal"}),
+        ("fa2", "l4", {"mask": "window", "window": 3000}),
+        ("triton", "a100", {}),
+        ("fa2", "a100", {"passes": "bwd"}),
+        ("fa2", "a100", {"passes": "fwd+bwd"}),
+        ("fa1", "a100", {}),
+        ("flash", "l4", {"kv_heads": 1, "heads": 4}),
+        ("fa2", "l4", {"seq_q": 1, "seq_k": 65536}),
+        ("eager", "l4", {"seq_q": 2048}),
+    ):
+        values = {"heads": 2, "seq_q": 32768, "head_dim": 128, "dtype": "bf16"} | values
+        p, profile = AttentionProblem(**values), load_profile(gpu)
+        chain = plan(p, resolve(kernel, p, profile))
+        low = lower(chain, 1)
+        for budget in (2_000, 20_000, 200_000, 1_000_000):
+            made = coarse_plan(chain, low, model(profile), budget)
+            found = made and [
+                made.name,
+                made.steps,
+                made.heads,
+                made.of,
+                made.held,
+                made.small_steps,
+                made.least_sets,
+                made.lead.size,
+                made.lead.sum(),
+                made.trail.sum(),
+                made.lowered.launches[0].accesses,
+            ]
+            yield f"coarse {kernel} {gpu} {' '.join(map(str, values.values()))} {budget}", found
+    for n in (2, 3, 5):
+        each = np.arange(1, n + 1, dtype=np.int64)
+        windows = Windows(10 * each, 30 * each**2, np.outer(each**3, [3, 5]), np.outer(each[::-1] ** 2, [2, 0]), 0.0)
+        yield f"windows' totals {n}", [*windows.totals(), windows.standard_error()]
+
+
+def traces() -> Iterator[tuple[str, Any]]:
+    for kernel, gpu, values, only in (
+        ("fa2", "h200", {"mask": "causal"}, None),
+        ("cudnn", "h200", {}, None),
+        ("eager", "a100", {"seq_q": 300}, None),
+        ("fa2", "a100", {"passes": "bwd"}, "bwd.main"),
+        ("fa2", "a100", {"seq_q": 1, "seq_k": 5000}, None),
+        ("fa2", "a100", {"mask": "causal", "seq_lens": (300, 700)}, None),
+        ("flex", "h200", {"mask": "strided", "mask_stride": 2, "seq_q": 2048}, None),
+    ):
+        p = AttentionProblem(**({"heads": 3, "seq_q": 1000, "head_dim": 64, "dtype": "bf16"} | values))
+        made = predict(p, kernel, gpu_of(gpu, l2_bytes=512 << 10), method="replay")
+        found = trace(made, launch=only, bins=7)
+        launches = []
+        for x in found.launches:
+            n = np.arange(1, x.ctas.tiles + 1)
+            c = x.ctas
+            launches.append(
+                [
+                    x.name,
+                    x.begin_ps,
+                    x.end_ps,
+                    x.slots,
+                    [
+                        (n * f).sum()
+                        for f in (
+                            c.head,
+                            c.block,
+                            c.sm,
+                            c.slot,
+                            c.start_ps,
+                            c.end_ps,
+                            c.owner,
+                            c.first,
+                            c.count,
+                            c.down,
+                        )
+                    ],
+                    [x.reuse.width_bytes, x.reuse.loads[:8], x.reuse.deeper, x.reuse.first, x.reuse.beyond(200_000)],
+                    x.shared_tensors,
+                    x.bytes_per_index,
+                    np.nan_to_num(x.in_use_bytes),
+                    np.nan_to_num(x.heads_in_use),
+                    x.peak_in_use_bytes,
+                    x.median_in_use_bytes,
+                    x.share_above(50_000),
+                ]
+            )
+        yield (
+            f"trace {kernel} {gpu} {' '.join(map(str, values.values()))}",
+            [
+                found.bin_ps,
+                found.hit,
+                found.miss,
+                np.nan_to_num(found.hit_rate()),
+                found.misses(),
+                found.loaded(),
+                found.partition_bytes,
+                launches,
+            ],
+        )
+
+
+def checksum(low: Lowered) -> list[Any]:
+    """Of arrays, in their order."""
+
+    def of(a: Any) -> int:
+        flat = np.asarray(a, dtype=np.int64).ravel()
+        return int((flat * np.arange(1, flat.size + 1) % 1_000_003).sum())
+
+    made: list[Any] = [low.tensors, of(low.size), of(low.owner)]
+    for x in low.launches:
+        templates = [
+            [t.tensor, t.mode, of(t.base), t.coef, t.span, t.rows, t.row_stride]
+            for t in (*x.prologue, *x.loop, *x.epilogue)
+        ]
+        made.append(
+            [
+                x.name,
+                x.tiles,
+                x.accesses,
+                of(x.first),
+                of(x.count),
+                of(x.down),
+                of(x.head),
+                of(x.block),
+                x.group,
+                None if x.indices is None else of(x.indices),
+                [[str(o), n] for o, n in x.owned],
+                templates,
+            ]
+        )
+    return made
+
+
+def lowered() -> Iterator[tuple[str, Any]]:
+    """Chains as arrays."""
+    for n, (kernel, (name, values)) in enumerate(product(entry_names(), KERNEL_PROBLEMS.items())):
+        dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
+        gpu = load_profile("h200")
+        try:
+            p = AttentionProblem(**values, dtype=dtype)
+            chain = plan(p, resolve(kernel, p, gpu))
+        except InputError:
+            continue
+        if n % 2 == 0:
+            yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
+    p = AttentionProblem(batch=2, heads=3, seq_q=500, head_dim=64, dtype="bf16", mask="causal")
+    for order, section, heavy in product(("query", "head", "batch"), (0, 2, 4, 100), (False, True)):
+        over = Overrides(order=order, section_heads=section, heavy_first=heavy, tile=(128, 64), direction="alternating")
+        launch = plan(p, resolve("flash", p, load_profile("a100"), over)).launches[0]
+        head, block = start_order(launch)
+        yield f"order {order} {section} {heavy}", ["".join(map(str, head)), "".join(map(str, block))]
+
+
+def shares() -> Iterator[tuple[str, Any]]:
+    for kernel, gpu, head_dim, mask in product(
+        ("flash", "fa2", "cutlass", "triton"), ("a100", "h200"), (64, 128), ("none", "causal")
+    ):
+        for dtype in ("bf16", "fp16"):
+            p = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, mask=mask, dtype=dtype)
+            chosen = resolve(kernel, p, load_profile(gpu))
+            found = [rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)]
+            yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p)]]
+    yield "slopes", [sloped(0.5, 2), sloped(0.3, 4)]

@@ -1,0 +1,53 @@
+"""Rankings of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.tiles.pick import TileCandidate, TileRanking, backward_shared_bytes, pick_tiles
+from iosim.studies.tiles.space import tile_space
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "long": ({"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"}, "a100", "mma.sync"),
+    "causal": ({"heads": 4, "seq_q": 1000, "head_dim": 64, "dtype": "fp16", "mask": "causal"}, "l4", "mma.sync"),
+    "wgmma": ({"heads": 16, "kv_heads": 4, "seq_q": 2048, "head_dim": 128, "dtype": "bf16"}, "h100", "wgmma"),
+    "backward": ({"heads": 4, "seq_q": 1024, "head_dim": 64, "dtype": "fp16", "passes": "bwd"}, "a100", "mma.sync"),
+    "fp32": ({"heads": 2, "seq_q": 512, "head_dim": 64, "dtype": "fp32"}, "v100", "mma.sync"),
+    "wide": ({"heads": 2, "seq_q": 777, "seq_k": 333, "head_dim": 256, "dtype": "fp16"}, "t4", "mma.sync"),
+    "decode": (
+        {"batch": 8, "heads": 32, "seq_q": 1, "seq_k": 4096, "head_dim": 128, "dtype": "fp16"},
+        "a100",
+        "mma.sync",
+    ),
+    "odd": ({"heads": 3, "seq_q": 200, "head_dim": 72, "head_dim_v": 40, "dtype": "bf16"}, "rtx-4090", "mma.sync"),
+}
+FIRST = 12
+
+
+def told(one: TileCandidate) -> list[Any]:
+    made = one.to_dict()
+    return [made.pop("kernel"), *made.values()]
+
+
+def ranked(found: TileRanking) -> dict[str, Any]:
+    return {
+        "order": [f"{c.tile} {c.tile.warps} {c.tile.stages}" for c in found.candidates],
+        "first": [told(c) for c in found.candidates[:FIRST]],
+        "sums": [
+            sum(c.time_s for c in found.candidates),
+            sum(c.waves for c in found.candidates),
+            sum(c.registers for c in found.candidates),
+            sum(c.shared_memory_bytes or 0 for c in found.candidates),
+        ],
+        "rejected": [f"{r.tile} {r.tile.warps} {r.tile.stages}" for r in found.rejected],
+        "library": [told(c) for c in found.library],
+    }
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for name, (values, gpu, unit) in CASES.items():
+        yield name, ranked(pick_tiles(AttentionProblem(**values), gpu, matrix_unit=unit))
+    problem = AttentionProblem(**CASES["odd"][0])
+    yield "backward shared memory", [backward_shared_bytes(problem, t) for t in tile_space()]

@@ -1,0 +1,162 @@
+"""Training steps: memory by kind and phase, times by part, what fits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.studies.training import Decoder, Setup, TrainingPrediction, frontier, longest_sequence, predict_training
+from iosim.studies.training.allocator import CachingAllocator
+from iosim.studies.training.frontier import changed
+from iosim.studies.training.layers import peak_bytes, step_seconds
+from iosim.studies.training.optimizers import OPTIMIZERS, STEPS, optimizer
+
+SEED = 11
+STUDIES = 70
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": {"layers": 2, "width": 128, "heads": 4, "vocabulary": 512},
+    "grouped": {
+        "layers": 3,
+        "width": 192,
+        "heads": 6,
+        "kv_heads": 2,
+        "vocabulary": 1000,
+        "tied": False,
+        "bias": False,
+        "norm": "rms",
+        "gated": True,
+        "activation": "silu",
+        "mlp_width": 500,
+        "positions": "none",
+    },
+    "bare": {"layers": 1, "width": 64, "heads": 2, "vocabulary": 0, "mlp_width": 0, "norm": "none", "bias": False},
+    "one head": {"layers": 2, "width": 64, "heads": 1, "vocabulary": 0, "activation": "relu"},
+    "wide": {"layers": 5, "width": 1024, "heads": 16, "vocabulary": 5000, "positions": "none"},
+    "multi-query": {"layers": 2, "width": 256, "heads": 4, "kv_heads": 1, "vocabulary": 300, "activation": "silu"},
+}
+
+
+def checksum(p: TrainingPrediction) -> int:
+    """Of every event's bytes, each with a weight of its own."""
+    return sum(n * (2 * e.peak_bytes + e.after_bytes) for n, e in enumerate(p.timeline.events, 1))
+
+
+def told(p: TrainingPrediction) -> dict[str, Any]:
+    made = p.to_dict()
+    made["events"] = [len(made.pop("timeline")), checksum(p), len(p.timeline.requests)]
+    made["curve"] = [sum(x[0] for x in p.curve()), p.curve()[-1][0]]
+    made["parameters"] = made.pop("model")["parameters"]
+    del made["setup"], made["profile"]
+    return made
+
+
+def drawn() -> Iterator[tuple[str, Any]]:
+    rng = random.Random(SEED)
+    while True:
+        for model in MODELS:
+            setup: dict[str, Any] = {
+                "batch": rng.choice((1, 2, 3)),
+                "seq_len": rng.choice((1, 64, 96, 200, 512)),
+                "attention": rng.choice(("naive", "flash")),
+                "causal": rng.random() < 0.7,
+                "precision": rng.choice(("fp32", "fp16", "bf16", "amp-fp16", "amp-bf16")),
+                "optimizer": rng.choice(OPTIMIZERS),
+                "step": rng.choice(STEPS),
+                "recompute": rng.choice(("none", "none", "full", "attention")),
+                "backend": rng.choice(("cuda", "cuda", "cuda", "cpu")),
+                "accumulate": rng.random() < 0.3,
+            }
+            gpu = rng.choice(("l4", "a100", "h100", "v100"))
+            try:
+                yield " ".join(map(str, (model, gpu, *setup.values()))), (Decoder(**MODELS[model]), Setup(**setup), gpu)
+            except InputError:
+                continue
+
+
+def steps() -> Iterator[tuple[str, Any]]:
+    seen: set[str] = set()
+    for name, (model, setup, gpu) in drawn():
+        if len(seen) == STUDIES:
+            return
+        if name in seen:
+            continue
+        try:
+            found = told(predict_training(model, setup, gpu, reserve_bytes=1000 * len(seen)))
+        except InputError:
+            continue
+        seen.add(name)
+        yield name, found
+
+
+def fits() -> Iterator[tuple[str, Any]]:
+    model = Decoder(layers=6, width=256, heads=4, kv_heads=2, vocabulary=2000)
+    for attention, recompute in (("flash", "none"), ("naive", "full"), ("flash", "attention")):
+        setup = Setup(attention=attention, recompute=recompute)
+        for axis, values in (("width", (128, 256, 512)), ("batch", (1, 4)), ("layers", (2, 4, 5, 9))):
+            found = frontier(model, setup, load_profile("l4"), axis, values, (256, 2048), reserve_bytes=23_000_000_000)
+            yield f"frontier {attention} {recompute} {axis}", found.to_dict()
+        for budget in (1, 60_000_000, 200_000_000, 5_000_000_000):
+            yield f"longest {attention} {recompute} {budget}", longest_sequence(model, setup, budget)
+        yield f"longest {attention} {recompute} between", longest_sequence(model, setup, 200_000_000, 128, 4096)
+        one = Setup(seq_len=128, attention=attention, recompute=recompute)
+        yield (
+            f"layers {attention} {recompute}",
+            [peak_bytes(changed(model, one, "layers", n)[0], one) for n in range(1, 9)],
+        )
+        yield f"seconds {attention} {recompute}", step_seconds(model, one, load_profile("a100"))
+
+
+def optimizers() -> Iterator[tuple[str, Any]]:
+    parameters = Decoder(layers=1, width=66, heads=1, vocabulary=31, mlp_width=63).parameters(8)
+    for name in OPTIMIZERS:
+        for step in STEPS:
+            if (name, step) != ("adam8bit", "loop"):
+                rule = optimizer(name, step)
+                yield (
+                    f"optimizer {name} {step}",
+                    [
+                        f(parameters, size)
+                        for size in (2, 4)
+                        for f in (rule.state_bytes, rule.step_bytes, rule.moved_bytes)
+                    ],
+                )
+
+
+def allocators() -> Iterator[tuple[str, Any]]:
+    """Blocks taken and given back in turn, sizes around every border of the rules."""
+    sizes = (
+        1,
+        511,
+        512,
+        513,
+        1000,
+        (1 << 20) - 1,
+        1 << 20,
+        (1 << 20) + 1,
+        3 << 20,
+        (10 << 20) - 1,
+        10 << 20,
+        (19 << 20) + 5,
+        (20 << 20) - 512,
+        (21 << 20) + 1,
+    )
+    for seed in range(6):
+        rng, allocator, held, seen = random.Random(seed), CachingAllocator(), [], []
+        for _ in range(60):
+            if held and rng.random() < 0.45:
+                allocator.release(held.pop(rng.randrange(len(held))))
+            else:
+                held.append(allocator.allocate(rng.choice(sizes)))
+                seen.append(held[-1].address)
+        yield (
+            f"allocator {seed}",
+            [allocator.in_use, allocator.most, allocator.reserved, len(allocator.free_blocks), seen[-12:]],
+        )
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for part in (steps, fits, optimizers, allocators):
+        yield from part()

@@ -1,0 +1,688 @@
+"""Plants small changes in the code, one at a time, and says which of them the tests do not notice.
+
+    python tests/mutate.py                     300 changes drawn from all areas
+    python tests/mutate.py --count 60 --seed 7 --area timing --area tiles
+    python tests/mutate.py --all --area timing every change of an area
+    python tests/mutate.py --list              the changes, without running anything
+
+A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Each runs in a copy of
+the tree against the few test files that AREAS names for its file, the quick ones first; C is compiled anew. The same
+seed draws the same changes. Changes that alter nothing that can be seen stand with the reason in mutants.json, by the
+line's text, so that they survive its moving about; changes that were once missed stand there, too, and are always among
+those run. Ends with exit code 1 where fewer than 95 % of the others are caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTES = Path(__file__).with_name("mutants.json")
+LEAST_CAUGHT = 0.95
+MEMORY_BYTES = 6 << 30
+"""Address space of a run of tests: a change may ask for any amount."""
+WAIT_S = 900.0
+"""What a run of tests may last at most; its CPU seconds are limited more tightly."""
+
+
+@dataclass(frozen=True)
+class Area:
+    """Files that are changed, the tests that must notice, and more of them that are asked where the first do not."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+
+def studies(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/test_recorded_studies.py::test_studies_are_as_recorded[{name}]" for name in names)
+
+
+AREAS = {
+    "engine": Area(
+        ("iosim/readers/replay/*.h", "iosim/readers/replay/*.c"),
+        (*studies("engine", "replay"), "tests/test_engine.py"),
+        (
+            "tests/test_once_missed.py",
+            "tests/test_l2_orders.py",
+            "tests/test_trace.py",
+        ),
+    ),
+    "simulator": Area(
+        ("iosim/readers/replay/*.py",),
+        (*studies("engine", "replay"), "tests/test_engine.py"),
+        (
+            "tests/test_once_missed.py",
+            "tests/test_lowering.py",
+            "tests/test_trace.py",
+            "tests/test_sharing.py",
+            "tests/test_residency.py",
+            "tests/test_default_method.py",
+        ),
+    ),
+    "timing": Area(
+        ("iosim/readers/timing/chain_time.py", "iosim/readers/timing/step_time.py", "iosim/readers/timing/makespan.py"),
+        studies("timing"),
+        ("tests/test_once_missed.py", "tests/test_timing.py"),
+    ),
+    "catalog": Area(
+        ("iosim/kernel/libraries/*.py",),
+        studies("catalog"),
+        ("tests/test_once_missed.py", "tests/test_catalog.py", "tests/test_inference.py"),
+    ),
+    "training": Area(
+        ("iosim/studies/training/*.py",), studies("training"), ("tests/test_once_missed.py", "tests/test_training.py")
+    ),
+    "distributed": Area(
+        ("iosim/studies/distributed/*.py",),
+        studies("distributed"),
+        ("tests/test_once_missed.py", "tests/test_distributed.py"),
+    ),
+    "tiles": Area(
+        ("iosim/studies/tiles/pick.py", "iosim/studies/tiles/space.py"),
+        studies("tiles"),
+        ("tests/test_once_missed.py", "tests/test_tiles.py"),
+    ),
+}
+APART = ("page.py",)
+"""Files of an area that only show what others found."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """An edit of a file: what stood in [start, end) of its text, and what stands there in its place."""
+
+    area: str
+    file: str
+    start: int
+    end: int
+    text: str
+    line: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}\n    - {self.before}\n    + {self.after}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names the change wherever its line stands."""
+        return self.file, self.before, self.after
+
+
+def change(area: str, file: str, source: str, start: int, end: int, text: str) -> Change:
+    first = source.rfind("\n", 0, start) + 1
+    last = source.find("\n", end)
+    last = len(source) if last < 0 else last
+    before = source[first:last]
+    after = source[first:start] + text + source[end:last]
+    short = [" ".join(x.split()) for x in (before, after)]
+    return Change(area, file, start, end, text, source.count("\n", 0, start) + 1, short[0], short[1])
+
+
+# Python
+
+COMPARISONS = {
+    ast.Lt: "<=",
+    ast.LtE: "<",
+    ast.Gt: ">=",
+    ast.GtE: ">",
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.In: "not in",
+    ast.NotIn: "in",
+}
+OPERATORS = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "+",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "//",
+    ast.Pow: "*",
+    ast.LShift: ">>",
+    ast.RShift: "<<",
+    ast.BitAnd: "|",
+    ast.BitOr: "&",
+    ast.BitXor: "&",
+}
+CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "round": "int"}
+TEXTS = ("__repr__", "__str__", "to_text", "notes", "_time_lines")
+"""Functions that make sentences: their numbers are those of others."""
+
+
+class Finder(ast.NodeVisitor):
+    """Collects the edits of a module as (start, end, text) in characters."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines = [0]
+        for line in source.splitlines(keepends=True):
+            self.lines.append(self.lines[-1] + len(line))
+        self.wide = not source.isascii()
+        self.found: list[tuple[int, int, str]] = []
+
+    def at(self, line: int, column: int) -> int:
+        begin = self.lines[line - 1]
+        if self.wide:
+            text = self.source[begin : self.lines[line]]
+            column = len(text.encode()[:column].decode())
+        return begin + column
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def put(self, node: ast.expr | ast.stmt, text: str) -> None:
+        self.found.append((*self.span(node), text))
+
+    def between(self, left: ast.expr, right: ast.expr, word: str, text: str) -> None:
+        """An operator between two operands."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        place = re.search(re.escape(word) if not word.isalpha() else rf"\b{word}\b", self.source[start:end])
+        if place:
+            self.found.append((start + place.start(), start + place.end(), text))
+
+    def text(self, node: ast.expr) -> str:
+        start, end = self.span(node)
+        return self.source[start:end]
+
+    # What is left alone: messages, types, sentences.
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        pass
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        pass
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        pass
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for statement in node.body:
+            self.visit(statement)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name in TEXTS:
+            return
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None:
+                self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+
+    # What is changed.
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        operands = [node.left, *node.comparators]
+        words = {
+            ast.Lt: "<",
+            ast.LtE: "<=",
+            ast.Gt: ">",
+            ast.GtE: ">=",
+            ast.Eq: "==",
+            ast.NotEq: "!=",
+            ast.Is: "is",
+            ast.IsNot: "is not",
+            ast.In: "in",
+            ast.NotIn: "not in",
+        }
+        for op, left, right in zip(node.ops, operands, operands[1:], strict=False):
+            start, end = self.span(left)[1], self.span(right)[0]
+            place = self.source[start:end].find(words[type(op)])
+            if place >= 0:
+                word = words[type(op)]
+                self.found.append((start + place, start + place + len(word), COMPARISONS[type(op)]))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        if isinstance(node.op, ast.Add) and any(
+            isinstance(x, ast.Constant | ast.JoinedStr) and not isinstance(getattr(x, "value", ""), int | float)
+            for x in (node.left, node.right)
+        ):
+            return  # texts put together
+        words = {
+            ast.Add: "+",
+            ast.Sub: "-",
+            ast.Mult: "*",
+            ast.Div: "/",
+            ast.FloorDiv: "//",
+            ast.Mod: "%",
+            ast.Pow: "**",
+            ast.LShift: "<<",
+            ast.RShift: ">>",
+            ast.BitAnd: "&",
+            ast.BitOr: "|",
+            ast.BitXor: "^",
+        }
+        if type(node.op) in words:
+            self.between(node.left, node.right, words[type(node.op)], OPERATORS[type(node.op)])
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        inner = node.operand
+        if isinstance(node.op, ast.USub) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
+            if isinstance(inner.left, ast.UnaryOp):  # rounded up: now down
+                self.put(node, f"({self.text(inner.left.operand)} // {self.text(inner.right)})")
+                self.visit(inner.left.operand)
+                self.visit(inner.right)
+                return
+        elif isinstance(node.op, ast.USub) and not isinstance(inner, ast.Constant):
+            self.put(node, self.text(inner))
+        elif isinstance(node.op, ast.Not):
+            self.put(node, f"bool({self.text(inner)})")
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            self.between(left, right, word, other)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bool):
+            self.put(node, str(not value))
+        elif isinstance(value, int):
+            self.put(node, str(value + 1))
+            if value >= 16:
+                self.put(node, str(value // 10))
+        elif isinstance(value, float):
+            self.put(node, repr(value * 1.25 if value else 1.0))
+
+    def visit_If(self, node: ast.If) -> None:
+        for text in ("False", "True"):
+            if not isinstance(node.test, ast.Name) or node.test.id != "TYPE_CHECKING":
+                self.put(node.test, text)
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        if any(
+            isinstance(x, ast.JoinedStr) or isinstance(getattr(x, "value", None), str) for x in (node.body, node.orelse)
+        ):
+            return  # a choice of words
+        start, end = self.span(node)
+        body, test, other = self.text(node.body), self.text(node.test), self.text(node.orelse)
+        self.found.append((start, end, f"{other} if {test} else {body}"))
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id in CALLS:
+            self.put(node.func, CALLS[node.func.id])
+        if isinstance(node.func, ast.Name) and node.func.id in ("warn", "print"):
+            return
+        self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if isinstance(node.value, ast.Tuple) and len(node.value.elts) > 1:
+            *_, one, two = node.value.elts
+            between = self.source[self.span(one)[1] : self.span(two)[0]]
+            self.found.append((self.span(one)[0], self.span(two)[1], self.text(two) + between + self.text(one)))
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.put(node, "pass")
+        if isinstance(node.op, ast.Add | ast.Sub) and not isinstance(node.value, ast.List | ast.Tuple | ast.ListComp):
+            self.between(
+                node.target,
+                node.value,
+                "+=" if isinstance(node.op, ast.Add) else "-=",
+                "-=" if isinstance(node.op, ast.Add) else "+=",
+            )
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call):
+            self.put(node, "pass")
+            self.generic_visit(node)
+
+
+def python_edits(source: str) -> list[tuple[int, int, str]]:
+    finder = Finder(source)
+    finder.visit(ast.parse(source))
+    return finder.found
+
+
+# C
+
+C_WORDS = {
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "&&": "||",
+    "||": "&&",
+    "+": "-",
+    "-": "+",
+    "*": "+",
+    "/": "*",
+    "%": "/",
+    "+=": "-=",
+    "-=": "+=",
+    "<<": ">>",
+    ">>": "<<",
+    "&": "|",
+    "|": "&",
+    "^": "|",
+}
+C_TOKEN = re.compile(r"(?<= )(<<|>>|<=|>=|==|!=|&&|\|\||\+=|-=|[-+*/%<>&|^])(?= )")
+C_STATEMENT = re.compile(r"(?m)(?:^ +|[;{)] )(\w+\([^;{}\n]*\);|[\w>.\[\]-]+ [-+&]?= [^;{}\n]*;)")
+"""A call or an assignment, declarations apart."""
+C_NUMBER = re.compile(r"(?<![\w.])(0x[0-9a-f]+|\d+)(?=[UL]*\b)")
+
+
+def blanked(source: str) -> str:
+    """The source with comments, includes and declarations of structures as blanks."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found[0])
+
+    for pattern in (
+        r"(?s)/\*.*?\*/",
+        r"(?m)^#(?!define).*$",
+        r"(?s)typedef struct.*?\} \w+;",
+        r"(?m)^enum.*$",
+        r"(?s)(?<=void iosim_sizes).*",
+    ):
+        source = re.sub(pattern, blank, source)
+    return source
+
+
+def c_edits(source: str) -> list[tuple[int, int, str]]:
+    code = blanked(source)
+    found = [(m.start(), m.end(), C_WORDS[m[0]]) for m in C_TOKEN.finditer(code)]
+    for m in C_NUMBER.finditer(code):
+        value = int(m[0], 0)
+        found.append((m.start(), m.end(), str(value + 1)))
+        if value >= 16:
+            found.append((m.start(), m.end(), str(value // 10)))
+    for m in re.finditer(r"\b(?:if|while) \(", code):
+        end = closing(code, m.end() - 1)
+        found += [(m.end(), end, text) for text in (("0", "1") if m[0].startswith("if") else ("0",))]
+    for m in re.finditer(r"(\+\+|--)", code):
+        found.append((m.start(), m.end(), "--" if m[0] == "++" else "++"))
+    found += [(*m.span(1), ";") for m in C_STATEMENT.finditer(code)]
+    for m in re.finditer(r"\? ([^?:;(),]+) : ([^?:;(),]+)(?=[;),])", code):
+        found.append((m.start(1), m.end(2), f"{m[2]} : {m[1]}"))
+    return [x for x in found if source[x[0] : x[1]] != x[2]]
+
+
+def closing(code: str, at: int) -> int:
+    depth = 0
+    for n in range(at, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[n], 0)
+        if depth == 0:
+            return n
+    raise ValueError("a bracket that nothing closes")
+
+
+# Which of them to run
+
+
+def changes(name: str) -> list[Change]:
+    """Every change of an area, in the order of its files."""
+    made: list[Change] = []
+    for file in sorted({p for pattern in AREAS[name].files for p in ROOT.glob(pattern) if p.name not in APART}):
+        source = file.read_text(encoding="utf-8")
+        edits = python_edits(source) if file.suffix == ".py" else c_edits(source)
+        found = (change(name, str(file.relative_to(ROOT)), source, *edit) for edit in sorted(edits))
+        made += {c.key: c for c in found if c.before != c.after}.values()
+    return made
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is known of some changes."""
+
+    equal: dict[tuple[str, str, str], str]
+    once_missed: frozenset[tuple[str, str, str]]
+
+    @classmethod
+    def read(cls) -> Notes:
+        data = json.loads(NOTES.read_text(encoding="utf-8"))
+        equal = {(e["file"], e["before"], e["after"]): e["reason"] for e in data["equal"]}
+        return cls(equal, frozenset((e["file"], e["before"], e["after"]) for e in data["once_missed"]))
+
+
+def by_hand(key: tuple[str, str, str]) -> Change | None:
+    """A change that is not of the kinds above, by its line; None where that line is not there."""
+    file, before, after = key
+    area = next((n for n, a in AREAS.items() if any(Path(file).match(p) for p in a.files)), None)
+    if area is None or not (ROOT / file).exists():
+        return None
+    source = (ROOT / file).read_text(encoding="utf-8")
+    at = 0
+    for number, line in enumerate(source.splitlines(keepends=True), 1):
+        if " ".join(line.split()) == before:
+            text = line[: len(line) - len(line.lstrip())] + after
+            return Change(area, file, at, at + len(line.rstrip("\n")), text, number, before, after)
+        at += len(line)
+    return None
+
+
+def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[Change]:
+    """`count` changes, as many of each area as of the others where it has them; first those that were once missed."""
+    rng = random.Random(seed)
+    left = {name: changes(name) for name in areas}
+    every = {c.key: c for all_ in left.values() for c in all_}
+    first = [c for key in sorted(notes.once_missed) if (c := every.get(key) or by_hand(key)) and c.area in areas]
+    if count is None:
+        return list({c.key: c for c in (*first, *every.values())}.values())
+    taken = {c.key: c for c in first}
+    for name in areas:
+        rng.shuffle(left[name])
+    for name in cycle(areas):
+        if len(taken) >= count or not any(left.values()):
+            return list(taken.values())
+        while left[name] and left[name][-1].key in taken:
+            left[name].pop()
+        if left[name]:
+            taken[left[name][-1].key] = left[name].pop()
+    return []
+
+
+# Running
+
+
+def copied_tree(to: Path) -> None:
+    skipped = shutil.ignore_patterns(".git", "__pycache__", ".hypothesis", ".*_cache", "*.egg-info")
+    shutil.copytree(ROOT, to, ignore=skipped, dirs_exist_ok=True)
+
+
+def compiled(tree: Path) -> bool:
+    """The engine of the tree, built from its C."""
+    (source,) = tree.glob("iosim/**/engine.c")
+    command = [
+        "gcc",
+        "-O1",
+        "-w",
+        "-std=c11",
+        "-ffp-contract=off",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(source.with_name("_engine.so")),
+        str(source),
+    ]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def run(tree: Path, tests: tuple[str, ...], cpu_s: int, *, keep: bool = False) -> tuple[bool, float]:
+    """(whether the tests pass in the tree, CPU seconds they took), in a child of this process, which has what they
+    import.
+
+    Args:
+        cpu_s: CPU seconds after which they have failed; so have they after WAIT_S of idling.
+        keep: compiled Python is kept beside its source, for the runs to come.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            sys.dont_write_bytecode = not keep
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.setsid()
+            quiet = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(quiet, stream)
+            os.chdir(tree)
+            sys.path[:0] = [str(tree), str(tree / "tests")]
+            os.environ["PYTHONPATH"] = str(tree)
+            import pytest
+
+            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", *tests])
+            os._exit(0 if code == 0 else 1)
+        except BaseException:
+            os._exit(1)
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        done, status, used = os.wait4(child, os.WNOHANG)
+        if done:
+            return status == 0, used.ru_utime + used.ru_stime
+        time.sleep(0.02)
+    os.killpg(child, 9)
+    os.waitpid(child, 0)
+    return False, 0.0
+
+
+def warmed() -> None:
+    """Loads what tests import from elsewhere, once for all children."""
+    import hypothesis
+    import numpy
+    import pytest
+
+    assert numpy
+    assert pytest
+    assert hypothesis.strategies
+
+
+class Runner:
+    """Runs changes in one copy of the tree."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        copied_tree(tree)
+        if not compiled(tree):
+            raise SystemExit("mutate: the engine does not compile; is gcc there?")
+        warmed()
+        self.limits: dict[tuple[str, ...], int] = {}
+
+    def limit(self, tests: tuple[str, ...]) -> int:
+        """CPU seconds that these tests may take with a change: a few times what they take without one."""
+        if tests not in self.limits:
+            run(self.tree, tests, 900, keep=True)
+            passed, used = run(self.tree, tests, 900)
+            if not passed:
+                raise SystemExit(f"mutate: {' '.join(tests)} fail without a change")
+            self.limits[tests] = int(5 + 3 * used)
+        return self.limits[tests]
+
+    def caught(self, one: Change) -> bool | None:
+        """Whether a test notices; None where the change is no program."""
+        area = AREAS[one.area]
+        for tests in filter(None, (area.tests, area.more)):
+            limit = self.limit(tests)
+            with self.planted(one) as there:
+                if not there:
+                    return None
+                if not run(self.tree, tests, limit)[0]:
+                    return True
+        return False
+
+    @contextmanager
+    def planted(self, one: Change) -> Iterator[bool]:
+        """The tree with the change in it; False where it does not compile."""
+        file = self.tree / one.file
+        source, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
+        is_c = file.suffix in (".c", ".h")
+        engines = {path: path.read_bytes() for path in self.tree.glob("iosim/**/_engine.so")} if is_c else {}
+        try:
+            file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
+            for path in engines:  # a new file: the old one may be mapped
+                path.unlink()
+            yield not is_c or compiled(self.tree)
+        finally:
+            file.write_text(source, encoding="utf-8")
+            os.utime(file, (written, written))  # so that its compiled form is taken for new
+            for path, content in engines.items():
+                path.unlink(missing_ok=True)
+                path.write_bytes(content)
+
+
+def options(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="mutate.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--area", action="append", choices=list(AREAS), help="of the code; all by default")
+    parser.add_argument("--count", type=int, default=300, help="changes to run")
+    parser.add_argument("--seed", type=int, default=0, help="which are drawn")
+    parser.add_argument("--all", action="store_true", help="every change")
+    parser.add_argument("--list", action="store_true", help="say what would be run")
+    parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
+    return parser.parse_args(words)
+
+
+def report(done: Iterator[tuple[Change, bool | None]], notes: Notes) -> float:
+    """Prints what is not caught as it comes, and the score; returns the share that is caught."""
+    caught, missed, equal = 0, [], 0
+    by_area: dict[str, list[int]] = {}
+    for one, noticed in done:
+        if noticed is None:
+            continue
+        if not noticed and one.key in notes.equal:
+            equal += 1
+            print(f"equal: {one}\n    {notes.equal[one.key]}", flush=True)
+            continue
+        caught += noticed
+        by_area.setdefault(one.area, []).append(int(noticed))
+        if not noticed:
+            missed.append(one)
+            print(f"not caught: {one}", flush=True)
+    for name, each in by_area.items():
+        print(f"{name}: {sum(each)} of {len(each)}")
+    share = caught / max(1, caught + len(missed))
+    print(f"caught: {caught} of {caught + len(missed)} ({share:.1%}); {equal} more are equal to what they change")
+    return share
+
+
+def main(words: list[str] | None = None) -> int:
+    asked = options(words)
+    areas, notes = asked.area or list(AREAS), Notes.read()
+    chosen = drawn(areas, None if asked.all else asked.count, asked.seed, notes)
+    if asked.file:
+        chosen = [c for c in chosen if c.file.endswith(tuple(asked.file))]
+    if asked.list:
+        print("\n".join(map(str, chosen)))
+        print(f"{len(chosen)} changes")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
+        runner = Runner(Path(folder))
+        return int(report(((c, runner.caught(c)) for c in chosen), notes) < LEAST_CAUGHT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
