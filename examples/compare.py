@@ -6,7 +6,7 @@ Run it as `python examples/compare.py`; examples/output/compare.txt holds what i
 
 from iosim import AttentionProblem
 from iosim.base.units import bytes_text
-from iosim.studies.compare import by_group, compare
+from iosim.studies.compare import as_text, by_group, compare
 
 KERNELS = ("naive", "cutlass", "fa2")
 TERMS = {
@@ -44,7 +44,7 @@ def generations() -> None:
     problem = AttentionProblem(heads=32, seq_q=8192, head_dim=128, dtype="bf16", mask="causal")
     found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive@a100", method="capacity")
     print()
-    print(found.to_text(), end="")
+    print(as_text(found), end="")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from html import escape
 from pathlib import Path
 
 from iosim.base.files import write_whole
+from iosim.base.units import length_text
 from iosim.evidence.reproduce.published import Point, points
-from iosim.show.axes import NEUTRAL, colour, length_text
+from iosim.show.axes import NEUTRAL, colour
 
 KERNELS = ("fa3", "fa2", "cudnn")
 NAMES = {"fa3": "FlashAttention-3", "fa2": "FlashAttention-2", "cudnn": "cuDNN"}

@@ -33,7 +33,7 @@ from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
-from iosim.show.markdown import render
+from iosim.studies.report import render
 from iosim.studies.report.assemble import build
 from iosim.studies.report.request import ReportRequest, length_options, problem_options
 from iosim.studies.trace.trace import trace
@@ -372,7 +372,7 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
     problems = tuple(AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096))
     made = build(ReportRequest.of(("h200",), ("flash", "fa2"), problems))
     figure = made.figure("density")
-    frame = figure.table.frame()
+    frame = figure.table.to_pandas()
     assert set(frame["kernel"]) == {"flash"}  # fa2 takes no lists: an omission
     assert frame["kept_fraction"].tolist() == [8 * 4 / 64, 32 * 6 / 1024]
     for row in frame.itertuples():
@@ -380,7 +380,7 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
         assert all(line in made.commands for line in row.commands.split())
         assert 0 < row.time_share <= 1
     assert {p.title for p in figure.panels} == {f"h200-sxm, {n}" for n in ("SM<->L2 bytes", "HBM bytes", "time")}
-    assert "Block-sparse over dense" in render(made)
+    assert "Block-sparse over dense" in render(made, "md")
     dense = build(ReportRequest.of(("h200",), ("flash",), (AttentionProblem(heads=2, seq_q=1024),)))
     with pytest.raises(KeyError):
         dense.figure("density")

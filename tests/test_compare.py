@@ -21,8 +21,10 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.prediction.predictor import tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.compare import GROUPS, Comparison, by_group, compare
-from iosim.studies.compare.figures import figures, linear_axis
+from iosim.show.axes import linear_axis
+from iosim.show.html import html
+from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group, compare
+from iosim.studies.compare.figures import figures
 from iosim.studies.compare.study import QUANTITIES, choose_method
 from iosim.studies.compare.tensors import group_of
 from iosim.studies.report import ReportRequest
@@ -75,8 +77,8 @@ def test_what_does_not_fit_is_told() -> None:
     """At 32,768 tokens S and P of 32 heads are 137 GB: an A100 of 80 GB has no room for them."""
     made = compare([problem(32768, heads=32)], ["naive", "fa2"], ["a100-sxm-80gb"], method="bounds")
     assert [e.to_dict()["fits"] for e in made.entries] == ["no", "yes"]
-    assert re.search(r"naive .* GB  no  ", made.to_text())
-    assert re.search(r"fa2 .* B  yes  ", made.to_text())
+    assert re.search(r"naive .* GB  no  ", as_text(made))
+    assert re.search(r"fa2 .* B  yes  ", as_text(made))
     assert "time: without that of HBM" in made.notes[0]
 
 
@@ -91,7 +93,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
     missing = [(e.gpu, e.kernel, e.seq_len) for e in found.missing]
     assert missing == [("a100-sxm-80gb", "fa3", n) for n in (512, 1024)]
     assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in found.missing)
-    text = found.to_text()
+    text = as_text(found)
     assert "fa3     cannot run" in text
     assert text.count("fa3 on a100-sxm-80gb at N = 512: --kernel fa3: FlashAttention-3 needs cc 9.0") == 1
     rows = [r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"]
@@ -186,7 +188,7 @@ def test_group_of_every_kind() -> None:
 
 def test_terms_stand_in_their_own_columns() -> None:
     made = compare([problem(dropout=0.1, bias="full")], ["naive", "flash"], ["a100"])
-    text = made.to_text()
+    text = as_text(made)
     assert "dropout 0.1, bias full" in text.splitlines()[0]
     header = next(line for line in text.splitlines() if "Q, K, V, O" in line)
     assert "bias" in header
@@ -228,13 +230,13 @@ def test_ticks_start_at_zero_and_cover_the_bars(top: float) -> None:
 
 
 def test_the_page_fetches_nothing_and_holds_the_rows(found: Comparison) -> None:
-    page = found.to_html("iosim compare --kernel '<b>'")
+    page = html(as_page(found, "iosim compare --kernel '<b>'"))
     own = re.sub(r"<script>/\*\*\n\* plotly.*?</script>", "", page, flags=re.DOTALL)
     assert "http" not in re.sub(r"http-equiv", "", own)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', own)
     assert "<b>'" not in own
     assert "FlashAttention-3 needs cc 9.0 or later" in own
-    data = json.loads(re.findall(r'id="report-data">(.*?)</script>', own, re.DOTALL)[0])
+    data = json.loads(re.findall(r'id="page-data">(.*?)</script>', own, re.DOTALL)[0])
     assert len(data["tables"]["summary"]["rows"]) == len(found.entries)
     assert set(data["commands"]) == {p.id for p in found.points}
 

@@ -15,8 +15,8 @@ from iosim.commands import common
 from iosim.commands.cli import build_parser, main
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.model import Report
 from iosim.studies.report import ReportRequest, build, render
+from iosim.studies.report.report import Report
 from iosim.studies.report.request import problem_options
 
 FIGURES = ["traffic-l2", "traffic-hbm", "ratio-l2", "ratio-hbm", "tiles", "roofline-l2", "roofline-hbm", "memory",
@@ -40,7 +40,7 @@ def page(report: Report) -> str:
 
 @pytest.fixture(scope="module")
 def embedded(page: str) -> dict:
-    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', page, re.DOTALL)
     assert found
     return json.loads(found[1])
 
@@ -339,7 +339,7 @@ def test_sdpa_is_a_kernel_of_a_report() -> None:
 
 def test_frames_hold_the_table(report: Report) -> None:
     table = report.figure("time").table
-    frame = table.frame()
+    frame = table.to_pandas()
     assert list(frame.columns) == [c.key for c in table.columns]
     assert frame["time_s"].tolist() == [row[table.index("time_s")] for row in table.rows]
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from iosim.problem.attention import AttentionProblem
-from iosim.show.model import Report
 from iosim.studies.report import ReportRequest, build, render
+from iosim.studies.report.report import Report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -37,7 +37,7 @@ WIDTHS = (1280, 390)
 PATIENCE_S = 60.0
 
 PROBE = """(async () => {
-  await iosimReport.done;
+  await iosimPage.done;
   const boxes = (nodes) => [...nodes].map((n) => n.getBoundingClientRect()).filter((b) => b.width);
   const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
   const plots = [...document.querySelectorAll(".plot")].map((plot) => {
@@ -243,7 +243,7 @@ def arrived(path: Path) -> str:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots_are_pictures(browser: Browser, page: Path, width: int, scheme: str, tmp_path: Path) -> None:
     browser.open(page, width, scheme)
-    browser.evaluate("iosimReport.done")
+    browser.evaluate("iosimPage.done")
     browser.screenshot(tmp_path / "page.png")
     picture = (tmp_path / "page.png").read_bytes()
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"

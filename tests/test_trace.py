@@ -194,7 +194,7 @@ def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtu
     body = text.split("<script>")[0]
     assert "src=" not in body
     assert 'href="http' not in body
-    data = json.loads(body.split('id="report-data">')[1].split("</script>")[0])
+    data = json.loads(body.split('id="page-data">')[1].split("</script>")[0])
     assert all(f'id="{panel}"' in body for panel in data["panels"])
     assert {p.split("-")[0] for p in data["panels"]} == {"tensors", "read", "drift", "walk", "reuse"}
     made = tmp_path / "t.json"

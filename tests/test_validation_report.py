@@ -15,10 +15,11 @@ from iosim.commands.cli import main
 from iosim.evidence.validate import Comparison, Residual, compare, read, report
 from iosim.evidence.validate.reasons import Group, groups, reason_of
 from iosim.evidence.validate.rows import QUANTITIES, own_file
-from iosim.evidence.validate.sections import Section
 from iosim.evidence.validate.summary import clean
 from iosim.evidence.validate.targets import TARGETS, misses
 from iosim.hardware.profile import load_profile
+from iosim.show.html import html
+from iosim.show.markdown import markdown
 
 CALLS = ("22", "104", "121", "236", "245")
 """Forward at 4,096 and at 4,097 tokens, a split one, the naive chain, the minimal kernel."""
@@ -164,21 +165,21 @@ def test_every_miss_is_listed_under_a_reason(some: Comparison) -> None:
                   if r.quantity != "time" and not r.spills)  # fmt: skip
     comparison = Comparison(wrong, ())
     assert len(misses(wrong)) == len(wrong) > 20
-    text = report.markdown(comparison)
+    text = markdown(report.as_page(comparison))
     assert f"why {len(wrong)} rows miss their target" in text
     table = text.partition("every row that misses its target")[2]
     assert len(re.findall(r"^\| (HBM|SM<->L2)", table, flags=re.MULTILINE)) == len(wrong)
     counted = re.findall(r"^- \*\*.*?(\d+) rows, ", text, flags=re.MULTILINE)
     assert sum(map(int, counted)) == len(wrong)
-    assert report.html(comparison).count("<li><b>") == len(counted)
+    assert html(report.as_page(comparison)).count("<li><b>") == len(counted)
     assert report.OPEN in text  # some of them, such as bytes of plain forward kernels, have no reason to miss
 
 
 def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
-    html = (folder / "validation.html").read_text(encoding="utf-8")
-    assert "<script src" not in html
-    assert "default-src 'none'" in html
-    data = json.loads(re.search(r'id="report-data">(.*?)</script>', html, flags=re.DOTALL)[1])  # type: ignore[index]
+    page = (folder / "validation.html").read_text(encoding="utf-8")
+    assert "<script src" not in page
+    assert "default-src 'none'" in page
+    data = json.loads(re.search(r'id="page-data">(.*?)</script>', page, flags=re.DOTALL)[1])  # type: ignore[index]
     panel = data["panels"]["figure-own-hbm_read"]
     names = [series["name"] for series in panel["data"]]
     assert names[:5] == ["equal", "+5%", "-5%", "+10%", "-10%"]
@@ -189,20 +190,20 @@ def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
 
 
 def test_tables_are_by_level_and_regime(some: Comparison) -> None:
-    made = {s.title: s for s in report.sections(some)}
+    made = {s.heading: s.table for s in report.sections(some)}
     levels = made["The project's own kernels: errors by level and regime"]
-    assert isinstance(levels, Section)
-    counted = sum(int(row[2]) for row in levels.rows)
+    assert levels is not None
+    counted = sum(row[2] for row in levels.rows)
     assert counted == sum(r.error is not None for r in some.residuals)
     targets = made["The project's own kernels: targets (kernels without spills)"]
-    assert isinstance(targets, Section)
-    assert sum(int(row[-1]) for row in targets.rows) == len(misses(some.residuals))
-    assert int(targets.rows[0][1]) == sum(r.quantity == "hbm_read" for r in clean(some.residuals))
+    assert targets is not None
+    assert sum(row[-1] for row in targets.rows) == len(misses(some.residuals))
+    assert targets.rows[0][1] == sum(r.quantity == "hbm_read" for r in clean(some.residuals))
 
 
 def test_the_same_rows_give_the_same_bytes(some: Comparison, folder: Path) -> None:
-    assert report.markdown(some) == (folder / "validation.md").read_text(encoding="utf-8")
-    assert report.html(some) == (folder / "validation.html").read_text(encoding="utf-8")
+    assert markdown(report.as_page(some)) == (folder / "validation.md").read_text(encoding="utf-8")
+    assert html(report.as_page(some)) == (folder / "validation.html").read_text(encoding="utf-8")
 
 
 def test_a_place_that_is_no_directory(some_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

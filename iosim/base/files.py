@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from iosim.base.errors import InputError
@@ -69,3 +70,28 @@ def _replace(target: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_together(contents: Mapping[Path, str]) -> None:
+    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were.
+
+    Raises:
+        InputError: a place cannot be written.
+    """
+    staged: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            waiting = path.with_name(f".{path.name}.{os.getpid()}.new")
+            staged[waiting] = path
+            try:
+                write_whole(waiting, content)
+            except InputError as error:
+                raise InputError(str(error).replace(str(waiting), str(path))) from None
+        for waiting, path in staged.items():
+            keep_mode(waiting, path)
+            os.replace(waiting, path)
+    except OSError as error:
+        raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
+    finally:
+        for waiting in staged:
+            waiting.unlink(missing_ok=True)

@@ -27,6 +27,29 @@ def seconds_text(s: float) -> str:
     return f"{s * 1e9:.3g} ns"
 
 
+def count_text(n: int | float) -> str:
+    """65536 -> "65,536"."""
+    return f"{n:,.0f}"
+
+
+def number_text(x: float) -> str:
+    """Four significant digits, with separators of thousands."""
+    return f"{x:,.0f}" if abs(x) >= 1e4 else f"{x:.4g}"
+
+
+def rate_text(flops_per_s: float) -> str:
+    """3.12e14 -> "312 TFLOP/s"."""
+    return f"{number_text(flops_per_s / 1e12)} TFLOP/s"
+
+
+def length_text(n: int) -> str:
+    """4096 -> "4k", 1048576 -> "1M", 1000 -> "1000"."""
+    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
+        if n % size == 0:
+            return f"{n // size}{unit}"
+    return str(n)
+
+
 def size(text: str, option: str) -> int:
     """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536.
 

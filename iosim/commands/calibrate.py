@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import counter
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.evidence.measure.calibrate import Entry
@@ -130,7 +131,7 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
         for name in SHOWN
         if name in measured
     ]
-    return common.table_text(rows)
+    return Table.of(rows).text()
 
 
 def _shown(value: float | None) -> str:

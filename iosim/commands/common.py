@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SEQ_LEN = "4096"
-PROGRESS_AFTER_S = 2.0
 
 
 def whole(text: str) -> int:
@@ -239,32 +237,20 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """CSV with a header; the columns are those of the first row."""
-    items = list(rows)
-    if not items:
-        return ""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(items[0]), lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(items)
-    return out.getvalue()
+PLACES = ("--out", "-o", "--html", "--csv")
+"""Options that say where files go."""
 
 
-def table_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Aligned columns, numbers to the right."""
-    items = [{k: ("" if v is None else str(v)) for k, v in row.items()} for row in rows]
-    if not items:
-        return "nothing to show\n"
-    columns = list(items[0])
-    width = {c: max(len(c), *(len(r[c]) for r in items)) for c in columns}
-    right = {c: all(r[c][:1].isdigit() or r[c][:1] in "-." for r in items if r[c]) for c in columns}
-
-    def line(values: Mapping[str, str]) -> str:
-        cells = (values[c].rjust(width[c]) if right[c] else values[c].ljust(width[c]) for c in columns)
-        return "  ".join(cells).rstrip()
-
-    return "\n".join([line({c: c for c in columns}), *(line(r) for r in items)]) + "\n"
+def typed(command: str) -> str:
+    """The command line as it was typed, but for where its files go; the bare `command` where Python calls iosim."""
+    typed_words = sys.argv[1:] if sys.argv[1:2] == [command] else [command]
+    words = ["iosim"]
+    place = False
+    for word in typed_words:
+        if not place and word not in PLACES and not word.startswith(tuple(f"{option}=" for option in PLACES)):
+            words.append(word)
+        place = word in PLACES
+    return shlex.join(words)
 
 
 def emit(text: str, out: str | None) -> None:
@@ -283,16 +269,6 @@ def emit(text: str, out: str | None) -> None:
     from iosim.base.files import write_whole
 
     write_whole(out, text)
-
-
-def track(items: Sequence[Any], what: str) -> Iterable[Any]:
-    """A bar on standard error for work of more than two seconds, on a terminal only."""
-    if not sys.stderr.isatty():
-        return items
-    from tqdm import tqdm
-
-    shown: Iterable[Any] = tqdm(items, desc=what, delay=PROGRESS_AFTER_S, leave=False)
-    return shown
 
 
 def check_place(out: str | None, option: str = "--out") -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.compare import Comparison
@@ -52,8 +51,9 @@ def listed(given: Sequence[str] | None, default: list[str]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.show.places import write_together
-    from iosim.studies.compare import compare
+    from iosim.base.files import write_together
+    from iosim.show.html import html
+    from iosim.studies.compare import as_page, compare
 
     for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
         common.check_place(place, option)
@@ -63,24 +63,20 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     files = {Path(args.csv): csv_of(found)} if args.csv is not None else {}
     if args.html is not None:
-        files[Path(args.html)] = found.to_html(_command())
+        files[Path(args.html)] = html(as_page(found, common.typed("compare")))
     write_together(files)
     common.emit(text_of(found, args.format), args.out)
     return 0
 
 
 def csv_of(found: Comparison) -> str:
-    return common.csv_text(e.to_dict() for e in found.entries)
+    return Table.of(e.to_dict() for e in found.entries).csv()
 
 
 def text_of(found: Comparison, form: str) -> str:
     """The comparison in one of the command's formats."""
+    from iosim.studies.compare import as_text
+
     if form == "json":
         return common.json_text(found.to_dict())
-    return csv_of(found) if form == "csv" else found.to_text()
-
-
-def _command() -> str:
-    """The command line that was typed, but for where its files went."""
-    words = sys.argv[1:] if sys.argv[1:2] == ["compare"] else ["compare"]
-    return shlex.join(["iosim", *words])
+    return csv_of(found) if form == "csv" else as_text(found)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.decode import DecodePoint
@@ -62,16 +63,19 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.decode import page as pages
+    from iosim.show.html import html
+    from iosim.show.markdown import markdown
+    from iosim.studies.decode.page import as_page, notes, table
 
     made = list(progress("predicting")(points(args)))
     if args.format == "json":
         text = common.json_text({"schema": 1, "points": [p.to_dict() for p in made]})
     elif args.format == "csv":
-        text = common.csv_text({k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in made)
+        text = Table.of({k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in made).csv()
     elif args.format == "table":
-        text = common.table_text(pages.row(p) for p in made) + "".join(f"note: {n}\n" for n in pages.notes(made))
+        text = table(made).text() + "".join(f"note: {n}\n" for n in notes(made))
     else:
-        text = pages.html(made) if args.format == "html" else pages.markdown(made)
+        page = as_page(made, common.typed("decode"))
+        text = html(page) if args.format == "html" else markdown(page)
     common.emit(text, args.out)
     return 0

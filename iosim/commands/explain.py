@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.explain import Explanation
@@ -65,11 +66,10 @@ def run(args: argparse.Namespace) -> int:
 def as_text(e: Explanation, *, markdown: bool) -> str:
     """The explanation for a person."""
     from iosim.base.units import bytes_text, seconds_text
-    from iosim.commands.tiles import md_table
 
     p = e.prediction
     q = p.problem
-    table = md_table if markdown else common.table_text
+    written = Table.markdown if markdown else Table.text
     head, item = ("### ", "- ") if markdown else ("", "  ")
     once = p.hbm_bounds
     read, write = p.total("hbm", "read"), p.total("hbm", "write")
@@ -84,20 +84,21 @@ def as_text(e: Explanation, *, markdown: bool) -> str:
         out.append(f"{head}Regime of launch {one.name}: {one.regime}")
         out += [f"{item}{reason}" for reason in one.reasons]
         out.append("")
-    out += [f"{head}Where the HBM bytes come from\n" if markdown else "Where the HBM bytes come from", table([
+    out.append("### Where the HBM bytes come from\n" if markdown else "Where the HBM bytes come from")
+    out.append(written(Table.of([
         {"launch": s.launch, "tensor": s.tensor, "direction": s.direction, "HBM": bytes_text(s.hbm_bytes),
          "compulsory": bytes_text(s.once_bytes), "share": f"{100 * s.hbm_bytes / max(1, read + write):.1f} %"}
         for s in e.sources
-    ])]  # fmt: skip
+    ])))  # fmt: skip
     out.append(f"{head}What a change would do: {e.advice}" + "\n" * markdown)
     if e.tried.trials:
         now = {"change": "(now)", "HBM": bytes_text(read + write), "against now": "",
                "time": seconds_text(p.time.total_s), "time against now": ""}  # fmt: skip
-        out.append(table([now] + [
+        out.append(written(Table.of([now] + [
             {"change": t.words, "HBM": bytes_text(t.hbm_bytes), "against now": _percent(t.hbm_bytes, read + write),
              "time": seconds_text(t.time_s), "time against now": _percent(t.time_s, p.time.total_s)}
             for t in e.tried.trials
-        ]))  # fmt: skip
+        ])))  # fmt: skip
     out += [f"{item}not tried: {words}: {reason}" for words, reason in e.tried.skipped]
     return "\n".join(out) + "\n"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
+from iosim.show.tables import Column, Table
 
 if TYPE_CHECKING:
     from iosim.kernel.kernel import Kernel
@@ -297,15 +298,14 @@ def _markdown(found: dict[str, Any], latex: bool) -> str:
     def cell(entry: dict[str, Any]) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
-    lines = [f"### {found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2", "",
-             "| launch | tensor | direction | formula | bytes |", "| --- | --- | --- | --- | ---: |"]  # fmt: skip
     rows = found["traffic"] + [
         {"launch": "all", "tensor": "total", "direction": way, **entry} for way, entry in found["totals"].items()
     ]
-    for r in rows:
-        number = "" if r["bytes"] is None else f"{r['bytes']:,}"
-        lines.append(f"| {r['launch']} | {r['tensor']} | {r['direction']} | {cell(r)} | {number} |")
-    lines += ["", f"Leading term: {cell(found['leading'])}", "", _limit_text(found, "text"), ""]
+    columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", "direction"),
+               Column("formula", "formula"), Column("bytes", "bytes", "count"))  # fmt: skip
+    table = Table(columns, tuple((r["launch"], r["tensor"], r["direction"], cell(r), r["bytes"]) for r in rows))
+    title = f"### {found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2"
+    lines = [title, "", table.markdown(), f"Leading term: {cell(found['leading'])}", "", _limit_text(found, "text"), ""]
     lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in found["symbols"]]
     return "\n".join(lines) + "\n"
 
@@ -316,7 +316,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         text = common.json_text({"schema": 1, "formula": found})
     elif args.format == "csv":
-        text = common.csv_text(found["traffic"])
+        text = Table.of(found["traffic"]).csv()
     elif args.format == "md":
         text = _markdown(found, args.latex)
     else:

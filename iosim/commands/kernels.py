@@ -7,6 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
+from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
 """Columns for which a table has no room."""
@@ -56,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
         systems = [{"name": name, "where": where} for name, where in SYSTEMS]
         common.emit(common.json_text({"schema": 1, "kernels": rows, "systems": systems}), args.out)
     elif args.format == "csv":
-        common.emit(common.csv_text(rows), args.out)
+        common.emit(Table.of(rows).csv(), args.out)
     else:
-        table = common.table_text([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows])
-        made = common.table_text([{"system": name, "where": where} for name, where in SYSTEMS])
+        table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
+        made = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
         common.emit(f"{table.rstrip()}\n\n{made}", args.out)
     return 0

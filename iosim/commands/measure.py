@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.evidence.measure.case import Case
@@ -167,7 +168,7 @@ def chain_listing(cases: Sequence[ChainCase]) -> str:
     """The chains of a plan as a table."""
     from iosim.evidence.measure.chain_case import describe
 
-    return common.table_text([describe(case) for case in cases]) + f"{len(cases)} chains, a row each\n"
+    return Table.of([describe(case) for case in cases]).text() + f"{len(cases)} chains, a row each\n"
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Collected:
@@ -237,7 +238,7 @@ def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
     sums = (
         f"{len(cases)} calls, {sum(c.launches for c in cases)} rows, {len({c.spec for c in cases})} builds for cc {cc}"
     )
-    return "\n".join([common.table_text(rows) + sums, *(f"left out: {line}" for line in left)]) + "\n"
+    return "\n".join([Table.of(rows).text() + sums, *(f"left out: {line}" for line in left)]) + "\n"
 
 
 def _words(args: argparse.Namespace) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
@@ -58,13 +60,12 @@ def run(args: argparse.Namespace) -> int:
         for kernel in args.kernel or ["naive", "fa2"]
     ]
     made = [
-        predict(*one, l2_start=args.l2, method=args.method, overrides=settings)
-        for one in common.track(asked, "predicting")
+        predict(*one, l2_start=args.l2, method=args.method, overrides=settings) for one in progress("predicting")(asked)
     ]
     if args.format == "json":
         text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in made]})
     elif args.format == "csv":
-        text = common.csv_text(flat(p) for p in made)
+        text = Table.of(flat(p) for p in made).csv()
     else:
         text = "\n\n".join(p.to_text() for p in made) + "\n"
     common.emit(text, args.out)

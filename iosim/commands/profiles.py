@@ -7,6 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
+from iosim.show.tables import Table
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,7 +42,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.format == "json":
         common.emit(common.json_text({"schema": 1, "profiles": rows}), args.out)
     else:
-        common.emit(common.csv_text(rows) if args.format == "csv" else common.table_text(rows), args.out)
+        common.emit(Table.of(rows).csv() if args.format == "csv" else Table.of(rows).text(), args.out)
     return 0
 
 
@@ -58,7 +59,7 @@ def _show(args: argparse.Namespace) -> int:
             rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
         else:
             rows.append(_entry(key, value))
-    common.emit(common.csv_text(rows) if args.format == "csv" else common.table_text(rows), args.out)
+    common.emit(Table.of(rows).csv() if args.format == "csv" else Table.of(rows).text(), args.out)
     return 0
 
 

@@ -11,8 +11,8 @@ from iosim.commands import common
 if TYPE_CHECKING:
     pass
 
-LARGE_BYTES = 6_000_000
-"""About 200 predictions: plotly.js takes 4.8 MB of it."""
+LARGE_BYTES = 2_700_000
+"""About 200 predictions: plotly.js takes 1.5 MB of it."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,9 +32,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.show.words import omission
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.request import QUICK_METHOD
+    from iosim.studies.report.words import omission
 
     before = {path for path in targets(args.out, args.format).values() if path.exists()}
     request = ReportRequest.of(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import RIGHT, Cell, Column, Table
 
 if TYPE_CHECKING:
     from iosim.evidence.reproduce import Row
@@ -21,19 +22,23 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def number(value: float | None) -> str:
-    """Four significant digits, thousands apart; "-" for None."""
+COLUMNS = (
+    Column("claim", "claim"), Column("claimed", "claimed", RIGHT), Column("computed", "computed", RIGHT),
+    Column("unit", "unit"), Column("ratio", "ratio", RIGHT),
+)  # fmt: skip
+
+
+def number(value: float | None) -> str | None:
+    """Four significant digits, thousands apart."""
     if value is None:
-        return "-"
+        return None
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def shown(row: Row) -> dict[str, str]:
-    """The numbers of a row as text."""
-    return {
-        "claim": row.claim, "claimed": number(row.claimed), "computed": number(row.computed), "unit": row.unit,
-        "ratio": "-" if row.ratio is None else f"{row.ratio:.3f}",
-    }  # fmt: skip
+def shown(row: Row) -> tuple[Cell, ...]:
+    """The cells under COLUMNS."""
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}"
+    return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
 
 def why(row: Row) -> str:
@@ -45,25 +50,21 @@ def plain(titles: dict[str, str], rows: list[Row]) -> str:
     """A table a section, and below it the arithmetic of each row by its number."""
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
-        mine = [r for r in rows if r.section == letter]
-        table = common.table_text({"row": f"{letter}{n}", **shown(r)} for n, r in enumerate(mine, 1))
-        reasons = "".join(f"  {letter}{n}: {why(r)}\n" for n, r in enumerate(mine, 1))
-        parts.append(f"{letter}. {titles[letter]}\n\n{table}\n{reasons}")
+        mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
+        table = Table((Column("row", "row"), *COLUMNS), tuple((name, *shown(r)) for name, r in mine.items()))
+        reasons = "".join(f"  {name}: {why(r)}\n" for name, r in mine.items())
+        parts.append(f"{letter}. {titles[letter]}\n\n{table.text()}\n{reasons}")
     return "\n".join(parts)
 
 
 def markdown(titles: dict[str, str], rows: list[Row]) -> str:
     """A heading and a table a section."""
-    parts = []
-    for letter in dict.fromkeys(r.section for r in rows):
-        lines = [f"## {letter}. {titles[letter]}", "", "| claim | claimed | computed | unit | ratio | arithmetic |",
-                 "| --- | ---: | ---: | --- | ---: | --- |"]  # fmt: skip
-        for row in rows:
-            if row.section == letter:
-                cells = (*shown(row).values(), why(row))
-                lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    columns = (*COLUMNS, Column("arithmetic", "arithmetic"))
+    return "\n".join(
+        f"## {letter}. {titles[letter]}\n\n"
+        + Table(columns, tuple((*shown(r), why(r)) for r in rows if r.section == letter)).markdown()
+        for letter in dict.fromkeys(r.section for r in rows)
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         text = common.json_text({"schema": 1, "rows": [r.to_dict() for r in rows]})
     elif args.format == "csv":
-        text = common.csv_text(r.to_dict() for r in rows)
+        text = Table.of(r.to_dict() for r in rows).csv()
     elif args.format == "md":
         text = markdown(titles, rows)
     else:

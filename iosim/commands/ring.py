@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,17 +67,13 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if args.html is not None:
         from iosim.base.files import write_whole
-        from iosim.studies.distributed.page import render
+        from iosim.show.html import html
+        from iosim.studies.distributed.page import as_page
 
-        write_whole(args.html, render(results, found[0], args.gpus, subject(args, found[0], links), _command()))
+        page = as_page(results, found[0], args.gpus, subject(args, found[0], links), common.typed("ring"))
+        write_whole(args.html, html(page))
     common.emit(as_text(results, args, found[0], links), args.out)
     return 0
-
-
-def _command() -> str:
-    import shlex
-
-    return shlex.join(["iosim", *(sys.argv[1:] if sys.argv[1:2] == ["ring"] else ["ring"])])
 
 
 def subject(args: argparse.Namespace, p: AttentionProblem, links: Cluster) -> str:
@@ -105,7 +101,7 @@ def as_text(results: Sequence[Result], args: argparse.Namespace, problem: Attent
                         for r in results],
         })  # fmt: skip
     if args.format == "csv":
-        return common.csv_text(_flat(r) for r in results)
+        return Table.of(_flat(r) for r in results).csv()
     text = f"{subject(args, problem, links)}\n\n{_table(results)}\n{NOTES}"
     if args.steps:
         text += "".join(f"\n{s.to_text()}" for r in results for s in r.schedules)
@@ -128,7 +124,7 @@ def _flat(r: Result) -> dict[str, Any]:
 def _table(results: Sequence[Result]) -> str:
     from iosim.base.units import bytes_text, seconds_text
 
-    return common.table_text(
+    return Table.of(
         {
             "method": r.name, "steps": r.steps, "idle": str(r.idle.slots) if r.idle else None,
             "idle/P^2": str(r.idle.of_unbalanced) if r.idle else None,
@@ -138,4 +134,4 @@ def _table(results: Sequence[Result]) -> str:
             "longest": None if r.longest_sequence is None else f"{r.longest_sequence:,}",
         }
         for r in results
-    )  # fmt: skip
+    ).text()  # fmt: skip

@@ -9,9 +9,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
@@ -77,7 +78,7 @@ def triton_text(args: argparse.Namespace) -> str:
     if args.format == "json":
         return common.json_text({"schema": 1, "triton": [row for made in lists for row in made.rows()]})
     if args.format == "csv":
-        return common.csv_text(row for made in lists for row in made.rows())
+        return Table.of(row for made in lists for row in made.rows()).csv()
     return triton_list.source(lists)
 
 
@@ -104,20 +105,20 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
 def as_csv(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> str:
     """One row a tile; with `rejected` the rejected tiles instead."""
     if rejected:
-        return common.csv_text(_asked(r) | t.to_dict() for r in rankings for t in r.rejected)
+        return Table.of(_asked(r) | t.to_dict() for r in rankings for t in r.rejected).csv()
     rows = []
     for r in rankings:
         for kind, group in (("tile", r.candidates[:top]), ("library", r.library)):
             for c in group:
                 limits = " ".join(c.limited_by)
                 rows.append(_asked(r) | {"kind": kind} | c.to_dict() | {"limited_by": limits})
-    return common.csv_text(rows)
+    return Table.of(rows).csv()
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
     """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
     p = ranking.problem
-    table = md_table if markdown else common.table_text
+    write = Table.markdown if markdown else Table.text
     head = "### " if markdown else ""
     kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     out = [
@@ -125,16 +126,19 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
         f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}\n",
         f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
         "e: registers estimated\n",
-        table([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)]),
+        write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
     ]
     if ranking.library:
-        out += ["Library kernels, with their own tiles\n", table([_row(c.kernel, c) for c in ranking.library])]
+        out += [
+            "Library kernels, with their own tiles\n",
+            write(Table.of([_row(c.kernel, c) for c in ranking.library])),
+        ]
     if rejected:
         listed = [
             {"tile": str(r.tile), "warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason}
             for r in ranking.rejected
         ]
-        out += ["Rejected\n", table(listed)]
+        out += ["Rejected\n", write(Table.of(listed))]
     return "\n".join(out)
 
 
@@ -159,13 +163,3 @@ def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
         "shared memory": "-" if c.shared_memory_bytes is None else f"{c.shared_memory_bytes:,}",
         "registers": f"{c.registers}{estimated}",
     }
-
-
-def md_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A Markdown table with a header; the columns are those of the first row."""
-    if not rows:
-        return "nothing to show\n"
-    columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(r[c]) for c in columns) + " |" for r in rows]
-    return "\n".join(lines) + "\n"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
-    from iosim.show.model import Table
     from iosim.studies.trace.trace import TraceResult
 
 
@@ -62,24 +61,17 @@ def as_text(traces: Sequence[TraceResult], form: str) -> str:
     if form == "json":
         return common.json_text({"schema": 1, "traces": [trace_views.as_dict(t) for t in traces]})
     if form == "csv":
-        return common.csv_text(row for t in traces for row in trace_views.cta_rows(t))
+        return Table.of(row for t in traces for row in trace_views.cta_rows(t)).csv()
     if form == "chrome":
         import json
 
         return json.dumps(trace_views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n"
     if form == "html":
-        from iosim.studies.trace.page import render
+        from iosim.show.html import html
+        from iosim.studies.trace.page import as_page
 
-        return render(traces, _command(traces))
+        return html(as_page(traces, common.typed("trace")))
     return _tables(traces)
-
-
-def _command(traces: Sequence[TraceResult]) -> str:
-    """What was asked, as the shell was given it."""
-    import shlex
-
-    asked = sys.argv[1:] if sys.argv[1:2] == ["trace"] else ["trace", "--gpu", traces[0].prediction.profile.name]
-    return shlex.join(["iosim", *asked])
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:
@@ -89,16 +81,10 @@ def _tables(traces: Sequence[TraceResult]) -> str:
     out = [
         f"Trace on {traces[0].prediction.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.seq_k} "
         f"tokens, head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}, {q.passes}\n",
-        "Bytes that SMs ask of the L2, and what of it misses\n" + _text(tensor_table(traces)),
+        "Bytes that SMs ask of the L2, and what of it misses\n" + tensor_table(traces).text(),
         "CTAs, and what they have in use at once (ranges between the first and the last CTA of every head)\n"
-        + _text(drift_table(traces)),
+        + drift_table(traces).text(),
         "Reuse distances: distinct bytes that the partition loaded since it loaded the same line before\n"
-        + _text(reuse_table(traces)),
+        + reuse_table(traces).text(),
     ]
     return "\n".join(out)
-
-
-def _text(table: Table) -> str:
-    return common.table_text(
-        {c.title: c.text(v) for c, v in zip(table.columns, row, strict=True)} for row in table.rows
-    )

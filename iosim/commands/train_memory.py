@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.training import Decoder, Frontier, Setup, TrainingPrediction
@@ -156,7 +156,7 @@ def _text(made: TrainingPrediction, form: str) -> str:
     if form == "json":
         return common.json_text({"schema": 1, "training": [made.to_dict()]})
     if form == "csv":
-        return common.csv_text(made.to_dict()["timeline"])
+        return Table.of(made.to_dict()["timeline"]).csv()
     return made.to_text() + "\n"
 
 
@@ -167,16 +167,16 @@ def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form
         data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": found.to_dict()}
         return common.json_text({"schema": 1, **data})
     if form == "csv":
-        return common.csv_text(
+        return Table.of(
             {found.axis: v, "seq_len": n, "peak_bytes": p, "fits": p <= found.capacity_bytes}
             for v, row in zip(found.values, found.peak_bytes, strict=True)
             for n, p in zip(found.seq_lens, row, strict=True)
-        )
-    table = common.table_text(
+        ).csv()
+    table = Table.of(
         {found.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= found.capacity_bytes else ' x'}"
                            for n, p in zip(found.seq_lens, row, strict=True)} | {"longest": longest}
         for v, row, longest in zip(found.values, found.peak_bytes, found.longest, strict=True)
-    )  # fmt: skip
+    ).text()  # fmt: skip
     head = (f"Peak memory in GB on {gpu} ({bytes_text(found.capacity_bytes)}; x does not fit), by {found.axis} and "
             f"tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, recompute "
             f"{setup.recompute}")  # fmt: skip
@@ -184,8 +184,7 @@ def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form
 
 
 def _page(made: TrainingPrediction, found: Frontier | None) -> str:
-    import shlex
+    from iosim.show.html import html
+    from iosim.studies.training.page import as_page
 
-    from iosim.studies.training.page import render
-
-    return render(made, found, shlex.join(["iosim", *sys.argv[1:]]))
+    return html(as_page(made, found, common.typed("train-memory")))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.evidence.validate import Comparison
@@ -106,10 +107,13 @@ def _files(args: argparse.Namespace) -> list[Path]:
 def write_report(comparison: Comparison, folder: str) -> None:
     """validation.html and validation.md in a directory that exists."""
     from iosim.base.files import write_whole
-    from iosim.evidence.validate import report
+    from iosim.evidence.validate.report import as_page
+    from iosim.show.html import html
+    from iosim.show.markdown import markdown
 
-    write_whole(Path(folder) / "validation.html", report.html(comparison))
-    write_whole(Path(folder) / "validation.md", report.markdown(comparison))
+    page = as_page(comparison)
+    write_whole(Path(folder) / "validation.html", html(page))
+    write_whole(Path(folder) / "validation.md", markdown(page))
     print(f"wrote {Path(folder) / 'validation.html'} and {Path(folder) / 'validation.md'}")
 
 
@@ -158,13 +162,16 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
         skipped = [s.to_dict() for s in comparison.skipped]
         return common.json_text({"schema": 1, "rows": rows, **summarise(comparison, split=split), "skipped": skipped})
     if form == "csv":
-        return common.csv_text(flat(r.to_dict()) for r in comparison.residuals)
+        return Table.of(flat(r.to_dict()) for r in comparison.residuals).csv()
     if form in ("md", "html"):
-        from iosim.evidence.validate import pages
+        from iosim.evidence.validate.pages import as_page
+        from iosim.show.html import html
+        from iosim.show.markdown import markdown
 
-        return (pages.markdown if form == "md" else pages.html)(comparison, split=split)
+        page = as_page(comparison, common.typed("validate"), split=split)
+        return markdown(page) if form == "md" else html(page)
     shown = sections(comparison, split=split, most=TABLE_WORST)
-    parts = [f"{s.title}\n{common.table_text(s.records())}" for s in shown]
+    parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
     return "\n".join([*parts, INTRODUCTION + "\n"])
 
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from iosim.base.units import length_text
+
 COLOURS = ("#3574c2", "#d9772b", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
 """Mid-tones that stand out on white and on dark ground alike."""
 NEUTRAL = "#8b8f98"
@@ -17,6 +19,11 @@ SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-
 MOST_TICKS = 6
 TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
 """Factors of powers of ten that may carry ticks, the finest first."""
+STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+MOST_STEPS = 5
+"""Steps of ticks that start at zero, and the most of them."""
+LEGEND_ABOVE = {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
+"""Of a layout: plotly's own legend above the plot."""
 
 
 def colour(n: int) -> str:
@@ -27,14 +34,6 @@ def colour(n: int) -> str:
 def symbol(n: int) -> tuple[str, str]:
     """plotly's name of the n-th series' marker, and the character that looks like it."""
     return SYMBOLS[n % len(SYMBOLS)]
-
-
-def length_text(n: int) -> str:
-    """4096 -> "4k", 1048576 -> "1M", 1000 -> "1000"."""
-    for size, unit in ((1 << 20, "M"), (1 << 10, "k")):
-        if n % size == 0:
-            return f"{n // size}{unit}"
-    return str(n)
 
 
 def log_range(values: Iterable[float]) -> list[float]:
@@ -61,18 +60,37 @@ def log_axis(values: Iterable[float], title: str, text: Callable[[float], str]) 
     """A logarithmic axis over the positive ones of `values`, its ticks written by `text`."""
     ends = log_range(values)
     ticks = _ticks(*ends)
-    return {
-        "type": "log", "range": ends, "tickvals": ticks, "ticktext": [text(t) for t in ticks],
-        "title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False,
-    }  # fmt: skip
+    return axis(title, type="log", range=ends, tickvals=ticks, ticktext=[text(t) for t in ticks])
 
 
-def length_axis(lengths: Sequence[int]) -> dict[str, Any]:
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """A plain axis; `more` is plotly's."""
+    return {"title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False, **more}
+
+
+def category_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis of names, in their order."""
+    return {"type": "category", "categoryorder": "array", "categoryarray": list(names), "automargin": True}
+
+
+def linear_axis(values: Iterable[float], title: str, text: Callable[[float], str]) -> dict[str, Any]:
+    """An axis from 0 with a few round ticks, written by `text`."""
+    top = max(values, default=0.0) or 1.0
+    unit = 10.0 ** math.floor(math.log10(top))
+    step = next(s * u for u in (unit / 10, unit) for s in STEPS if s * u * MOST_STEPS >= top)
+    ticks = [n * step for n in range(math.ceil(top / step) + 1)]
+    return axis(
+        title, type="linear", range=[0, ticks[-1] * 1.02], tickvals=ticks,
+        ticktext=["0", *(text(t) for t in ticks[1:])],
+    )  # fmt: skip
+
+
+def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)") -> dict[str, Any]:
     """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
-    axis = log_axis(lengths, "sequence length N (tokens)", str)
+    ends = log_axis(lengths, title, str)
     step = -(-len(lengths) // MOST_TICKS)
     shown = list(lengths)[::-1][::step][::-1]
-    return {**axis, "tickvals": shown, "ticktext": [length_text(n) for n in shown]}
+    return {**ends, "tickvals": shown, "ticktext": [length_text(n) for n in shown]}
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -97,4 +115,12 @@ def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) 
     return {
         "type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": [hover] * len(x),
         "hovertemplate": "%{text}<extra></extra>", "line": {"color": NEUTRAL, "width": 1.5, "dash": dash},
+    }  # fmt: skip
+
+
+def bar(name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, **more: Any) -> dict[str, Any]:
+    """Bars with the colour of the n-th series; `more` is plotly's."""
+    return {
+        "type": "bar", "name": name, "x": list(x), "y": list(y), "text": list(hover), "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>", "marker": {"color": colour(n)}, **more,
     }  # fmt: skip

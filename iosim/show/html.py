@@ -1,143 +1,92 @@
-"""The report as one HTML file: text, tables, plotly.js and its data, and nothing fetched from anywhere."""
+"""A page as one HTML file: complete without JavaScript but for the plots, and nothing is fetched from a network.
+
+The template escapes everything that it is handed. plotly.js comes along, unless the page is told where a copy lies.
+"""
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from iosim.show import words
-from iosim.show.model import COMMANDS, Cell, Column, Figure, Panel, Report, Series, Table
-from iosim.show.page import page
+from iosim.show.page import Page
+from iosim.show.tables import COMMANDS, Table
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+STATIC = Path(__file__).resolve().parent / "static"
+PLOTLY = STATIC / "plotly-cartesian.min.js"
+"""plotly.js 4.1.1 with the traces that x and y axes need: https://www.npmjs.com/package/plotly.js-cartesian-dist-min."""
 _EXACT_IN_JAVASCRIPT = 1 << 53
+_DASHES = {"dot": "dotted", "dash": "dashed"}
 
 
-def render(report: Report) -> str:
-    """The whole file."""
-    body = (
-        _contents(report),
-        "<main>",
-        _about(report),
-        *(figure_html(figure, n) for n, figure in enumerate(report.figures, 1)),
-        _closing(report),
-        "</main>",
-    )
-    return page(report.title, page_text(words.subject(report)), body, _data(report))
+def html(page: Page, plotly: str | None = None) -> str:
+    """The whole file.
+
+    Args:
+        plotly: name of a copy of `PLOTLY` beside the page, which several pages may share; by default the page carries
+            its own.
+    """
+    return _template().render(page=page, plotly=plotly, data=_json(_data(page)))
 
 
-def page_text(text: str) -> str:
-    """Escaped, with an arrow where plain text has "<->"."""
-    return escape(text.replace("<->", "↔"))
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
 
-
-def _data(report: Report) -> dict[str, Any]:
-    tables = {"summary": report.summary, **{f.id: f.table for f in report.figures}}
-    return {
-        "panels": {p.id: {"data": p.data, "layout": with_arrows(p.layout)} for f in report.figures for p in f.panels},
-        "tables": {name: table_data(table) for name, table in tables.items()},
-        "commands": report.commands,
+    environment = Environment(
+        loader=FileSystemLoader(STATIC), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["prose"] = prose
+    environment.globals |= {
+        "COMMANDS": COMMANDS,
+        "DASHES": _DASHES,
+        "file": lambda name: Markup((STATIC / name).read_text(encoding="utf-8")),
+        "plotly_name": PLOTLY.name,
     }
+    return environment.get_template("page.html")
 
 
-def with_arrows(value: Any) -> Any:
+def prose(text: str) -> Markup:
+    """Escaped, with arrows, line breaks, bold and code."""
+    from markupsafe import Markup, escape
+
+    safe = str(escape(_arrows(text)))
+    safe = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", safe).replace("\n", "<br>")
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", safe))
+
+
+def _arrows(value: Any) -> Any:
+    """The same with an arrow where plain text has "<->"."""
     if isinstance(value, dict):
-        return {k: with_arrows(v) for k, v in value.items()}
+        return {k: _arrows(v) for k, v in value.items()}
     return value.replace("<->", "↔") if isinstance(value, str) else value
 
 
-def table_data(table: Table) -> dict[str, Any]:
+def _data(page: Page) -> dict[str, Any]:
+    """What the page's script draws and offers for download."""
+    return {
+        "panels": {p.id: {"data": p.data, "layout": _arrows(p.layout)} for s in page.sections for p in s.panels},
+        "tables": {s.id: _table(s.table) for s in page.sections if s.table is not None},
+        "commands": dict(page.commands),
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
     rows = [[str(v) if isinstance(v, int) and abs(v) >= _EXACT_IN_JAVASCRIPT else v for v in row] for row in table.rows]
     return {"columns": [c.key for c in table.columns], "rows": rows}
 
 
-def _contents(report: Report) -> str:
-    items = ['<li><a href="#summary">Summary</a></li>']
-    items += ['<li><a href="#left-out">Left out</a></li>'] if report.omissions else []
-    items += [f'<li><a href="#{f.id}">{n}. {page_text(f.title)}</a></li>' for n, f in enumerate(report.figures, 1)]
-    items += ['<li><a href="#notes">Notes</a></li>'] if report.notes else []
-    items += ['<li><a href="#command-lines">Command lines</a></li>']
-    return f'<nav aria-label="Contents"><ul>{"".join(items)}</ul></nav>'
+def _json(value: Any) -> Markup:
+    """JSON that may stand in a script element."""
+    from markupsafe import Markup
 
-
-def _about(report: Report) -> str:
-    parts = [
-        f"<p>{page_text(words.LEVELS)}</p>\n<p>{page_text(words.EXACT)}</p>",
-        "<noscript><p>The plots need JavaScript; the tables below hold every number of theirs.</p></noscript>",
-        '<section id="summary"><h2>Summary, at the longest sequence</h2>',
-        f"{table_html(report.summary)}\n{download_button('summary')}</section>",
-    ]
-    if report.omissions:
-        items = "".join(f"<li>{page_text(words.omission(o))}</li>" for o in report.omissions)
-        parts.append(f'<section id="left-out"><h2>Left out</h2><ul>{items}</ul></section>')
-    return "\n".join(parts)
-
-
-def download_button(table: str) -> str:
-    return f'<button type="button" class="download" data-table="{table}">Download CSV</button>'
-
-
-def figure_html(figure: Figure, number: int) -> str:
-    legend = "".join(
-        f'<button type="button" class="series" aria-pressed="true" data-series="{escape(s.name)}">'
-        f"{_swatch(s)} {page_text(s.name)}</button>"
-        for s in figure.legend
-    )
-    left_out = "".join(f"<li>{page_text(line)}</li>" for line in figure.left_out)
-    group = '<div class="legend" role="group" aria-label="Series: press to hide or show">'
-    return "\n".join([
-        f'<section id="{figure.id}" class="figure"><h2>{number}. {page_text(figure.title)}</h2>',
-        f"<p>{page_text(figure.caption)}</p>",
-        f"{group}{legend}</div>" if figure.panels else "",
-        f'<div class="panels">{"".join(_panel(p) for p in figure.panels)}</div>' if figure.panels else "",
-        f"<p>Left out:</p><ul>{left_out}</ul>" if left_out else "",
-        f"<details><summary>Table ({len(figure.table.rows)} rows)</summary>{table_html(figure.table)}</details>",
-        download_button(figure.id),
-        "</section>",
-    ])  # fmt: skip
-
-
-def _swatch(s: Series) -> str:
-    if s.dash:
-        style = {"dot": "dotted", "dash": "dashed"}.get(s.dash, "solid")
-        return f'<span class="dash" style="border-top:2px {style} {s.colour}" aria-hidden="true"></span>'
-    return f'<span style="color:{s.colour}" aria-hidden="true">{s.mark}</span>'
-
-
-def _panel(panel: Panel) -> str:
-    return (
-        f'<figure><figcaption>{page_text(panel.title)}</figcaption><div class="plot" id="{panel.id}" role="img" '
-        f'aria-label="{escape(panel.alt, quote=True)}"><p class="fallback">{page_text(panel.alt)}</p></div></figure>'
-    )
-
-
-def table_html(table: Table) -> str:
-    head = "".join(f"<th{_align(c)}>{page_text(c.title)}</th>" for c in table.columns)
-    body = "\n".join(
-        f"<tr>{''.join(_cell(c, v) for c, v in zip(table.columns, row, strict=True))}</tr>" for row in table.rows
-    )
-    return (f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n'
-            "</tbody></table></div>")  # fmt: skip
-
-
-def _align(column: Column) -> str:
-    return ' class="n"' if column.numeric else ""
-
-
-def _cell(column: Column, value: Cell) -> str:
-    if column.kind == COMMANDS:
-        links = " ".join(f'<a href="#{name}">{name}</a>' for name in str(value).split())
-        return f"<td>{links}</td>"
-    return f"<td{_align(column)}>{page_text(column.text(value))}</td>"
-
-
-def _closing(report: Report) -> str:
-    lines = "\n".join(
-        f'<li id="{name}"><b>{name}</b> <code>{escape(line)}</code></li>' for name, line in report.commands.items()
-    )
-    notes = "".join(f"<li>{page_text(n)}</li>" for n in report.notes)
-    return "\n".join([
-        f'<section id="notes"><h2>Notes</h2><ul>{notes}</ul></section>' if notes else "",
-        '<section id="command-lines"><h2>Command lines</h2>',
-        f'<p>This report again:</p><pre class="scroll" tabindex="0">{escape(report.request.report_line())}</pre>',
-        f'<ul class="commands scroll" tabindex="0">\n{lines}\n</ul></section>',
-    ])  # fmt: skip
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

@@ -1,67 +1,119 @@
-"""The frame of a self-contained page: its head, plotly.js, data and script, and a policy that forbids the network.
+"""What a page is made of, as data: sections of prose, plots, tables and lists. `html` and `markdown` write it.
 
-The page is complete without JavaScript but for the plots.
+Prose may carry **bold**, `code` and line breaks, and nothing else; "<->" becomes an arrow where there is one.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from functools import cache
-from html import escape
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-_STATIC = Path(__file__).resolve().parent / "static"
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+from iosim.show.tables import Table
 
 
-def page(title: str, subject: str, body: Iterable[str], data: Any) -> str:
-    """The whole file.
+@dataclass(frozen=True)
+class Series:
+    """One entry of a legend: a name, its colour, and its marker as a character or its dash as plotly says."""
+
+    name: str
+    colour: str
+    mark: str = ""
+    dash: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot: traces and layout in plotly's JSON form, and a sentence for those who do not see it."""
+
+    id: str
+    title: str
+    alt: str
+    data: tuple[Mapping[str, Any], ...]
+    layout: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One heading and what stands under it.
 
     Args:
-        title: plain text.
-        subject: HTML of the paragraph under the heading.
-        body: HTML between heading and scripts, a piece a line.
-        data: what the page's script draws and offers for download.
+        text: paragraphs.
+        legend: of the panels; a press on an entry hides and shows its series in all of them.
+        items: a list.
+        folded: the table waits behind a line to be opened.
+        brief: what Markdown shows instead of the table, where the panels have said more.
+        wide: the plots take the whole width of the page, and more of its height.
     """
-    name = escape(title)
-    return "\n".join([
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{name}</title>",
-        '<link rel="icon" href="data:,">',
-        f"<style>\n{_static('report.css')}</style>",
-        "</head>",
-        "<body>",
-        f"<header><h1>{name}</h1>\n<p>{subject}</p></header>",
-        *body,
-        f'<script type="application/json" id="report-data">{_json(data)}</script>',
-        f"<script>{plotly_js()}</script>",
-        f"<script>\n{_static('report.js')}</script>",
-        "</body>",
-        "</html>",
-        "",
-    ])  # fmt: skip
+
+    id: str
+    heading: str
+    text: tuple[str, ...] = ()
+    legend: tuple[Series, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    items: tuple[str, ...] = ()
+    table: Table | None = None
+    folded: bool = False
+    brief: Table | None = None
+    wide: bool = False
 
 
-@cache
-def plotly_js() -> str:
-    """The plotly.js that the installed plotly package carries."""
-    from plotly.offline import get_plotlyjs
+@dataclass(frozen=True)
+class Figure:
+    """Panels that share a legend, and the table that holds every number in them.
 
-    return str(get_plotlyjs())
+    In Markdown, the column `pivot` becomes the columns of the table, those in `by` its rows, and `shows` fills it.
+    """
+
+    id: str
+    title: str
+    caption: str
+    table: Table
+    panels: tuple[Panel, ...]
+    legend: tuple[Series, ...]
+    pivot: str
+    shows: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    by: tuple[str, ...] = ("gpu", "seq_len")
+
+    @property
+    def brief(self) -> Table:
+        """The table in few columns: a row a combination of `by`."""
+        return self.table.pivoted(self.by, self.pivot, self.shows)
 
 
-def _static(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
+def numbered(figures: Sequence[Figure]) -> tuple[Section, ...]:
+    """Figures as the sections of a page, counted from 1."""
+    return tuple(
+        Section(
+            f.id, f"{n}. {f.title}", (f.caption,), f.legend if f.panels else (), f.panels,
+            tuple(f"Left out: {line}" for line in f.left_out), f.table, folded=True, brief=f.brief,
+        )
+        for n, f in enumerate(figures, 1)
+    )  # fmt: skip
 
 
-def _json(value: Any) -> str:
-    """JSON that may stand in a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def listed(section_id: str, heading: str, items: Sequence[str]) -> tuple[Section, ...]:
+    """A section with a list; none where the list is empty."""
+    return (Section(section_id, heading, items=tuple(items)),) if items else ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a page says.
+
+    Args:
+        subject: under the title: what was computed.
+        text: paragraphs before the first section.
+        command: the command line that makes the page again.
+        commands: command lines by the ids that tables name in their column of kind COMMANDS.
+        contents: a list of the sections at the top.
+    """
+
+    title: str
+    subject: str
+    sections: tuple[Section, ...]
+    text: tuple[str, ...] = ()
+    command: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    contents: bool = False

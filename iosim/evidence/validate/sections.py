@@ -1,16 +1,18 @@
-"""The comparison as titled tables of text, which the terminal, Markdown and HTML print alike."""
+"""The comparison as titled tables, which the terminal, Markdown and HTML print alike."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 from iosim.evidence.validate.summary import Summary, by_quantity, clean, groups, halves, small
 from iosim.problem.attention import AttentionProblem
+from iosim.show.page import Section
+from iosim.show.tables import RIGHT, Cell, Column, Table
 
 WORST = 12
 NEAR_HEAD = "within 5 % or 2 MB"
@@ -24,16 +26,26 @@ NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 r
          "time": "time"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Section:
-    """A table under a title; every cell is text."""
+ERRORS = (
+    Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
+    Column("max_error", "max", "error"), Column("near_share", NEAR_HEAD, "error"),
+)  # fmt: skip
+QUANTITY = Column("quantity", "quantity")
 
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
-    def records(self) -> list[dict[str, str]]:
-        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
+def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...]]) -> Section:
+    """A table under a title."""
+    return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(tuple(columns), tuple(rows)))
+
+
+def with_rows(made: Iterable[Section]) -> list[Section]:
+    """Sections but for those whose table is empty."""
+    return [s for s in made if s.table is None or s.table.rows]
+
+
+def errors(s: Summary) -> tuple[Cell, ...]:
+    """The cells under ERRORS."""
+    return s.n, s.median, s.p95, s.max, s.near
 
 
 def percent(error: float | None) -> str:
@@ -81,12 +93,12 @@ def sections(comparison: Comparison, *, split: bool = False, most: int = WORST) 
         made += [_summary(_half(name), found) for name, found in halves(every).items()]
     of_regime = groups(every, lambda r: r.regime)
     made += [
-        _by("Regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
-        _by("Implementation", groups(every, lambda r: r.row.implementation)),
+        _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
+        _by("implementation", groups(every, lambda r: r.row.implementation)),
         *(_worst(every, q, most) for q in QUANTITIES),
         skipped_section(comparison),
     ]
-    return [s for s in made if s.rows]
+    return with_rows(made)
 
 
 def _half(name: str) -> str:
@@ -96,44 +108,43 @@ def _half(name: str) -> str:
 
 
 def _summary(title: str, found: Mapping[str, Summary]) -> Section:
-    rows = tuple(
-        (NAMES[q], str(s.n), percent(s.median), percent(s.p95), percent(s.max), percent(s.near))
-        for q, s in found.items()
-        if s.n
-    )
-    return Section(title, ("quantity", "rows", "median", "p95", "max", NEAR_HEAD), rows)
+    return titled(title, (QUANTITY, *ERRORS), ((NAMES[q], *errors(s)) for q, s in found.items() if s.n))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
-    rows = tuple(
-        (NAMES[q], str(s["n"]), amount(q, s["median_difference"]), amount(q, s["max_difference"]))
+    columns = (QUANTITY, Column("rows", "rows", "count"), Column("median_difference", "median difference", RIGHT),
+               Column("max_difference", "max difference", RIGHT))  # fmt: skip
+    rows = (
+        (NAMES[q], s["n"], amount(q, s["median_difference"]), amount(q, s["max_difference"]))
         for q, s in small(residuals).items()
     )
-    return Section("Rows under 2 MB", ("quantity", "rows", "median difference", "max difference"), rows)
+    return titled("Rows under 2 MB", columns, rows)
 
 
 def _by(what: str, found: Mapping[str, Mapping[str, Summary]]) -> Section:
-    rows = tuple(
-        (group, NAMES[q], str(s.n), percent(s.median), percent(s.p95), percent(s.max), percent(s.near))
+    rows = (
+        (group, NAMES[q], *errors(s))
         for q in ("hbm_read", "hbm_write")
         for group, of in found.items()
         if (s := of.get(q)) and s.n
     )
-    return Section(f"By {what.lower()}", (what.lower(), "quantity", "rows", "median", "p95", "max", NEAR_HEAD), rows)
+    return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
 
 
 def _worst(residuals: Sequence[Residual], quantity: str, most: int) -> Section:
-    rows = tuple(
-        (name_text(r), size_text(r.problem), r.variant or "-", amount(quantity, r.measured),
-         amount(quantity, r.predicted), percent(r.error), r.regime)
+    unit, kind = ("s", "seconds") if quantity == "time" else ("bytes", "bytes")
+    columns = (Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
+               Column(f"measured_{unit}", "measured", kind), Column(f"predicted_{unit}", "predicted", kind),
+               Column("error", "error", "error"), Column("regime", "regime"))  # fmt: skip
+    rows = (
+        (name_text(r), size_text(r.problem), r.variant or None, r.measured, r.predicted, r.error, r.regime)
         for r in worst(residuals, quantity, most)
-    )  # fmt: skip
-    header = ("row", "problem", "settings", "measured", "predicted", "error", "regime")
-    return Section(f"Largest errors: {NAMES[quantity]}", header, rows)
+    )
+    return titled(f"Largest errors: {NAMES[quantity]}", columns, rows)
 
 
 def skipped_section(comparison: Comparison) -> Section:
     """Rows that no model covers, by implementation and reason."""
     counted = Counter((s.row.implementation, s.reason) for s in comparison.skipped)
-    rows = tuple((name, str(n), reason) for (name, reason), n in counted.items())
-    return Section("Skipped", ("implementation", "rows", "reason"), rows)
+    columns = (Column("implementation", "implementation"), Column("rows", "rows", "count"), Column("reason", "reason"))
+    return titled("Skipped", columns, ((name, n, reason) for (name, reason), n in counted.items()))

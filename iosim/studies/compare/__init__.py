@@ -1,14 +1,16 @@
 """Kernels and GPUs side by side: bytes of each level, time and memory, and their ratios to a baseline.
 
-    >>> from iosim.studies.compare import compare
+    >>> from iosim.studies.compare import as_text, compare
     >>> found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive")
-    >>> print(found.to_text())
+    >>> print(as_text(found))
 
 What cannot run somewhere is a row with its reason. One method finds the HBM traffic of all rows, so that their ratios
 compare like with like.
 """
 
+from iosim.studies.compare.page import as_page
 from iosim.studies.compare.study import Comparison, Entry, compare
 from iosim.studies.compare.tensors import GROUPS, by_group
+from iosim.studies.compare.text import as_text
 
-__all__ = ["GROUPS", "Comparison", "Entry", "by_group", "compare"]
+__all__ = ["GROUPS", "Comparison", "Entry", "as_page", "as_text", "by_group", "compare"]

@@ -5,21 +5,19 @@ Bytes between SMs and L2 and bytes between L2 and HBM never share a plot.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.show import axes
-from iosim.show.model import Cell, Column, Figure, Panel, Series, Table
+from iosim.show.page import Figure, Panel, Series
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.compare.study import Comparison
 from iosim.studies.compare.tensors import GROUPS, by_group
 from iosim.studies.report.collect import Point
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 
 Text = Callable[[float], str]
-STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-MOST_STEPS = 5
 
 
 def figures(found: Comparison) -> tuple[Figure, ...]:
@@ -35,26 +33,6 @@ def figures(found: Comparison) -> tuple[Figure, ...]:
         drawn[1:1] = [bars(found, "hbm", "HBM bytes", bytes_text)] * known
     drawn.append(stacked(found, "l2", "SM<->L2"))
     return (*drawn, stacked(found, "hbm", "HBM")) if known else tuple(drawn)
-
-
-def linear_axis(values: Iterable[float], title: str, text: Text) -> dict[str, Any]:
-    """An axis from 0 with a few round ticks, written by `text`."""
-    top = max(values, default=0.0) or 1.0
-    unit = 10.0 ** math.floor(math.log10(top))
-    step = next(s * u for u in (unit / 10, unit) for s in STEPS if s * u * MOST_STEPS >= top)
-    ticks = [n * step for n in range(math.ceil(top / step) + 1)]
-    return {
-        "type": "linear", "range": [0, ticks[-1] * 1.02], "tickvals": ticks,
-        "ticktext": ["0", *(text(t) for t in ticks[1:])], "title": {"text": title, "standoff": 10},
-        "automargin": True, "zeroline": False,
-    }  # fmt: skip
-
-
-def _bar(name: str, x: Sequence[str], y: Sequence[float], hover: Sequence[str], n: int) -> dict[str, Any]:
-    return {
-        "type": "bar", "name": name, "x": list(x), "y": list(y), "text": list(hover), "textposition": "none",
-        "hovertemplate": "%{text}<extra></extra>", "marker": {"color": axes.colour(n)},
-    }  # fmt: skip
 
 
 def bars(found: Comparison, quantity: str, title: str, text: Text) -> Figure:
@@ -74,11 +52,11 @@ def bars(found: Comparison, quantity: str, title: str, text: Text) -> Figure:
         mine = [(e.gpu, e.value(quantity) or 0.0) for e in there if e.kernel == kernel]
         if mine:
             hover = [f"{kernel} on {gpu}<br>{text(v)}" for gpu, v in mine]
-            data.append(_bar(kernel, [gpu for gpu, _ in mine], [v for _, v in mine], hover, n))
+            data.append(axes.bar(kernel, [gpu for gpu, _ in mine], [v for _, v in mine], hover, n))
             said.append(f"{kernel} {', '.join(f'{text(v)} on {gpu}' for gpu, v in mine)}")
     gpus = [g.label for g in found.request.gpus]
-    x = {"type": "category", "categoryorder": "array", "categoryarray": gpus, "automargin": True}
-    y = linear_axis((e.value(quantity) or 0.0 for e in there), title, text)
+    x = axes.category_axis(gpus)
+    y = axes.linear_axis((e.value(quantity) or 0.0 for e in there), title, text)
     panel = Panel(f"{quantity}-1", title, f"{title}: {'; '.join(said)}.", tuple(data),
                   axes.layout(x, y, barmode="group"))  # fmt: skip
     return Figure(f"{quantity}", title[0].upper() + title[1:], f"{title[0].upper() + title[1:]} of one call.",
@@ -92,12 +70,11 @@ def stacked(found: Comparison, level: str, word: str) -> Figure:
     used = [g for g in GROUPS if any(g in part for part in parts.values())]
     columns = (*WHO, Column("group", "tensors"), Column("bytes", f"{word} bytes", "bytes"), FROM)
     rows = tuple((*who(p), g, n, p.id) for p in points for g, n in parts[p.id].items())
-    y = linear_axis((sum(part.values()) for part in parts.values()), f"{word} bytes", bytes_text)
+    y = axes.linear_axis((sum(part.values()) for part in parts.values()), f"{word} bytes", bytes_text)
     panels = []
     for n, gpu in enumerate(dict.fromkeys(p.gpu.label for p in points), 1):
         mine = [p for p in points if p.gpu.label == gpu]
-        x = {"type": "category", "categoryorder": "array", "categoryarray": [p.kernel for p in mine],
-             "automargin": True}  # fmt: skip
+        x = axes.category_axis([p.kernel for p in mine])
         data = [_part(g, mine, parts, GROUPS.index(g)) for g in used]
         said = "; ".join(f"{p.kernel}: {_listed(parts[p.id])}" for p in mine)
         panels.append(Panel(f"parts-{level}-{n}", gpu, f"{word} bytes by tensor on {gpu}: {said}.", tuple(data),
@@ -114,7 +91,7 @@ def stacked(found: Comparison, level: str, word: str) -> Figure:
 def _part(group: str, points: Sequence[Point], parts: dict[str, dict[str, int]], n: int) -> dict[str, Any]:
     mine = [(p.kernel, parts[p.id][group]) for p in points if group in parts[p.id]]
     hover = [f"{kernel}, {group}<br>{bytes_text(v)}" for kernel, v in mine]
-    return _bar(group, [kernel for kernel, _ in mine], [v for _, v in mine], hover, n)
+    return axes.bar(group, [kernel for kernel, _ in mine], [v for _, v in mine], hover, n)
 
 
 def _listed(part: dict[str, int]) -> str:

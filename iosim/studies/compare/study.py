@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -12,12 +12,16 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import entry, resolve
 from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable, tile_accesses
 from iosim.problem.attention import AttentionProblem
+from iosim.show.tables import Table
 from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
 from iosim.studies.report.figures import BASELINE_ALGORITHMS
 from iosim.studies.report.request import CHOSEN_BY_PYTORCH, ReportRequest
+
+if TYPE_CHECKING:
+    import pandas
 
 QUANTITIES = ("l2", "hbm", "time", "memory")
 
@@ -121,17 +125,9 @@ class Comparison:
             "commands": dict(self.commands),
         }  # fmt: skip
 
-    def to_text(self) -> str:
-        """Tables a person can read."""
-        from iosim.studies.compare.text import render
-
-        return render(self)
-
-    def to_html(self, command: str = "iosim compare") -> str:
-        """One self-contained page with figures; `command` is the command line that makes it again."""
-        from iosim.studies.compare.page import render
-
-        return render(self, command)
+    def to_pandas(self) -> pandas.DataFrame:
+        """The entries as a DataFrame, a row each, with the keys of `Entry.to_dict`."""
+        return Table.of(e.to_dict() for e in self.entries).to_pandas()
 
 
 def compare(

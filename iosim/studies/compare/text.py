@@ -5,30 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, seconds_text
-from iosim.show.model import number_text
-from iosim.show.words import subject_of
+from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.show.tables import Table
 from iosim.studies.compare.study import Comparison, Entry
 from iosim.studies.compare.tensors import GROUPS, by_group
 from iosim.studies.report.assemble import fits
+from iosim.studies.report.words import subject
 
 ALWAYS_SAID = "HBM: replay; "
 """Part of a note that every replayed prediction has: the bytes left dirty, which JSON and the page keep."""
 RATIO_WORDS = {"l2": "x less L2", "hbm": "x less HBM", "time": "x faster", "memory": "x less memory"}
 
 
-def render(found: Comparison) -> str:
+def as_text(found: Comparison) -> str:
     """The whole text."""
-    from iosim.commands.common import table_text
-
-    parts = [subject_of(found.request), f"Ratios: {found.baseline} over the row's; above 1 the row needs less."]
+    parts = [subject(found.request), f"Ratios: {found.baseline} over the row's; above 1 the row needs less."]
     for n in found.request.lengths:
         mine = [e for e in found.entries if e.seq_len == n]
-        parts += [f"N = {n:,}", table_text(row(e) for e in mine).rstrip()]
+        parts += [f"N = {n:,}", Table.of(row(e) for e in mine).text().rstrip()]
         for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
             rows = tensor_rows(mine, level)
             if rows:
-                parts.append(f"{name} bytes by tensor\n{table_text(rows).rstrip()}")
+                parts.append(f"{name} bytes by tensor\n{Table.of(rows).text().rstrip()}")
     if found.missing:
         parts.append("\n".join(["Cannot run:", *dict.fromkeys(_missing(e, found) for e in found.missing)]))
     notes = [n for n in found.notes if ALWAYS_SAID not in n]

@@ -1,4 +1,4 @@
-"""A study of several GPUs as one HTML file: what each GPU does when, idle fractions and link bytes."""
+"""A study of several GPUs as a page: what each GPU does when, idle fractions and link bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from iosim.base.units import bytes_text, seconds_text
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.model import Cell, Column, Panel, Table
-from iosim.show.sections import Section, document
+from iosim.show.page import Page, Panel, Section
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -40,30 +40,26 @@ def table(results: Sequence[Result]) -> Table:
     return Table(COLUMNS, tuple(rows))
 
 
-def render(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> str:
-    """The whole file. `command` is the command line that makes it again."""
+def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
+    """The whole page. `command` is the command line that makes it again."""
     drawn = [r for r in results if r.timelines]
     bars = tuple(_gantt(r, n) for n, r in enumerate(drawn) if _drawable(r))
+    bars_are = "Computations of a GPU as bars, forward; a lighter bar is a message that it sends. Gaps are idle time."
+    idle_is = ("Idle (GPU, step) slots over the P x P slots of the unbalanced schedule, with no time for communication "
+               "(arXiv 2310.03294, equation 2).")  # fmt: skip
+    links_are = "In units of N x d, d the width of all query heads."
     sections = [
         Section("summary", "Summary", table=table(results)),
-        Section("time", "What each GPU does", "Computations of a GPU as bars, forward; a lighter bar is a message that "
-                "it sends. Gaps are idle time.", bars),
-        Section("idle", "Idle fraction by the number of GPUs", "Idle (GPU, step) slots over the P x P slots of the "
-                "unbalanced schedule, with no time for communication (arXiv 2310.03294, equation 2).",
-                (_idle(problem),)),
-        Section("links", "Bytes that a GPU receives", "In units of N x d, d the width of all query heads.",
-                (_links(results),)),
-    ]  # fmt: skip
-    shown = [s for s in sections if s.panels or s.table]
-    return document(f"Attention over {gpus} GPUs", subject, shown, command)
+        Section("time", "What each GPU does", (bars_are,), panels=bars),
+        Section("idle", "Idle fraction by the number of GPUs", (idle_is,), panels=(_idle(problem),)),
+        Section("links", "Bytes that a GPU receives", (links_are,), panels=(_links(results),)),
+    ]
+    shown = tuple(s for s in sections if s.panels or s.table)
+    return Page(f"Attention over {gpus} GPUs", subject, shown, command=command)
 
 
 def _drawable(result: Result) -> bool:
     return len(result.timelines[0].events) <= MAX_BARS
-
-
-def _axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False, **more}
 
 
 def _gantt(result: Result, n: int) -> Panel:
@@ -72,8 +68,8 @@ def _gantt(result: Result, n: int) -> Panel:
     busy = min(timeline.compute_s)
     alt = (f"{result.title}: {seconds_text(timeline.total_s)} forward; the GPU with least work computes for "
            f"{seconds_text(busy)}; GPUs do not compute in {timeline.idle_fraction:.1%} of their time.")  # fmt: skip
-    layout = axes.layout(_axis("time (ms)"), _axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8)),
-                         barmode="overlay", bargap=0.25)  # fmt: skip
+    y = axes.axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8))
+    layout = axes.layout(axes.axis("time (ms)"), y, barmode="overlay", bargap=0.25)
     return Panel(f"time-{n}", result.title, alt, tuple(data), layout)
 
 
@@ -83,13 +79,12 @@ def _bars(timeline: Timeline, kind: str, n: int, opacity: float) -> dict[str, An
         f"GPU {e.gpu}, step {e.step}: {e.label}" + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
         + f", {seconds_text(e.end_s - e.start_s)}" for e in found
     ]  # fmt: skip
-    return {
-        "type": "bar", "orientation": "h", "name": kind, "y": [e.gpu for e in found],
-        "base": [round(1e3 * e.start_s, 6) for e in found],
-        "x": [round(1e3 * (e.end_s - e.start_s), 6) for e in found], "text": text, "textposition": "none",
-        "hovertemplate": "%{text}<extra></extra>", "opacity": opacity, "width": 0.8 if kind == "compute" else 0.3,
-        "marker": {"color": axes.colour(n) if kind == "compute" else axes.NEUTRAL, "line": {"width": 0.5}},
-    }  # fmt: skip
+    colour = axes.colour(n) if kind == "compute" else axes.NEUTRAL
+    return axes.bar(
+        kind, [round(1e3 * (e.end_s - e.start_s), 6) for e in found], [e.gpu for e in found], text, n, orientation="h",
+        base=[round(1e3 * e.start_s, 6) for e in found], opacity=opacity, width=0.8 if kind == "compute" else 0.3,
+        marker={"color": colour, "line": {"width": 0.5}},
+    )  # fmt: skip
 
 
 def _idle(problem: AttentionProblem) -> Panel:
@@ -100,18 +95,14 @@ def _idle(problem: AttentionProblem) -> Panel:
         hover = [f"{name}, {gpus} GPUs: {idle_of_unbalanced(name, gpus, causal)}" for gpus in IDLE_GPUS]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
         said.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
-    legend = {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
-    layout = axes.layout(_axis("GPUs"), _axis("idle fraction", rangemode="tozero"), **legend)
+    layout = axes.layout(axes.axis("GPUs"), axes.axis("idle fraction", rangemode="tozero"), **axes.LEGEND_ABOVE)
     return Panel("idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(said)}.", tuple(data), layout)
 
 
 def _links(results: Sequence[Result]) -> Panel:
     values = [round(r.received_nd, 6) for r in results]
     text = [f"{r.name}: {bytes_text(float(r.received_bytes))}, {r.received_nd:.4g} Nd" for r in results]
-    data: dict[str, Any] = {
-        "type": "bar", "x": [r.name for r in results], "y": values, "text": text, "textposition": "none",
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": [axes.colour(n) for n in range(len(results))]},
-    }  # fmt: skip
-    layout = axes.layout(_axis("method"), _axis("Nd", rangemode="tozero"))
+    data = axes.bar("received", [r.name for r in results], values, text, 0,
+                    marker={"color": [axes.colour(n) for n in range(len(results))]})  # fmt: skip
+    layout = axes.layout(axes.axis("method"), axes.axis("Nd", rangemode="tozero"))
     return Panel("links-1", "one layer, an average GPU", f"Bytes received: {'; '.join(text)}.", (data,), layout)

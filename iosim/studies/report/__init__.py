@@ -11,27 +11,22 @@ draws, it computes nothing but ratios.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from iosim.show.places import FORMATS, targets, write_together
+from iosim.base.files import write_together
+from iosim.show.html import html
+from iosim.show.markdown import markdown
 from iosim.studies.report.assemble import build
+from iosim.studies.report.page import as_page
+from iosim.studies.report.places import FORMATS, targets
+from iosim.studies.report.report import Report
 from iosim.studies.report.request import ReportRequest
 
-if TYPE_CHECKING:
-    from iosim.show.model import Report
-
-__all__ = ["FORMATS", "ReportRequest", "build", "render", "targets", "write"]
+__all__ = ["FORMATS", "Report", "ReportRequest", "as_page", "build", "render", "targets", "write"]
 
 
 def render(report: Report, kind: str) -> str:
     """The report's text as "html" or "md"; the same report gives the same bytes."""
-    if kind == "html":
-        from iosim.show import html
-
-        return html.render(report)
-    from iosim.show import markdown
-
-    return markdown.render(report)
+    return html(as_page(report)) if kind == "html" else markdown(as_page(report))
 
 
 def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:

@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Sequence
 
 from iosim.base.progress import Progress, silent
-from iosim.show.model import Cell, Column, Figure, Report, Table
+from iosim.show.page import Figure
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report import figures
 from iosim.studies.report.collect import Point, collect, series
 from iosim.studies.report.density import density
+from iosim.studies.report.report import Report
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.report.roofline import roofline
 from iosim.studies.report.tilemap import search, tile_map, tiles_line

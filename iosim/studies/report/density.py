@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosim.base.errors import InputError
+from iosim.base.units import number_text
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.words import FIELDS
 from iosim.show import axes
-from iosim.show.model import Column, Figure, Panel, Table, number_text
+from iosim.show.page import Figure, Panel
+from iosim.show.tables import Column, Table
 from iosim.studies.report.collect import Point, series
 from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
 from iosim.studies.report.request import ReportRequest

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.show import axes
-from iosim.show.model import COMMANDS, Cell, Column, Figure, Panel, Series, Table, number_text
+from iosim.show.page import Figure, Panel, Series
+from iosim.show.tables import COMMANDS, Cell, Column, Table
 from iosim.studies.report.collect import Point, series
 from iosim.studies.report.request import Gpu, ReportRequest
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import number_text, rate_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.show import axes
-from iosim.show.model import Column, Figure, Panel, Table, number_text, rate_text
+from iosim.show.page import Figure, Panel
+from iosim.show.tables import Column, Table
 from iosim.studies.report.collect import Point, series
 from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
 from iosim.studies.report.request import ReportRequest

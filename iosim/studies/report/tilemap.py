@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.show import axes
-from iosim.show.model import Cell, Column, Figure, Panel, Series, Table, number_text
+from iosim.show.page import Figure, Panel, Series
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report.figures import FROM, WHO
 from iosim.studies.report.request import Gpu, ReportRequest, problem_options
 from iosim.studies.tiles.pick import TileCandidate, TileRanking, pick_tiles

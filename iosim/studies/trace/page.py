@@ -1,4 +1,4 @@
-"""A trace, or several side by side, as one HTML file: plots, tables, and nothing fetched from anywhere."""
+"""A trace, or several side by side, as a page: plots and tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iosim.base.units import bytes_text
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
-from iosim.show.model import Cell, Column, Panel, Table
-from iosim.show.sections import Section, document
+from iosim.show.page import Page, Panel, Section
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.trace import TraceResult
 from iosim.studies.trace.views import reuse_rows, tensor_rows
 
@@ -21,8 +21,8 @@ MAX_CTA_LINES = 600
 MB = 1e6
 
 
-def render(traces: Sequence[TraceResult], command: str) -> str:
-    """The whole file. `command` is the command line that makes it again."""
+def as_page(traces: Sequence[TraceResult], command: str) -> Page:
+    """The whole page. `command` is the command line that makes it again."""
     q = traces[0].prediction.problem
     kernels = ", ".join(t.prediction.kernel.name for t in traces)
     title = f"Trace of {kernels} on {traces[0].prediction.profile.name}"
@@ -42,8 +42,8 @@ def render(traces: Sequence[TraceResult], command: str) -> str:
          "loaded the same line before. Past the line they miss. First loads are in the table.", _reuse),
     ):  # fmt: skip
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
-        sections.append(Section(name, heading, caption, tuple(drawn), tables.get(name)))
-    return document(title, subject, sections, command)
+        sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name)))
+    return Page(title, subject, tuple(sections), command=command)
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
@@ -89,10 +89,6 @@ def drift_table(traces: Sequence[TraceResult]) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False, **more}
-
-
 def _ms(t: TraceResult) -> list[float]:
     return [round(1e3 * (b + 0.5) * t.bin_ps / PS, 6) for b in range(t.bins)]
 
@@ -111,13 +107,9 @@ def _lines(t: TraceResult, panel: str, values: Any, unit: str, **y: Any) -> list
             data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
             known = [v for v in ys if v is not None]
             said.append(f"{name} {min(known):g} to {max(known):g}")
-    layout = axes.layout(_axis("time (ms)"), _axis(unit, **y), **_legend())
+    layout = axes.layout(axes.axis("time (ms)"), axes.axis(unit, **y), **axes.LEGEND_ABOVE)
     name = t.prediction.kernel.name
     return [Panel(panel, name, f"{name}, {unit}: {'; '.join(said)}.", tuple(data), layout)]
-
-
-def _legend() -> dict[str, Any]:
-    return {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
 
 
 def _alike(panels: Sequence[Panel]) -> list[Panel]:
@@ -156,7 +148,7 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
                f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip
-        layout = axes.layout(_axis("time (ms)"), _axis("MB in use", rangemode="tozero"))
+        layout = axes.layout(axes.axis("time (ms)"), axes.axis("MB in use", rangemode="tozero"))
         panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
     return panels
 
@@ -182,7 +174,7 @@ def _walk(t: TraceResult, panel: str) -> list[Panel]:
         title = f"{t.prediction.kernel.name}, {one.name}"
         line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
         what = "key" if one.shared_tensors[0] in ("K", "V") else "query"
-        layout = axes.layout(_axis("time (ms)"), _axis(f"{what} block"))
+        layout = axes.layout(axes.axis("time (ms)"), axes.axis(f"{what} block"))
         panels.append(Panel(f"{panel}-{k}", title, f"{title}: {mine.size} CTAs of one head.", (line,), layout))
     return panels
 
@@ -194,16 +186,14 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
         xs = [(i + 0.5) * h.width_bytes / MB for i in range(h.loads.size)]
         ys = [int(v) / 1e9 for v in h.loads]
         hover = [f"{x:.4g} MB: {y:.4g} GB" for x, y in zip(xs, ys, strict=True)]
-        bars = {"type": "bar", "name": "loads", "x": xs, "y": ys, "text": hover, "textposition": "none",
-                "hovertemplate": "%{text}<extra></extra>", "marker": {"color": axes.colour(0)}}  # fmt: skip
+        bars = axes.bar("loads", xs, ys, hover, 0)
         size = t.partition_bytes / MB
         line = axes.guide("one partition", [size] * 2, [0, max(ys)], f"one partition: {size:.4g} MB", "dash")
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
         last = max([1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)])
-        layout = axes.layout(_axis("reuse distance (MB)", range=[0, last]), _axis("GB loaded", rangemode="tozero"))
+        layout = axes.layout(
+            axes.axis("reuse distance (MB)", range=[0, last]), axes.axis("GB loaded", rangemode="tozero")
+        )
         panels.append(Panel(f"{panel}-{n}", title, alt, (bars, line), layout))
     return panels
-
-
-__all__ = ["drift_table", "render", "reuse_table", "tensor_table"]

@@ -1,13 +1,13 @@
-"""Memory over time and the map of what fits as one self-contained HTML file, in the frame of the reports."""
+"""Memory over time and the map of what fits, as a page."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, length_text, seconds_text
 from iosim.show import axes
-from iosim.show.model import Column, Panel, Table
-from iosim.show.sections import Section, document
+from iosim.show.page import Page, Panel, Section
+from iosim.show.tables import Column, Table
 from iosim.studies.training.frontier import Frontier
 from iosim.studies.training.graph import Kind
 from iosim.studies.training.prediction import TrainingPrediction
@@ -19,24 +19,32 @@ CAPACITY_SHOWN_FROM = 0.3
 """Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
 
 
-def render(made: TrainingPrediction, found: Frontier | None, command: str) -> str:
-    """The whole file. `command` is the command line that makes it again."""
+def as_page(made: TrainingPrediction, found: Frontier | None, command: str) -> Page:
+    """The whole page. `command` is the command line that makes it again."""
     m, s = made.model, made.setup
     title = f"Training memory on {made.profile.name}"
     subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {made.graph.parameter_elements / 1e6:,.1f} M "
                f"parameters; batch {s.batch}, {s.seq_len:,} tokens, {s.attention} attention, {s.precision}, "
                f"{s.optimizer}, recompute {s.recompute}.")  # fmt: skip
+    caption = ("Bytes of tensors that live at once, by what they hold, through forward, backward and the optimizer's "
+               "step. A dashed line is the GPU's memory.")  # fmt: skip
     sections = [
-        Section("memory", "Memory over time", "Bytes of tensors that live at once, by what they hold, through forward, "
-                "backward and the optimizer's step. A dashed line is the GPU's memory.", (memory_panel(made),),
-                memory_table(made), wide=True),
+        Section("memory", "Memory over time", (caption,), panels=(memory_panel(made),), table=memory_table(made),
+                wide=True),
     ]  # fmt: skip
     if found is not None:
         caption = "Peak memory by sequence length. Cells beyond the GPU's memory are marked."
         sections.append(
-            Section("frontier", "What fits", caption, (frontier_panel(found),), frontier_table(found), wide=True)
+            Section(
+                "frontier",
+                "What fits",
+                (caption,),
+                panels=(frontier_panel(found),),
+                table=frontier_table(found),
+                wide=True,
+            )
         )
-    return document(title, subject, sections, command)
+    return Page(title, subject, tuple(sections), command=command)
 
 
 def memory_table(made: TrainingPrediction) -> Table:
@@ -71,8 +79,7 @@ def memory_panel(made: TrainingPrediction) -> Panel:
     if top > CAPACITY_SHOWN_FROM * capacity:
         data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
     layout = axes.layout(
-        {"title": {"text": "time (ms)" if made.time else "event", "standoff": 10}, "automargin": True},
-        {"title": {"text": "GB", "standoff": 10}, "automargin": True, "rangemode": "tozero"},
+        axes.axis("time (ms)" if made.time else "event"), axes.axis("GB", rangemode="tozero"),
         showlegend=True, legend={"traceorder": "reversed"},
     )  # fmt: skip
     peak = made.timeline.peak
@@ -96,7 +103,7 @@ def frontier_panel(found: Frontier) -> Panel:
     share = [[p / found.capacity_bytes for p in row] for row in found.peak_bytes]
     text = [[f"{found.axis} {v:,}, {n:,} tokens: {bytes_text(p)}" for n, p in zip(found.seq_lens, row, strict=True)]
             for v, row in zip(found.values, found.peak_bytes, strict=True)]  # fmt: skip
-    xs, ys = [axes.length_text(n) for n in found.seq_lens], [f"{v:,}" for v in found.values]
+    xs, ys = [length_text(n) for n in found.seq_lens], [f"{v:,}" for v in found.values]
     heat = {
         "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": text,
         "hovertemplate": "%{text}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
@@ -108,10 +115,8 @@ def frontier_panel(found: Frontier) -> Panel:
         "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
         "hoverinfo": "skip", "name": "does not fit", "marker": {"symbol": "x", "color": "#5a2a2a", "size": 8},
     }  # fmt: skip
-    title = {"standoff": 10}
-    layout = axes.layout({"title": {"text": "sequence length N (tokens)", **title}, "type": "category",
-                          "automargin": True},
-                         {"title": {"text": found.axis, **title}, "type": "category", "automargin": True})  # fmt: skip
+    layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
+                         axes.axis(found.axis, type="category"))  # fmt: skip
     fitting = len(xs) * len(ys) - len(outside)
     alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(found.capacity_bytes)}."
     return Panel("frontier-0", f"{found.axis} x tokens", alt, (heat, marks), layout)

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the panels, hides and shows series, and hands out tables as CSV. Uses nothing but this page.
-const iosimReport = (() => {
-  const data = JSON.parse(document.getElementById("report-data").textContent);
+const iosimPage = (() => {
+  const data = JSON.parse(document.getElementById("page-data").textContent);
   const hovers = matchMedia("(hover: hover)").matches;
   const config = {
     displaylogo: false,

@@ -1,13 +1,11 @@
-"""Where a report's files go, and how they get there: both or none."""
+"""Where a report's files go."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from iosim.base.errors import InputError
-from iosim.base.files import keep_mode, write_whole
 
 FORMATS = ("both", "html", "md")
 NAME = "report"
@@ -48,28 +46,3 @@ def _check(target: Path, out: str | Path) -> None:
         raise InputError(f"--out '{out}' cannot be written: there is no directory '{target.parent}'")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise InputError(f"--out '{out}' cannot be written: Permission denied")
-
-
-def write_together(contents: Mapping[Path, str]) -> None:
-    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were.
-
-    Raises:
-        InputError: a place cannot be written.
-    """
-    staged: dict[Path, Path] = {}
-    try:
-        for path, content in contents.items():
-            waiting = path.with_name(f".{path.name}.{os.getpid()}.new")
-            staged[waiting] = path
-            try:
-                write_whole(waiting, content)
-            except InputError as error:
-                raise InputError(str(error).replace(str(waiting), str(path))) from None
-        for waiting, path in staged.items():
-            keep_mode(waiting, path)
-            os.replace(waiting, path)
-    except OSError as error:
-        raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
-    finally:
-        for waiting in staged:
-            waiting.unlink(missing_ok=True)

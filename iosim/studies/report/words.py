@@ -1,9 +1,8 @@
-"""Sentences that HTML and Markdown share."""
+"""Sentences of a report and of a comparison."""
 
 from __future__ import annotations
 
-from iosim.show.axes import length_text
-from iosim.show.model import Report
+from iosim.base.units import length_text
 from iosim.studies.report.collect import Omission
 from iosim.studies.report.request import ReportRequest
 
@@ -17,12 +16,7 @@ EXACT = (
 )
 
 
-def subject(report: Report) -> str:
-    """What was computed, in one sentence."""
-    return subject_of(report.request)
-
-
-def subject_of(request: ReportRequest) -> str:
+def subject(request: ReportRequest) -> str:
     """What a request computes, in one sentence."""
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({p.kv_heads} key/value heads)"

@@ -1,0 +1,36 @@
+"""A report as data: predictions, what is omitted, the figures and the command lines behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iosim.show.page import Figure
+from iosim.show.tables import Table
+from iosim.studies.report.collect import Omission, Point
+from iosim.studies.report.request import ReportRequest
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that HTML and Markdown print. `commands` maps ids to command lines."""
+
+    title: str
+    request: ReportRequest
+    points: tuple[Point, ...]
+    omissions: tuple[Omission, ...]
+    summary: Table
+    figures: tuple[Figure, ...]
+    commands: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def figure(self, figure_id: str) -> Figure:
+        """The figure called `figure_id`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for figure in self.figures:
+            if figure.id == figure_id:
+                return figure
+        raise KeyError(figure_id)

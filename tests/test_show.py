@@ -1,0 +1,155 @@
+"""Tables and pages: what is written holds the values, is escaped, and knows nothing of who asked."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import iosim.show
+from iosim.commands import common
+from iosim.show.html import PLOTLY, html
+from iosim.show.markdown import markdown
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed, numbered
+from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table
+
+COLUMNS = (Column("kernel", "kernel"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"))
+TABLE = Table(COLUMNS, (("fa2", 2_500_000_000, 0.00125), ("naive|wide", 3 << 53, None)))
+NASTY = "<script>alert('&')</script>"
+
+
+def test_show_imports_base_alone() -> None:
+    for file in Path(iosim.show.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert not name.startswith("iosim.") or name.startswith(("iosim.base.", "iosim.show.")), (file, name)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_text_is_aligned_with_numbers_to_the_right() -> None:
+    lines = TABLE.text().splitlines()
+    assert lines[0].index("HBM") + 3 == lines[1].index("2.5 GB") + 6  # both end in one column
+    assert lines[1].startswith("fa2 ")
+    assert lines[1].endswith("1.25 ms")
+    assert lines[2].endswith(" -")  # not known
+
+
+def test_csv_holds_the_numbers_as_they_are() -> None:
+    rows = list(csv.reader(io.StringIO(TABLE.csv())))
+    assert rows[0] == ["kernel", "hbm_bytes", "time_s"]
+    assert rows[1] == ["fa2", "2500000000", "0.00125"]
+    assert rows[2] == ["naive|wide", str(3 << 53), ""]
+
+
+def test_markdown_escapes_bars_and_aligns_numbers() -> None:
+    head, rule, first, second = TABLE.markdown().splitlines()
+    assert rule == "| --- | ---: | ---: |"
+    assert first == "| fa2 | 2.5 GB | 1.25 ms |"
+    assert second.count("|") - second.count("\\|") == head.count("|")
+
+
+def test_a_data_frame_has_the_keys_and_the_values() -> None:
+    frame = TABLE.to_pandas()
+    assert list(frame.columns) == ["kernel", "hbm_bytes", "time_s"]
+    assert frame["hbm_bytes"].tolist() == [2_500_000_000, 3 << 53]
+    assert "pandas" in type(frame).__module__
+
+
+def test_records_take_the_columns_of_the_first() -> None:
+    table = Table.of([{"n": 12, "change": "+3.1 %", "word": "1 a"}, {"n": None, "change": "", "word": "b", "more": 1}])
+    assert [c.kind for c in table.columns] == [RIGHT, RIGHT, "text"]
+    assert table.csv() == "n,change,word\n12,+3.1 %,1 a\n,,b\n"
+    assert Table.of([]).csv() == ""
+    assert Table.of([]).text() == Table.of([]).markdown() != ""
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=8)
+
+
+@given(st.lists(st.tuples(PRINTABLE, st.integers(), st.floats(allow_nan=False, allow_infinity=False))))
+def test_csv_gives_every_value_back(rows: list[tuple[Cell, ...]]) -> None:
+    table = Table((Column("a", "A"), Column("b", "B", "bytes"), Column("c", "C", "number")), tuple(rows))
+    read = list(csv.reader(io.StringIO(table.csv(), newline="")))[1:]
+    assert [(a, int(b), float(c)) for a, b, c in read] == rows
+
+
+def test_pivoted_puts_each_value_in_its_place() -> None:
+    columns = (Column("gpu", "GPU"), Column("seq_len", "N", "count"), Column("kernel", "kernel"),
+               Column("l2_bytes", "bytes", "bytes"), Column("commands", "command", COMMANDS))  # fmt: skip
+    rows = (("a100", 512, "fa2", 2000, "P1"), ("a100", 512, "naive", 4000, "P2"), ("a100", 1024, "fa2", 8000, "P3 P1"))
+    made = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
+    assert made.cells() == [["a100", "512", "2 kB", "4 kB", "P1 P2"], ["a100", "1,024", "8 kB", "-", "P3 P1"]]
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def page(word: str) -> Page:
+    """A page that says `word` in every place there is."""
+    table = Table((Column("word", word), Column("commands", word, COMMANDS)), ((word, "P1"), (word, "P1")))
+    panel = Panel("plot-1", word, word, ({"type": "bar", "x": [word], "y": [1]},), {"title": word})
+    figure = Figure("bars", word, word, table, (panel,), (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
+                    "word", ("word",), (word,), by=("word",))  # fmt: skip
+    sections = (
+        Section("first", word, (word,), table=table), *numbered((figure,)), *listed("notes", word, (word,)),
+    )  # fmt: skip
+    return Page(word, word, sections, text=(word,), command=word, commands={"P1": word}, contents=True)
+
+
+def test_everything_is_escaped() -> None:
+    text = html(page(NASTY))
+    assert "<script>alert" not in text
+    assert "('&')" not in text.partition("<script")[0]
+    assert text.count("<script") == 3  # data, plotly.js and the page's own
+    assert text.count("&lt;script&gt;") > 15
+    data = json.loads(re.findall(r'id="page-data">(.*?)</script>', text, re.DOTALL)[0])
+    assert data["panels"]["plot-1"]["data"][0]["x"] == [NASTY]
+    assert data["tables"]["first"]["rows"][0][0] == NASTY
+    assert data["commands"] == {"P1": NASTY}
+
+
+def test_prose_has_bold_code_arrows_and_breaks_and_nothing_else() -> None:
+    text = html(Page("t", "SM<->L2 by **hand** and `a < b`\nnext <i>", ()))
+    assert "<p>SM↔L2 by <b>hand</b> and <code>a &lt; b</code><br>next &lt;i&gt;</p>" in text
+
+
+def test_lists_and_sections_without_content_are_left_out() -> None:
+    assert listed("notes", "Notes", ()) == ()
+    plots = Section("plots", "Only plots", ("about plots",), panels=(Panel("p", "p", "p", (), {}),))
+    text = markdown(Page("t", "s", (plots, Section("said", "Said", ("prose",)))))
+    assert "Only plots" not in text
+    assert "## Said\n\nprose" in text
+
+
+def test_one_copy_of_plotly_can_serve_several_pages() -> None:
+    alone, shared = html(page("w")), html(page("w"), PLOTLY.name)
+    assert PLOTLY.read_text(encoding="utf-8") in alone
+    assert "<script src=" not in alone
+    assert f'<script src="{PLOTLY.name}"></script>' in shared
+    assert len(shared) < 20_000
+    assert "default-src 'none'" in shared
+
+
+def test_the_copy_of_plotly_draws_what_is_asked_of_it() -> None:
+    text = PLOTLY.read_text(encoding="utf-8")
+    assert text.startswith("/**\n* plotly.js (cartesian")
+    assert all(f'name:"{kind}"' in text for kind in ("scatter", "bar", "heatmap"))
+
+
+def test_a_typed_command_does_not_say_where_its_files_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["ring", "--gpus", "4", "--html", "/x/y.html", "--csv=a.csv", "-o", "b", "--out", "c", "--link", "a b"]
+    monkeypatch.setattr(sys, "argv", ["iosim", *words])
+    assert common.typed("ring") == "iosim ring --gpus 4 --link 'a b'"
+    assert common.typed("trace") == "iosim trace"
