@@ -11,9 +11,9 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch
 from iosim.kernel.libraries import Overrides, choices, resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
-from iosim.readers.replay.replay import replay
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.readers.timing.chain_time import reuses_keys
 from iosim.studies.distributed.links import Cluster, Link
@@ -50,7 +50,7 @@ def test_a_warm_l2_holds_the_inputs_and_nothing_else() -> None:
                      if chain.tensors[name].role == "input")  # fmt: skip
         seen.append((int(touched.sum()), inputs))
 
-    found = replay(problem, kernel, chain, profile, l2_start="warm", trace=look)  # type: ignore[arg-type]
+    found = Call.of(problem, kernel, profile, chain).replay(l2_start="warm", trace=look)  # type: ignore[arg-type]
     assert seen[0][0] == seen[0][1]
     assert found.traffic.total("hbm", "read") == 0
 

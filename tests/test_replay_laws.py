@@ -27,6 +27,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Launch, Schedule, Scheduler
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.count import count
 from iosim.readers.replay import engine
 from iosim.readers.replay.engine import L2, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines
@@ -116,7 +117,8 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
         touched = sorted(read.get(tensor.name, set()) - stored)
         assert hbm(played, "read", tensor.name) >= int(size[touched].sum())
     out = hbm(played, "write") + played.dirty_bytes
-    assert lines_of(watch, stored) * LINE <= out <= stores * LINE
+    most_written = int(count(chain).total("l2", "write"))  # a replay gives no more as written, whole lines or not
+    assert min(lines_of(watch, stored) * LINE, most_written) <= out <= stores * LINE
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)

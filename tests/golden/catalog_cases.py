@@ -59,7 +59,7 @@ def name_of(p: AttentionProblem) -> str:
         p.mask,
         p.passes,
     ]
-    said += [f"dv{p.d_v}"] if p.d_v != p.head_dim else []
+    said += [f"dv{p.head_dim_v}"] if p.head_dim_v != p.head_dim else []
     said += [f"w{p.window}"] if p.window is not None else []
     said += [f"page{p.page_size}"] if p.page_size is not None else []
     said += [f"drop{p.dropout}"] if p.dropout else []

@@ -13,18 +13,19 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import Overrides, entry_names, resolve
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
 from iosim.readers.replay.coarse import coarse_plan
-from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, TraceRecord
+from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
-from iosim.readers.replay.replay import Replay, replay
+from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
-from iosim.readers.replay.tracing import trace
+from iosim.studies.trace.trace import trace
 
 H200 = load_profile("h200")
 LINE = 128
@@ -116,19 +117,17 @@ def engine() -> Iterator[tuple[str, Any]]:
         for n in range(2):
             low = launch_at_random(rng, objects, group, listed=seed % 5 == 2)
             record, kept = traced(l2, low, on=seed % 7 == 3)
-            end, _ = l2.replay(
-                low,
+            ctas = Ctas(
                 slots=int(rng.integers(1, 14)),
                 sms=int(rng.integers(1, 6)),
                 static_stride=(0, 0, 5)[seed % 3],
                 step_s=(0.0, 1e-6, 3e-7)[seed % 3],
                 start_s=1e-7 * (seed % 4),
-                begin_ps=begin,
                 sm_spread_ppm=(0, 5000, 90_000)[seed // 2 % 3],
                 rates=((1.0,), (1.2, 0.8), (1.3, 1.1, 0.6))[seed // 4 % 3],
                 relaunched=seed % 2 == 0,
-                trace=record,
             )
+            end, _ = l2.replay(low, ctas, begin_ps=begin, trace=record)
             told.append([end, *contents(l2), *kept()])
             begin = end
             if n == 0 and seed % 2:
@@ -304,7 +303,7 @@ def schedules() -> Iterator[tuple[str, Any]]:
         )
         gpu = gpu_of("h200", l2_bytes=256 << 10)
         chosen = resolve("flash", p, gpu, over)
-        found = replay(p, chosen, plan(p, chosen), gpu)
+        found = Call.of(p, chosen, gpu).replay()
         yield (
             f"flash {order} {direction} {scheduler} {section}",
             [found.traffic.total("hbm", "read"), found.seconds, found.fabric_bytes],
@@ -335,7 +334,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                     coarse=lambda *_, **__: None,
                     sampling=lambda low, slots: sampling_plan(low, slots, 60_000, settle=12, window=10),
                 )
-                found = replay(p, chosen, chain, profile, part=True)
+                found = Call.of(p, chosen, profile, chain).replay(part=True)
                 windows = found.launches[0].windows
                 yield (
                     f"windows {kernel} {gpu} {mask} {l2_kib} {slow}",
@@ -349,7 +348,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                 replays_set(
                     coarse=lambda *a, **k: coarse_plan(*a, **k, budget=30_000), sampling=lambda low, slots: None
                 )
-                found = replay(p, chosen, chain, profile, part=True)
+                found = Call.of(p, chosen, profile, chain).replay(part=True)
                 grain = found.launches[0].coarse
                 yield (
                     f"coarse {kernel} {gpu} {mask} {l2_kib} {slow}",

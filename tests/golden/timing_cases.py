@@ -12,10 +12,9 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Order, Schedule
 from iosim.kernel.libraries import Overrides, entry_names, resolve
+from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers import capacity
-from iosim.readers.count import count
-from iosim.readers.timing.chain_time import ChainTime, beside, chain_time, executed_pairs, reuses_keys
+from iosim.readers.timing.chain_time import ChainTime, beside, executed_pairs, reuses_keys
 from iosim.readers.timing.makespan import makespan, steps_per_tile
 from iosim.readers.timing.step_time import (
     MatrixUnit,
@@ -53,10 +52,10 @@ PROBLEMS: dict[str, dict[str, Any]] = {
 def timed(p: AttentionProblem, kernel: str, gpu: HardwareProfile, over: Overrides | None = None) -> Iterator[ChainTime]:
     """By what was measured on the GPU, then by its specification."""
     chosen = resolve(kernel, p, gpu, over)
-    chain = plan(p, chosen)
-    traffic = count(chain) + capacity.estimate(chain, gpu)
+    call = Call.of(p, chosen, gpu)
+    traffic = call.counted + call.capacity()
     for measured in (True, False):
-        yield chain_time(p, chain, traffic, gpu, measured=measured, kernel=chosen)
+        yield call.time(traffic, measured=measured)
 
 
 def told(time: ChainTime) -> list[Any]:
