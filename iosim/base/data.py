@@ -12,6 +12,11 @@ from iosim.base.errors import InputError
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def import_path() -> str:
+    """The directory from which this iosim is imported, for processes that it starts."""
+    return str(_PACKAGE.parent)
+
+
 def data_dir(name: str) -> Path:
     """The directory of shipped data called `name` (`hardware_profiles`, `kernels`).
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = build_parser()
         args = parser.parse_args(argv)
         if args.version:
-            from iosim import __version__
+            from iosim.base.version import __version__
             from iosim.commands.common import emit
 
             emit(f"iosim {__version__}\n", None)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import iosim
+from iosim.base.data import import_path
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
@@ -119,8 +119,7 @@ def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
 def run_group(command: Sequence[str]) -> str:
     """Runs a command in a session of its own, which ends with this process: the profiler leaves none of its own. It
     finds this package, and what it prints is given."""
-    here = str(Path(iosim.__file__).resolve().parent.parent)
-    path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
+    path = os.pathsep.join(p for p in (import_path(), os.environ.get("PYTHONPATH", "")) if p)
     env = {**os.environ, "PYTHONPATH": path}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True

@@ -7,13 +7,13 @@ blocks, `iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from iosim.base.errors import InputError
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:
-    from iosim.problem.attention import AttentionProblem
+    from iosim.problem.masks.blocks import BlockMask
 
 LISTS = ("butterfly", "strided", "window+global", "blocks")
 INTERVALS = ("none", "causal", "window")
@@ -30,6 +30,37 @@ ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 """Field -> its values beside packed sequences."""
 FIELDS = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks", "seq_lens", "seq_lens_k")
+
+
+class MaskSpecification(Protocol):
+    """What a mask is made from: its own fields and the lengths. An `AttentionProblem` is one."""
+
+    @property
+    def seq_q(self) -> int: ...
+    @property
+    def seq_k(self) -> int: ...
+    @property
+    def mask(self) -> str: ...
+    @property
+    def window(self) -> int | None: ...
+    @property
+    def offset(self) -> int | None: ...
+    @property
+    def mask_block(self) -> int | tuple[int, int] | None: ...
+    @property
+    def mask_stride(self) -> int | None: ...
+    @property
+    def global_tokens(self) -> int | None: ...
+    @property
+    def mask_file(self) -> str | None: ...
+    @property
+    def mask_blocks(self) -> BlockMask | None: ...
+    @property
+    def seq_lens(self) -> tuple[int, ...] | None: ...
+    @property
+    def seq_lens_k(self) -> tuple[int, ...] | None: ...
+    @property
+    def pair_mask(self) -> Mask: ...
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
@@ -66,7 +97,7 @@ def sequence_lengths(name: str, value: object, most: int) -> tuple[int, ...]:
     return made
 
 
-def check_words(p: AttentionProblem, most: int) -> dict[str, Any]:
+def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
     """The normalised values of the mask's own fields, once they are known to go with the mask.
 
     Raises:
@@ -100,7 +131,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"of type {type(value).__name__}"
 
 
-def _check_blocks(p: AttentionProblem) -> dict[str, Any]:
+def _check_blocks(p: MaskSpecification) -> dict[str, Any]:
     from iosim.problem.masks.blocks import BlockMask
 
     if (p.mask_file is None) == (p.mask_blocks is None):
@@ -149,7 +180,7 @@ def blocks_to_dict(mask: Any) -> dict[str, Any]:
     return made if mask.full is None else {**made, "full": mask.full.tolist()}
 
 
-def check_lengths(p: AttentionProblem, most: int) -> dict[str, Any]:
+def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
     """`seq_lens`, `seq_lens_k` and the sizes that follow from them.
 
     Raises:
@@ -175,7 +206,7 @@ def check_lengths(p: AttentionProblem, most: int) -> dict[str, Any]:
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 
 
-def make_mask(p: AttentionProblem) -> Mask:
+def make_mask(p: MaskSpecification) -> Mask:
     """The mask that a problem's words stand for.
 
     Raises:
@@ -191,14 +222,14 @@ def make_mask(p: AttentionProblem) -> Mask:
     return PackedMask(p.seq_lens, p.seq_lens_k, masks)
 
 
-def _interval(p: AttentionProblem, seq_q: int, seq_k: int) -> IntervalMask:
+def _interval(p: MaskSpecification, seq_q: int, seq_k: int) -> IntervalMask:
     if p.mask == "none":
         return IntervalMask()
     offset = seq_k - seq_q if p.offset is None else p.offset
     return IntervalMask(p.window if p.mask == "window" else None, 0, offset)
 
 
-def _list_mask(p: AttentionProblem) -> Mask:
+def _list_mask(p: MaskSpecification) -> Mask:
     from iosim.problem.masks import files, patterns
 
     sides = None if p.mask_block is None else block_sides(p.mask_block, 1 << 31)
@@ -220,7 +251,7 @@ def _list_mask(p: AttentionProblem) -> Mask:
     return patterns.window_global(p.seq_q, block, p.window, p.global_tokens)
 
 
-def said_offset(p: AttentionProblem) -> int | None:
+def said_offset(p: MaskSpecification) -> int | None:
     """Key that faces query 0, for a problem's dictionary; None where there is no one diagonal."""
     if p.mask not in ("causal", "window"):
         return None
@@ -229,7 +260,7 @@ def said_offset(p: AttentionProblem) -> int | None:
     return p.seq_k - p.seq_q
 
 
-def to_dict(p: AttentionProblem) -> dict[str, Any]:
+def to_dict(p: MaskSpecification) -> dict[str, Any]:
     """The mask's own fields for a problem's dictionary, those that are None left out."""
     made = {name: getattr(p, name) for name in FIELDS if getattr(p, name) is not None}
     if "mask_blocks" in made:
@@ -237,7 +268,7 @@ def to_dict(p: AttentionProblem) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in made.items()}
 
 
-def mask_text(p: AttentionProblem) -> str:
+def mask_text(p: MaskSpecification) -> str:
     """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
     from iosim.problem.masks.blocks import BlockMask
 
