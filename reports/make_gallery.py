@@ -1,24 +1,68 @@
-"""Writes the gallery beside this file: `python reports/make_gallery.py`. The same code gives the same bytes."""
+"""Writes the gallery beside this file: `python reports/make_gallery.py [report] [decode] [validation]`. Two minutes.
+
+Each page is what a command makes (`iosim report`, `iosim decode`, `iosim validate --report`), but that all share the
+copy of plotly.js that iosim ships. The same code and the same recorded rows give the same bytes.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
-from iosim.commands.cli import main
+from iosim.base.files import write_together
+from iosim.commands.cli import build_parser
+from iosim.show.html import PLOTLY, html
+from iosim.show.markdown import markdown
+from iosim.show.page import Page
 
-GPUS = ("t4", "l4", "a100", "h100", "h200")
-KERNELS = ("naive", "cutlass", "fa2")
-LENGTHS = "512:256k:x2"
+HERE = Path(__file__).resolve().parent
 
 
-def arguments(out: Path) -> list[str]:
-    """The command line of the gallery's report."""
-    gpus = [word for name in GPUS for word in ("--gpu", name)]
-    kernels = [word for name in KERNELS for word in ("--kernel", name)]
-    return ["report", *gpus, *kernels, "--seq-len", LENGTHS, "--heads", "32", "--head-dim", "128", "--dtype", "fp16",
-            "--out", str(out)]  # fmt: skip
+def report() -> Page:
+    """Five GPUs, ten sequence lengths, three kernels."""
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.report import ReportRequest, as_page, build
+
+    problems = tuple(AttentionProblem(heads=32, seq_q=512 << n, head_dim=128, dtype="fp16") for n in range(10))
+    return as_page(build(ReportRequest.of(("t4", "l4", "a100", "h100", "h200"), ("naive", "cutlass", "fa2"), problems)))
+
+
+def decode() -> Page:
+    """Attention per generated token of a model with 32 query and 8 key/value heads, 1k to 1m tokens of context."""
+    from iosim.commands.decode import points
+    from iosim.studies.decode.page import as_page
+
+    words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
+             "--format", "html"]  # fmt: skip
+    return as_page(list(points(build_parser().parse_args(words))), shlex.join(["iosim", *words]))
+
+
+def validation() -> Page:
+    """Predictions beside the recorded counters of an H200."""
+    from iosim.evidence.validate import compare, read
+    from iosim.evidence.validate.report import as_page
+    from iosim.evidence.validate.rows import default_files, own_file
+    from iosim.hardware.profile import load_profile
+
+    files = [*default_files(), own_file()]
+    return as_page(compare([row for file in files for row in read(file)], load_profile("h200")))
+
+
+PAGES = {"report": report, "decode": decode, "validation": validation}
+
+
+def make(names: list[str], folder: Path = HERE) -> None:
+    """Write the pages of those names, as HTML and as Markdown."""
+    plotly = Path(os.path.relpath(PLOTLY, folder)).as_posix()
+    for name in names:
+        page = PAGES[name]()
+        write_together({folder / f"{name}.html": html(page, plotly), folder / f"{name}.md": markdown(page)})
 
 
 if __name__ == "__main__":
-    sys.exit(main(arguments(Path(__file__).resolve().parent)))
+    unknown = set(sys.argv[1:]) - set(PAGES)
+    if unknown:
+        sys.exit(f"'{unknown.pop()}' is no page of the gallery; accepted: {', '.join(PAGES)}")
+    make(sys.argv[1:] or list(PAGES))

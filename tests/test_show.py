@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import ROOT, load_script
 
 import iosim.show
 from iosim.commands import common
@@ -153,3 +154,27 @@ def test_a_typed_command_does_not_say_where_its_files_went(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "argv", ["iosim", *words])
     assert common.typed("ring") == "iosim ring --gpus 4 --link 'a b'"
     assert common.typed("trace") == "iosim trace"
+
+
+# --- the gallery ------------------------------------------------------------------------------------------------------
+
+GALLERY = sorted((ROOT / "reports").glob("*.html"))
+
+
+@pytest.mark.skipif(not GALLERY, reason="no gallery beside these tests")
+def test_the_gallery_is_small_and_shares_one_copy_of_plotly() -> None:
+    for file in GALLERY:
+        text = file.read_text(encoding="utf-8")
+        (shared,) = re.findall(r'<script src="([^"]+)"></script>', text)
+        assert (file.parent / shared).resolve() == PLOTLY.resolve()
+        assert "* plotly.js" not in text
+        assert file.with_suffix(".md").exists()
+    assert sum(file.stat().st_size for file in (*GALLERY, PLOTLY)) < 6_000_000
+
+
+def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
+    script = load_script("reports/make_gallery.py")
+    script.make(["decode"], tmp_path)
+    (name,) = re.findall(r'<script src="([^"]+)">', (tmp_path / "decode.html").read_text(encoding="utf-8"))
+    assert (tmp_path / name).resolve() == PLOTLY.resolve()
+    assert "| h200-sxm |" in (tmp_path / "decode.md").read_text(encoding="utf-8")

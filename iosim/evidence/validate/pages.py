@@ -93,7 +93,7 @@ def _by_regime(residuals: Sequence[Residual]) -> Panel:
         for n, regime, mine in _regimes(points)
     ]  # fmt: skip
     x = {"type": "category", "automargin": True}
-    y = axes.axis("error", tickformat="+.0%", zeroline=True)
+    y = axes.axis("error", tickformat="+.2~%", zeroline=True)
     title = f"{NAMES['hbm_read']}: (predicted - measured) / measured, by regime"
     return Panel("figure-residuals", title, f"{title}, {len(points)} rows.", tuple(data), axes.layout(x, y))
 
