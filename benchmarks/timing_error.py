@@ -21,7 +21,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler
+from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
@@ -147,7 +147,8 @@ def own_cases() -> Iterator[Case]:
         )  # fmt: skip
         persistent = r["persistent"] == "1"
         schedule = Schedule(
-            Order(r["order"]), r["heavy_first"] == "1", int(r["section"]), Direction(r["direction"]),
+            Order(r["order"]), Start.HEAVY_FIRST if r["heavy_first"] == "1" else Start.LIGHT_FIRST,
+            int(r["section"]), Direction(r["direction"]),
             Scheduler.PERSISTENT if persistent else Scheduler.STATIC,
         )  # fmt: skip
         tile = Tile(*(int(r[n]) for n in ("block_q", "block_k", "warps", "stages")))
@@ -179,7 +180,7 @@ def call_cases() -> Iterator[Case]:
         )  # fmt: skip
         if name == "flash_fwd":
             tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
-            schedule = Schedule(Order.HEAD, heavy_first=True) if causal else Schedule()
+            schedule = Schedule(Order.HEAD, Start.HEAVY_FIRST) if causal else Schedule()
             kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
                             options=(("matrix_unit", "mma.sync"),))  # fmt: skip
         else:

@@ -23,7 +23,7 @@ from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Edge, Mode, Per, Tensor
+from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global
@@ -99,7 +99,7 @@ def test_lowered_bytes_and_loops(algorithm: str, data: st.DataObject) -> None:
         assert low.indices is not None
         tile, other = loop_steps(low)
         block, head = low.block[tile].astype(int), low.head[tile].astype(int)
-        if launch.outer in ("k", "head"):
+        if launch.outer in (Outer.KEY, Outer.HEAD):
             pairs = list(zip(head.tolist(), other.tolist(), block.tolist(), strict=True))
         else:
             pairs = list(zip(head.tolist(), (block % d.query_blocks).tolist(), other.tolist(), strict=True))
@@ -148,9 +148,15 @@ def test_a_list_equal_to_an_interval_gives_the_same_bytes(mask: IntervalMask, da
     assert made.kept_pairs(seq_q, seq_k) == mask.kept_pairs(seq_q, seq_k)
     assert made.kept_keys(seq_q, seq_k) == mask.kept_keys(seq_q, seq_k)
     assert made.leaves_rows_empty(seq_q, seq_k) == mask.leaves_rows_empty(seq_q, seq_k)
-    matrices = {"q": Tensor("X", 1, 1, seq_q, 8, 2, "input"), "k": Tensor("X", 1, 1, seq_k, 8, 2, "input")}
-    vectors = {"q": Tensor("X", 1, 1, seq_q, 1, 4, "input"), "k": Tensor("X", 1, 1, seq_k, 1, 4, "input")}
-    for rows, pers in (("q", (Per.QUERY, Per.PAIR, Per.SPLIT)), ("k", (Per.KEY, Per.PAIR))):
+    matrices = {
+        Rows.QUERY: Tensor("X", 1, 1, seq_q, 8, 2, Role.INPUT),
+        Rows.KEY: Tensor("X", 1, 1, seq_k, 8, 2, Role.INPUT),
+    }
+    vectors = {
+        Rows.QUERY: Tensor("X", 1, 1, seq_q, 1, 4, Role.INPUT),
+        Rows.KEY: Tensor("X", 1, 1, seq_k, 1, 4, Role.INPUT),
+    }
+    for rows, pers in ((Rows.QUERY, (Per.QUERY, Per.PAIR, Per.SPLIT)), (Rows.KEY, (Per.KEY, Per.PAIR))):
         for per in pers:
             for edge in Edge:
                 for held in (matrices, vectors):
@@ -182,7 +188,7 @@ def test_conservation_in_the_replay(word: str) -> None:
     problem = AttentionProblem(heads=8, seq_q=8192, mask=word, passes="fwd+bwd", **more)
     found = predict(problem, "flash", "h200-sxm", method="replay")
     read, moved = found.traffic.total("hbm", "read"), found.traffic.total("l2", "read")
-    inputs = sum(t.bytes for t in found.chain.role("input"))
+    inputs = sum(t.bytes for t in found.chain.role(Role.INPUT))
     assert inputs <= read <= moved
     for tensor in ("Q", "K", "V"):
         assert found.traffic.total("hbm", "read", tensor=tensor) >= found.chain.tensors[tensor].bytes

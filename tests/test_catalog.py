@@ -12,7 +12,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Direction, Order, Scheduler
+from iosim.kernel.launch import Direction, Order, Scheduler, Start
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
 from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
 from iosim.prediction.call import Call
@@ -72,7 +72,7 @@ def test_fa2_forward(d: int, gpu: str, causal: bool, dropout: bool, tile: str, w
 def test_fa2_grid() -> None:
     kernel = chosen("fa2", "a100", mask="causal")
     assert kernel.schedule.order is Order.BATCH  # query blocks fastest, then batch, heads slowest
-    assert not kernel.schedule.heavy_first  # light blocks start first, also when causal
+    assert kernel.schedule.start is Start.LIGHT_FIRST  # light blocks start first, also when causal
     assert kernel.schedule.direction is Direction.DESCENDING
     assert kernel.schedule.scheduler is Scheduler.STATIC
     assert kernel.writes_lse
@@ -133,7 +133,7 @@ def test_fa3_is_dynamic_and_sectioned_under_a_mask(mask: dict[str, object]) -> N
     schedule = chosen("fa3", "h100", head_dim=128, **mask).schedule
     assert schedule.scheduler is Scheduler.DYNAMIC
     assert schedule.order is Order.HEAD
-    assert schedule.heavy_first
+    assert schedule.start is Start.HEAVY_FIRST
     assert schedule.section_heads == 16  # 4,096 x (128 + 128) x 2 bytes = 2 MiB a head: 16 in 32 MiB
 
 
@@ -324,7 +324,12 @@ def test_settings_by_hand_replace_the_librarys() -> None:
     assert (str(kernel.tile), kernel.tile.warps, kernel.tile.stages) == ("64x32", 8, 2)
     s = kernel.schedule
     assert (s.order, s.direction, s.scheduler) == (Order.HEAD, Direction.ALTERNATING, Scheduler.PERSISTENT)
-    assert (s.heavy_first, s.section_heads, kernel.registers, kernel.shared_memory_bytes) == (True, 4, 200, 40000)
+    assert (s.start, s.section_heads, kernel.registers, kernel.shared_memory_bytes) == (
+        Start.HEAVY_FIRST,
+        4,
+        200,
+        40000,
+    )
     assert kernel.persistent_ctas == 108
     assert resolve("fa2", p, load_profile("a100"), Overrides(warps=8)).tile.block_q == 128  # the rest stays
 

@@ -17,7 +17,20 @@ import iosim.kernel.algorithms.body as registry
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.kernel import Kernel, Schedule, Tile
-from iosim.kernel.launch import Access, Chain, Direction, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Direction,
+    Domain,
+    Edge,
+    Launch,
+    Mode,
+    Outer,
+    Per,
+    Role,
+    Rows,
+    Tensor,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute import (
     Body,
@@ -241,18 +254,18 @@ def test_an_array_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize(
     ("tensor", "access", "rows", "cols", "expected"),
     [
-        (Tensor("K", 1, 1, 9, 10, 2, "input"), {}, 5, 10, 100),
-        (Tensor("K", 1, 1, 9, 10, 2, "input", strided=True), {}, 5, 10, 160),  # a sector a row
-        (Tensor("K", 1, 1, 9, 17, 2, "input", strided=True), {}, 5, 17, 320),  # 34 bytes: two
-        (Tensor("LSE", 1, 1, 9, 1, 4, "output"), {}, 8, 1, 32),
-        (Tensor("LSE", 1, 1, 9, 1, 4, "output"), {}, 9, 1, 64),
-        (Tensor("LSE", 1, 1, 9, 1, 4, "output"), {}, 0, 1, 0),
-        (Tensor("LSE", 1, 1, 9, 1, 4, "output"), {"packet_rows": 4}, 9, 1, 96),
-        (Tensor("S", 1, 1, 9, 9, 1, "temp"), {"rows": "qk"}, 3, 1, 3),  # a tile of one column is no vector
+        (Tensor("K", 1, 1, 9, 10, 2, Role.INPUT), {}, 5, 10, 100),
+        (Tensor("K", 1, 1, 9, 10, 2, Role.INPUT, strided=True), {}, 5, 10, 160),  # a sector a row
+        (Tensor("K", 1, 1, 9, 17, 2, Role.INPUT, strided=True), {}, 5, 17, 320),  # 34 bytes: two
+        (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {}, 8, 1, 32),
+        (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {}, 9, 1, 64),
+        (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {}, 0, 1, 0),
+        (Tensor("LSE", 1, 1, 9, 1, 4, Role.OUTPUT), {"packet_rows": 4}, 9, 1, 96),
+        (Tensor("S", 1, 1, 9, 9, 1, Role.TEMP), {"rows": Rows.PAIR}, 3, 1, 3),  # a tile of one column is no vector
     ],
 )
 def test_bytes_of_one_touch(tensor: Tensor, access: dict[str, Any], rows: int, cols: int, expected: int) -> None:
-    made = Access(**({"tensor": tensor.name, "mode": Mode.LOAD, "rows": "q", "per": Per.PAIR} | access))
+    made = Access(**({"tensor": tensor.name, "mode": Mode.LOAD, "rows": Rows.QUERY, "per": Per.PAIR} | access))
     assert moved_bytes(tensor, made, rows, cols) == expected
 
 
@@ -260,13 +273,13 @@ def test_storage_formats() -> None:
     problem = AttentionProblem(dtype="fp8", seq_q=2)
 
     def made(name: str, size: int) -> str:
-        return storage_format(Tensor(name, 1, 1, 2, 2, size, "temp"), problem)
+        return storage_format(Tensor(name, 1, 1, 2, 2, size, Role.TEMP), problem)
 
     assert [made("Q", 1), made("O", 2), made("P", 1), made("P", 2), made("dS", 2)] == [
         "fp8", "bf16", "fp8", "bf16", "bf16"
     ]  # fmt: skip
     assert [made("LSE", 4), made("x", 8)] == ["fp32", "fp64"]
-    assert storage_format(Tensor("P", 1, 1, 2, 2, 4, "temp"), problem.with_(dtype="tf32", output="tf32")) == "fp32"
+    assert storage_format(Tensor("P", 1, 1, 2, 2, 4, Role.TEMP), problem.with_(dtype="tf32", output="tf32")) == "fp32"
     with pytest.raises(ExecutionError, match="tensor x has 3 bytes an element"):
         made("x", 3)
 
@@ -282,9 +295,9 @@ def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
     def double(at: Place) -> None:
         at.put("Y", 2 * at["X"])
 
-    x, y = (Tensor(n, 1, 1, 5, 3, 4, r) for n, r in (("X", "input"), ("Y", "output")))
-    accesses = (Access("X", Mode.LOAD, "q", Per.QUERY), Access("Y", Mode.STORE, "q", Per.QUERY))
-    launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), "flat", accesses)
+    x, y = (Tensor(n, 1, 1, 5, 3, 4, r) for n, r in (("X", Role.INPUT), ("Y", Role.OUTPUT)))
+    accesses = (Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY), Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY))
+    launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), Outer.FLAT, accesses)
     yield AttentionProblem(seq_q=5), flash().with_(algorithm="doubling"), Chain({"X": x, "Y": y}, (launch,))
     registry._BODIES.clear()
     registry._BODIES.update(before)
@@ -313,11 +326,11 @@ def _faulty(chain: Chain, *changes: tuple[int, dict[str, Any]]) -> Chain:
     [
         ([(0, {"mode": Mode.STORE, "tensor": "Y"})], "access of Y is there twice"),
         ([(0, {"per": Per.KEY})], "per k has no place in work tiles of flat"),
-        ([(0, {"rows": "k"})], "has a tile along k and is made per q"),
+        ([(0, {"rows": Rows.KEY})], "has a tile along k and is made per q"),
         ([(0, {"skip": 1})], "skips visits but is per q"),
         ([(1, {"mode": Mode.LOAD})], "Y is loaded before anything has written it"),
-        ([(0, {"rows": "qk", "per": Per.PAIR})], "X has 3 columns, the launch 1 keys"),
-        ([(0, {"rows": "k", "per": Per.PAIR})], "X has 5 rows, the launch 1 along k"),
+        ([(0, {"rows": Rows.PAIR, "per": Per.PAIR})], "X has 3 columns, the launch 1 keys"),
+        ([(0, {"rows": Rows.KEY, "per": Per.PAIR})], "X has 5 rows, the launch 1 along k"),
     ],
 )
 def test_faulty_accesses(doubling: Doubling, changes: list[tuple[int, dict[str, Any]]], message: str) -> None:

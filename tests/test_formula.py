@@ -12,7 +12,20 @@ from hypothesis import strategies as st
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.kernel import Edge, Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Overhead, Per, Schedule, Scheduler, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Domain,
+    Launch,
+    Mode,
+    Outer,
+    Overhead,
+    Per,
+    Role,
+    Rows,
+    Schedule,
+    Scheduler,
+    Tensor,
+)
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers import count as counting
@@ -61,7 +74,7 @@ def domains(draw):
 def accesses(draw):
     per = draw(st.sampled_from(tuple(Per)))
     return Access(
-        "X", draw(st.sampled_from(tuple(Mode))), draw(st.sampled_from(("q", "k", "qk"))), per,
+        "X", draw(st.sampled_from(tuple(Mode))), draw(st.sampled_from((Rows.QUERY, Rows.KEY, Rows.PAIR))), per,
         edge=draw(st.sampled_from(tuple(Edge))), visited_only=draw(st.booleans()), times=draw(st.integers(1, 3)),
         skip=draw(st.integers(0, 1)) if per is Per.PAIR else 0, packet_rows=draw(st.sampled_from((0, 0, 4, 16))),
     )  # fmt: skip
@@ -70,13 +83,13 @@ def accesses(draw):
 @settings(max_examples=600, deadline=None)
 @given(domains(), accesses(), st.sampled_from((1, 1, 5, 40)), st.sampled_from((1, 2, 4)), st.booleans())
 def test_every_access_of_every_domain(domain, access, cols, element_bytes, strided):
-    tensor = Tensor("X", 1, 1, 1, cols, element_bytes, "input", strided=strided)
+    tensor = Tensor("X", 1, 1, 1, cols, element_bytes, Role.INPUT, strided=strided)
     made = access_bytes(BlockSums(domain), tensor, access)
     assert made == counting.access_bytes(domain, tensor, access)
 
 
 @settings(max_examples=150, deadline=None)
-@given(domains(), st.sampled_from(("q", "k", "qk", "q,split", "head", "flat")), st.none() | st.integers(1, 200))
+@given(domains(), st.sampled_from(list(Outer)), st.none() | st.integers(1, 200))
 def test_overheads(domain, outer, persistent):
     overhead = Overhead("spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000)
     launch = Launch("main", domain, outer, (), persistent_ctas=persistent)

@@ -17,7 +17,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Edge, Launch, Order, Schedule, Scheduler
+from iosim.kernel.launch import Chain, Edge, Launch, Order, Outer, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import access_bytes
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
@@ -109,7 +109,7 @@ def test_loops_run_over_the_visited_blocks(case: tuple[AttentionProblem, Kernel]
         block, head = low.block[tile].astype(np.int64), low.head[tile].astype(np.int64)
         if streams(launch):
             continue
-        if launch.outer == "k":
+        if launch.outer is Outer.KEY:
             pairs = {(int(h), int(i), int(j)) for h, i, j in zip(head, index, block, strict=True)}
         else:
             pairs = {(int(h), int(b) % d.query_blocks, int(j)) for h, b, j in zip(head, block, index, strict=True)}
@@ -124,12 +124,12 @@ SECTIONS = (0, 1, 2, 3, 4, 5, 6, 100)
 
 
 @pytest.mark.parametrize("order", list(Order))
-@pytest.mark.parametrize("heavy_first", [False, True])
+@pytest.mark.parametrize("start", list(Start))
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_work_tile_starts_once(order: Order, heavy_first: bool, section: int) -> None:
+def test_every_work_tile_starts_once(order: Order, start: Start, section: int) -> None:
     """2 x 5 heads in sections of 3 or 4 leave a smaller last section."""
     problem = AttentionProblem(batch=2, heads=5, seq_q=70, head_dim=8, mask="causal")
-    launch = plan(problem, flash(Schedule(order=order, heavy_first=heavy_first, section_heads=section))).launches[0]
+    launch = plan(problem, flash(Schedule(order=order, start=start, section_heads=section))).launches[0]
     head, block = start_order(launch)
     assert sorted(zip(head.tolist(), block.tolist(), strict=True)) == [(h, i) for h in range(10) for i in range(5)]
 
@@ -143,7 +143,7 @@ def first_tiles(n: int, **schedule: object) -> list[tuple[int, int]]:
 
 def test_orders_by_hand() -> None:
     assert first_tiles(5) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
-    assert first_tiles(5, heavy_first=True) == [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1)]
+    assert first_tiles(5, start=Start.HEAVY_FIRST) == [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1)]
     assert first_tiles(6, order=Order.HEAD) == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
     # batch next to blocks: head 0 of sequence 0, head 0 of sequence 1 (grid head 2), then head 1
     assert first_tiles(7, order=Order.BATCH) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2), (1, 0)]

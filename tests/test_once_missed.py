@@ -9,7 +9,7 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Domain, Launch
+from iosim.kernel.launch import Domain, Launch, Role
 from iosim.kernel.libraries import Overrides, choices, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -47,7 +47,7 @@ def test_a_warm_l2_holds_the_inputs_and_nothing_else() -> None:
     def look(launch: Launch, low: LoweredLaunch, lowered: object, l2: object) -> None:
         touched = l2._objects["touched"]  # type: ignore[attr-defined]
         inputs = sum(int((lowered.owner == n).sum()) for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
-                     if chain.tensors[name].role == "input")  # fmt: skip
+                     if chain.tensors[name].role is Role.INPUT)  # fmt: skip
         seen.append((int(touched.sum()), inputs))
 
     found = Call.of(problem, kernel, profile, chain).replay(l2_start="warm", trace=look)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Mode, Per, Tensor
+from iosim.kernel.launch import Access, Domain, Mode, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -110,8 +110,8 @@ def test_sums_of_sectors_in_closed_form(
     mask = IntervalMask(left, right, data.draw(st.integers(-3000, 3000)))
     blocks = -(-keys // block_k)
     domain = Domain(1, 1, rows * pack, keys, block_q, block_k, mask, pack=pack, splits=min(splits, blocks))
-    table = Tensor(TABLE, 1, 1, -(-keys // page), 1, 4, "input", keys_per_row=page)
-    access = Access(TABLE, Mode.LOAD, "k", Per.PAIR)
+    table = Tensor(TABLE, 1, 1, -(-keys // page), 1, 4, Role.INPUT, keys_per_row=page)
+    access = Access(TABLE, Mode.LOAD, Rows.KEY, Per.PAIR)
     assert access_bytes(domain, table, access) == 32 * TableSums(domain).sectors(8 * page)
 
 

@@ -14,7 +14,7 @@ import iosim.problem.masks.mask
 import iosim.readers.count
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Per, Tensor
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
@@ -160,9 +160,9 @@ def test_a_launch_forgotten(name: str) -> None:
 def test_an_access_invented(name: str) -> None:
     problem, kernel = CASES[name]
     chain = plan(problem, kernel)
-    main = next(x for x in chain.launches if x.outer not in ("flat", "qk"))
-    unread = Tensor("invented", problem.batch, main.domain.heads, main.domain.rows, 1, 4, "input")
-    for extra in (main.accesses[0], Access("invented", Mode.LOAD, "q", Per.PAIR)):
+    main = next(x for x in chain.launches if x.outer not in (Outer.FLAT, Outer.PAIR))
+    unread = Tensor("invented", problem.batch, main.domain.heads, main.domain.rows, 1, 4, Role.INPUT)
+    for extra in (main.accesses[0], Access("invented", Mode.LOAD, Rows.QUERY, Per.PAIR)):
         held = replace(chain, tensors={**chain.tensors, "invented": unread})
         longer = altered(held, main.name, accesses=(*main.accesses, extra))
         given = replace(longer, launches=(_fill(unread, main.domain), *longer.launches))
@@ -170,9 +170,9 @@ def test_an_access_invented(name: str) -> None:
 
 
 def _fill(tensor: Tensor, domain: Domain) -> Launch:
-    accesses = (Access(tensor.name, Mode.STORE, "q", Per.QUERY),)
+    accesses = (Access(tensor.name, Mode.STORE, Rows.QUERY, Per.QUERY),)
     rows = replace(domain, seq_k=1, block_k=1, mask=IntervalMask(), splits=1)
-    return Launch("fill_invented", rows, "flat", accesses)
+    return Launch("fill_invented", rows, Outer.FLAT, accesses)
 
 
 @pytest.mark.parametrize("name", ["flash", "flash1 to the letter", "naive", "minimal"])

@@ -24,7 +24,7 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Launch, Schedule, Scheduler
+from iosim.kernel.launch import Chain, Launch, Role, Schedule, Scheduler
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
@@ -113,7 +113,7 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
                 stored.update(objects.reshape(-1).tolist())
                 stores += int((-(-size[objects] // LINE)).sum())
         assert least <= int(hit.sum() + miss.sum()) <= most
-    for tensor in chain.role("input"):
+    for tensor in chain.role(Role.INPUT):
         touched = sorted(read.get(tensor.name, set()) - stored)
         assert hbm(played, "read", tensor.name) >= int(size[touched].sum())
     out = hbm(played, "write") + played.dirty_bytes
@@ -137,7 +137,7 @@ def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) 
             if template.mode:
                 stored |= found
             read.setdefault(template.tensor, set()).update(found)
-    for tensor in chain.role("input"):
+    for tensor in chain.role(Role.INPUT):
         assert hbm(played, "read", tensor.name) == int(watch.lowered.size[sorted(read.get(tensor.name, set()))].sum())
     assert hbm(played, "write") == 0
     assert played.dirty_bytes == lines_of(watch, stored) * LINE

@@ -17,7 +17,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.kernel.launch import Launch, Order
+from iosim.kernel.launch import Launch, Order, Outer, Start
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -168,46 +168,46 @@ class TestMakespan:
     def test_resident_causal_tiles_speed_up_as_others_end(self) -> None:
         # one head, 4 tiles of 2, 4, 6, 8 steps (128x64) on 2 SMs: (2, 6) and (4, 8); the second: 4 x 2 + 4 x 1 = 12
         one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
-        assert steps_per_tile(one.domain, "q").tolist() == [2, 4, 6, 8]
+        assert steps_per_tile(one.domain, Outer.QUERY).tolist() == [2, 4, 6, 8]
         assert self.of(one, 2, 2) == Makespan(12.0, 12.0, 1.0)
 
     def test_ctas_of_an_sm_end_in_the_order_of_their_work(self) -> None:
         # heavy first, steps of n x n cycles: SM 0 holds 8 and 4 steps: 4 steps of both at 4 cycles, then 4 at 1
         one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
-        one = replace(one, schedule=Schedule(heavy_first=True))
+        one = replace(one, schedule=Schedule(start=Start.HEAVY_FIRST))
         assert makespan(one, 2, 2, lambda n: float(n * n), 0.0).cycles == 4 * 4 + 4 * 1
 
     def test_splits_share_the_key_blocks_of_a_query_block(self) -> None:
         # 10 key blocks in 4 splits: 3, 3, 3 and 1; causal, the first of 2 query blocks sees 5 of them
         one = plan(problem(heads=1, seq_q=64, seq_k=640), flash(Tile(64, 64, 4), splits=4)).launches[0]
-        assert steps_per_tile(one.domain, "q,split").tolist() == [3, 3, 3, 1]
+        assert steps_per_tile(one.domain, Outer.SPLIT).tolist() == [3, 3, 3, 1]
         two = plan(problem(heads=1, seq_q=640, seq_k=640, mask="causal"), flash(Tile(320, 64, 4), splits=4)).launches[0]
-        assert steps_per_tile(two.domain, "q,split").tolist() == [3, 2, 0, 0, 3, 3, 3, 1]
+        assert steps_per_tile(two.domain, Outer.SPLIT).tolist() == [3, 2, 0, 0, 3, 3, 3, 1]
 
     def test_heavy_tiles_last_leave_a_tail(self) -> None:
         light = launch(Tile(128, 64, 4), heads=2, mask="causal")
-        heavy = replace(light, schedule=Schedule(heavy_first=True, order=Order.HEAD))
-        even = float(steps_per_tile(light.domain, "q").sum()) * 2 / 10
+        heavy = replace(light, schedule=Schedule(start=Start.HEAVY_FIRST, order=Order.HEAD))
+        even = float(steps_per_tile(light.domain, Outer.QUERY).sum()) * 2 / 10
         assert even <= self.of(heavy, 10, 1).cycles < even + 4
         assert self.of(light, 10, 1).cycles > even + 20
 
     def test_key_blocks_see_the_queries_below_them(self) -> None:
         one = launch(Tile(64, 128, 4), heads=1, seq_q=512, mask="causal")
         # key blocks of 128 under 8 query blocks of 64: the first is seen by all 8, the last by the last 2
-        assert steps_per_tile(one.domain, "k").tolist() == [8, 6, 4, 2]
+        assert steps_per_tile(one.domain, Outer.KEY).tolist() == [8, 6, 4, 2]
 
     @settings(max_examples=40, deadline=None)
     @given(
-        st.integers(1, 12), st.integers(64, 1500), st.sampled_from(list(Order)), st.booleans(), st.integers(0, 5),
-        st.integers(1, 9), st.integers(1, 200),
+        st.integers(1, 12), st.integers(64, 1500), st.sampled_from(list(Order)), st.sampled_from(list(Start)),
+        st.integers(0, 5), st.integers(1, 9), st.integers(1, 200),
     )  # fmt: skip
     def test_the_tail_is_the_end_of_the_grid(
-        self, heads: int, seq: int, order: Order, heavy: bool, section: int, sms: int, most: int
+        self, heads: int, seq: int, order: Order, start: Start, section: int, sms: int, most: int
     ) -> None:
-        schedule = Schedule(order=order, heavy_first=heavy, section_heads=section)
+        schedule = Schedule(order=order, start=start, section_heads=section)
         one = replace(launch(Tile(64, 64, 4), heads=heads, seq_q=seq, mask="causal"), schedule=schedule)
-        work = steps_per_tile(one.domain, "q")
-        ordered = work[::-1] if heavy else work
+        work = steps_per_tile(one.domain, Outer.QUERY)
+        ordered = work[::-1] if start is Start.HEAVY_FIRST else work
         if order is Order.HEAD:
             width = section or heads
             parts = [min(width, heads - h) for h in range(0, heads, width)]
@@ -326,7 +326,7 @@ def test_own_kernel_outside_the_profiler() -> None:
             heads=int(r["heads"]), seq_q=int(r["seq_q"]), head_dim=int(r["head_dim"]),
             mask="causal" if causal else "none", dtype={"bfloat16": "bf16", "float16": "fp16"}[r["dtype"]],
         )  # fmt: skip
-        schedule = Schedule(order=Order.HEAD, heavy_first=True) if causal else Schedule()
+        schedule = Schedule(order=Order.HEAD, start=Start.HEAVY_FIRST) if causal else Schedule()
         tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), 2)
         found = timed(asked, flash(tile, registers=255, schedule=schedule), "h200").total_s
         errors.append(abs(found / (float(r["ms"]) / 1e3) - 1))

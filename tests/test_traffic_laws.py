@@ -21,7 +21,7 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Edge
+from iosim.kernel.launch import Chain, Edge, Role
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
@@ -108,7 +108,7 @@ def test_running_sums_are_not_read_at_the_first_visit(passes: str, tokens: int) 
     assert read["O_acc" if passes == "fwd" else "dQ_acc"] == 0
     if passes == "fwd":
         assert read["l"] == read["m"] == 0
-    assert sum(read.values()) == sum(t.bytes for t in chain.role("input"))
+    assert sum(read.values()) == sum(t.bytes for t in chain.role(Role.INPUT))
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), CASES)
@@ -127,7 +127,7 @@ def test_a_replay_lies_between_its_bounds(algorithm: str, passes: str, data: st.
     asked = asked_bytes(chain)
     for tensor in chain.tensors.values():
         read = played.traffic.total("hbm", "read", tensor=tensor.name)
-        assert (needed_bytes(problem, tensor) if tensor.role == "input" else 0) <= read <= asked.get(tensor.name, 0)
+        assert (needed_bytes(problem, tensor) if tensor.role is Role.INPUT else 0) <= read <= asked.get(tensor.name, 0)
 
 
 @st.composite

@@ -15,8 +15,8 @@ from test_lowering import loop_steps, wrong_bytes
 from iosim import InputError, load_profile, predict
 from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
-from iosim.kernel.launch import Direction, Edge, Order
+from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Start, Tile
+from iosim.kernel.launch import Direction, Edge, Order, Outer, Role
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
 from iosim.readers.count import count
@@ -52,7 +52,7 @@ def packed_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
     tile, back = (Tile(*draw(st.tuples(*(st.sampled_from(BLOCKS[3:]),) * 2))) for _ in range(2))
     most = n * -(-max(lens_k or lens) // tile.block_k)
     forward = passes == "fwd"
-    schedule = Schedule(order=draw(st.sampled_from(tuple(Order))), heavy_first=draw(st.booleans()),
+    schedule = Schedule(order=draw(st.sampled_from(tuple(Order))), start=draw(st.sampled_from(tuple(Start))),
                         section_heads=draw(st.sampled_from((0, 2))),
                         direction=draw(st.sampled_from((Direction.ASCENDING, Direction.DESCENDING))),
                         scheduler=draw(st.sampled_from(tuple(Scheduler))))  # fmt: skip
@@ -88,8 +88,8 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
         tile, index = loop_steps(low)
         each_q, each_k = d.query_blocks // d.sequences, d.key_blocks_total // d.sequences
         block = low.block[tile].astype(int)
-        of_block = block // each_k if launch.outer == "k" else block % d.query_blocks // each_q
-        assert np.array_equal(of_block, index // (each_q if launch.outer == "k" else each_k))
+        of_block = block // each_k if launch.outer is Outer.KEY else block % d.query_blocks // each_q
+        assert np.array_equal(of_block, index // (each_q if launch.outer is Outer.KEY else each_k))
 
 
 @SLOW
@@ -104,7 +104,7 @@ def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
     packed = AttentionProblem(seq_lens=(seq_q,) * n, seq_lens_k=(seq_k,) * n, **shape)
     order = data.draw(st.sampled_from(tuple(Order)))
     kernel = Kernel("flash", "flash", Tile(data.draw(st.sampled_from((4, 7))), 8),
-                    schedule=Schedule(order, heavy_first=data.draw(st.booleans())),
+                    schedule=Schedule(order, data.draw(st.sampled_from(tuple(Start)))),
                     edge_k=data.draw(st.sampled_from(tuple(Edge))))  # fmt: skip
     a, b = plan(plain, kernel), plan(packed, kernel)
     mains = [next(x for x in chain.launches if x.name.endswith("main")) for chain in (a, b)]
@@ -135,7 +135,7 @@ def test_conservation_in_the_replay() -> None:
     found = predict(AttentionProblem(seq_lens=(3000, 17, 800), heads=8, kv_heads=2, mask="causal", passes="fwd+bwd"),
                     "fa2", "h200-sxm", method="replay")  # fmt: skip
     read = found.traffic.total("hbm", "read")
-    assert sum(t.bytes for t in found.chain.role("input")) <= read <= found.traffic.total("l2", "read")
+    assert sum(t.bytes for t in found.chain.role(Role.INPUT)) <= read <= found.traffic.total("l2", "read")
 
 
 def test_the_grid_is_the_longest_sequence_for_all() -> None:

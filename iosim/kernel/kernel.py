@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
 
 MAX_BLOCK = 4096
 
@@ -116,10 +116,10 @@ class Kernel:
         return {
             "name": self.name, "algorithm": self.algorithm, "block_q": self.tile.block_q, "block_k": self.tile.block_k,
             "warps": self.tile.warps, "stages": self.tile.stages, "order": str(self.schedule.order),
-            "heavy_first": self.schedule.heavy_first, "section_heads": self.schedule.section_heads,
+            "heavy_first": self.schedule.start is Start.HEAVY_FIRST, "section_heads": self.schedule.section_heads,
             "direction": str(self.schedule.direction), "scheduler": str(self.schedule.scheduler),
             "splits": self.splits, "writes_lse": self.writes_lse,
         }  # fmt: skip
 
 
-__all__ = ["Direction", "Edge", "Kernel", "Order", "Schedule", "Scheduler", "Spill", "Tile"]
+__all__ = ["Direction", "Edge", "Kernel", "Order", "Schedule", "Scheduler", "Spill", "Start", "Tile"]

@@ -53,12 +53,48 @@ class Per(StrEnum):
     """Once in the whole launch, by its first work tile, whatever the number of heads."""
 
 
+class Rows(StrEnum):
+    """Whose rows an access moves."""
+
+    QUERY = "q"
+    """Those of the query block."""
+    KEY = "k"
+    """Those of the key block."""
+    PAIR = "qk"
+    """A query block's rows and a key block's columns of an N x N tensor."""
+    OWN = "own"
+    """All rows of the vector that belong to the (batch, head), whatever the tile: a slope, a random state."""
+
+
+class Outer(StrEnum):
+    """What one work tile of a launch is, and so which loop runs outside."""
+
+    QUERY = "q"
+    """A query block, which loops over its key blocks."""
+    SPLIT = "q,split"
+    """A query block with one split of its key blocks."""
+    KEY = "k"
+    """A key block, which loops over its query blocks."""
+    PAIR = "qk"
+    """One (query block, key block) pair."""
+    HEAD = "head"
+    """A whole head: key blocks outside, query blocks inside."""
+    FLAT = "flat"
+    """A block of rows of an elementwise pass."""
+
+
+class Role(StrEnum):
+    """What a tensor is to its chain."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    TEMP = "temp"
+    """Made and used up inside the chain."""
+
+
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in device memory, [batch, heads, rows, cols], or [copies x that] for split partial results.
-
-    `role` is "input", "output" or "temp" (made and used up inside the chain).
-    """
+    """A tensor in device memory, [batch, heads, rows, cols], or [copies x that] for split partial results."""
 
     name: str
     batch: int
@@ -66,7 +102,7 @@ class Tensor:
     rows: int
     cols: int
     element_bytes: int
-    role: str
+    role: Role
     copies: int = 1
     strided: bool = False
     """Rows of one head do not lie next to each other in memory (heads between sequence and head_dim)."""
@@ -127,15 +163,14 @@ class Access:
 
     Args:
         tensor: name of a tensor of the chain.
-        rows: "q", "k": which axis's tile gives the rows. "qk": a query x key tile of an N x N tensor. "own": all rows
-            of the vector that belong to the (batch, head), whatever the tile: a slope, a random state.
+        rows: whose rows.
         per: how often; must cover the axes of `rows`.
         visited_only: happens only where at least one key block is visited (a CTA with nothing to do exits early).
     """
 
     tensor: str
     mode: Mode
-    rows: str
+    rows: Rows
     per: Per
     edge: Edge = Edge.EXACT
     visited_only: bool = False
@@ -182,6 +217,15 @@ class Direction(StrEnum):
     ALTERNATING = "alternating"
 
 
+class Start(StrEnum):
+    """Which query blocks of a head start first."""
+
+    LIGHT_FIRST = "light-first"
+    """In ascending order: under a causal mask the short rows."""
+    HEAVY_FIRST = "heavy-first"
+    """In descending order, so that causal's long rows start first (longest-processing-time-first)."""
+
+
 class Scheduler(StrEnum):
     STATIC = "static"
     """One CTA a tile; the hardware starts the next CTA when one ends."""
@@ -196,8 +240,7 @@ class Schedule:
     """How a launch's tiles reach the SMs."""
 
     order: Order = Order.QUERY
-    heavy_first: bool = False
-    """Query blocks in descending order, so that causal's long rows start first."""
+    start: Start = Start.LIGHT_FIRST
     section_heads: int = 0
     """Heads per section of an L2-aware schedule (0: no sections); inside one, heads run fastest."""
     direction: Direction = Direction.ASCENDING
@@ -286,14 +329,13 @@ class Resources:
 class Launch:
     """One kernel launch.
 
-    `outer` says what one work tile is: "q" (a query block; loops over keys), "k" (a key block; loops over queries),
-    "qk" (one pair), "q,split", "head" (a whole head: keys outside, queries inside) or "flat" (an elementwise pass).
+    `outer` says what one work tile is.
     `flops_per_pair` and `exps_per_pair` are per pair of query row and key row inside visited tiles.
     """
 
     name: str
     domain: Domain
-    outer: str
+    outer: Outer
     accesses: tuple[Access, ...]
     schedule: Schedule = field(default_factory=Schedule)
     resources: Resources = field(default_factory=lambda: Resources(threads=128))
@@ -317,12 +359,23 @@ class Launch:
     @property
     def work_tiles(self) -> int:
         """Work tiles of the launch, over all heads and sequences."""
+        return self.work_tiles_per_head * self.domain.grid_heads
+
+    @property
+    def work_tiles_per_head(self) -> int:
+        """Work tiles of one head of the grid."""
         d = self.domain
-        per_head = {
-            "q": d.query_blocks, "k": d.key_blocks_total, "qk": d.query_blocks * d.key_blocks_total,
-            "q,split": d.query_blocks * d.splits, "head": 1, "flat": d.query_blocks,
-        }[self.outer]  # fmt: skip
-        return per_head * d.grid_heads
+        match self.outer:
+            case Outer.QUERY | Outer.FLAT:
+                return d.query_blocks
+            case Outer.SPLIT:
+                return d.query_blocks * d.splits
+            case Outer.KEY:
+                return d.key_blocks_total
+            case Outer.PAIR:
+                return d.query_blocks * d.key_blocks_total
+            case Outer.HEAD:
+                return 1
 
     @property
     def ctas(self) -> int:
@@ -333,7 +386,7 @@ class Launch:
 class Chain:
     """The launches of one call in order, and the tensors they move.
 
-    A tensor with role "temp" lives from the launch that first writes it to the launch that last reads it, or to the one
+    A temporary lives from the launch that first writes it to the launch that last reads it, or to the one
     that it is kept to (`Chain.life`).
     """
 
@@ -347,8 +400,8 @@ class Chain:
                 if access.tensor not in self.tensors:
                     raise KeyError(f"launch {launch.name} accesses {access.tensor}, which the chain does not hold")
 
-    def role(self, role: str) -> tuple[Tensor, ...]:
-        return tuple(t for t in self.tensors.values() if t.role == role)
+    def role(self, role: Role) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors.values() if t.role is role)
 
     def users(self, tensor: str) -> tuple[int, ...]:
         """Indices of the launches that touch `tensor`."""

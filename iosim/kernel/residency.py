@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch
+from iosim.kernel.launch import Launch, Outer
 
 REGISTERS_BESIDES_ACCUMULATORS = 56
 """Addresses, row statistics and operand fragments of a tensor-core attention kernel: an estimate, used only where no
@@ -34,10 +34,10 @@ def needed_registers(launch: Launch) -> int:
     threads, plus a fixed part. In the backward pass the output tile is dK with dV, and dS is held beside them.
     """
     d = launch.domain
-    if launch.outer == "flat" or not launch.tensor_cores:
+    if launch.outer is Outer.FLAT or not launch.tensor_cores:
         return PLAIN_REGISTERS
     width = launch.flops_per_pair // 4
-    output = (d.block_k if launch.outer == "k" else d.block_q) * width
+    output = (d.block_k if launch.outer is Outer.KEY else d.block_q) * width
     return (d.block_q * d.block_k + output) // launch.resources.threads + REGISTERS_BESIDES_ACCUMULATORS
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Per
+from iosim.kernel.launch import Chain, Launch, Outer, Per
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
@@ -110,7 +110,8 @@ def tile_accesses(chain: Chain) -> int:
 
 def repeats(launch: Launch) -> bool:
     """Whether a launch's work tiles loop long enough to be played in part."""
-    return launch.outer in ("q", "k", "q,split") and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
+    loops = launch.outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT)
+    return loops and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
 
 
 def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Chain, Launch, Mode, Order, Per, Tensor
+from iosim.kernel.launch import Access, Chain, Launch, Mode, Order, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic, TrafficRow
 
@@ -23,7 +23,7 @@ def shared_capacity_bytes(profile: HardwareProfile) -> int:
 
 def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:
     """Distinct bytes of a tensor that an access touches, over the whole launch."""
-    if access.rows == "k" and access.per is Per.PAIR:
+    if access.rows is Rows.KEY and access.per is Per.PAIR:
         d = launch.domain
         rows = int(d.key_rows[d.visitors.count > 0].sum())
         return tensor.bytes // tensor.rows * min(rows, tensor.rows)
@@ -32,8 +32,8 @@ def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:
 
 def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile, slots: int) -> float:
     """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
-    looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows != "qk"]
-    if launch.outer not in ("q", "k", "q,split") or not looped:
+    looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
+    if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
         return 1.0
     domain = launch.domain
     tiles_per_head = max(1, launch.work_tiles // domain.grid_heads)
@@ -47,7 +47,7 @@ def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile, slots
         return 1.0
     waves_per_head = tiles_per_head * in_use_heads / slots
     visited_share = float(domain.visited.count.mean()) / max(1, domain.key_blocks_total)
-    return max(1.0, waves_per_head * visited_share if launch.outer == "q" else waves_per_head)
+    return max(1.0, waves_per_head * visited_share if launch.outer is Outer.QUERY else waves_per_head)
 
 
 def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: HardwareProfile, slots: int) -> float:
@@ -96,14 +96,14 @@ def estimate(chain: Chain, profile: HardwareProfile, counted: Traffic, residenci
             between = _between_bytes(chain, access.tensor, n)
             passed_on = between is not None and between <= whole
             if access.mode is Mode.LOAD:
-                looped = access.per is Per.PAIR and access.rows != "qk"
-                times = factor if looped and launch.outer != "flat" else 1.0
-                if access.rows == "qk":
+                looped = access.per is Per.PAIR and access.rows is not Rows.PAIR
+                times = factor if looped and launch.outer is not Outer.FLAT else 1.0
+                if access.rows is Rows.PAIR:
                     times = _shared_passes(launch, chain, tensor, profile, slots)
                 fetched = 0 if passed_on and times == 1.0 else round(unique * times)
                 read[access.tensor] = max(read.get(access.tensor, 0), fetched)
             else:
-                stays = tensor.role == "temp" and _stays(chain, access.tensor, n, whole)
+                stays = tensor.role is Role.TEMP and _stays(chain, access.tensor, n, whole)
                 write[access.tensor] = max(write.get(access.tensor, 0), 0 if stays else tensor.bytes)
         most = {(r.tensor, r.direction): r.bytes for r in counted if r.launch == launch.name}
         for name, value in read.items():

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Mode, Overhead, Per, Tensor
+from iosim.kernel.launch import (
+    SECTOR_BYTES,
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Launch,
+    Mode,
+    Overhead,
+    Per,
+    Rows,
+    Tensor,
+)
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntArray
 
@@ -43,12 +55,12 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     v = domain.visited
     if tensor.keys_per_row:
         return _table_bytes(domain, tensor)
-    if access.rows == "own":
+    if access.rows is Rows.OWN:
         total = _times_owned(domain, access) * tensor.tile_bytes(tensor.rows)
-    elif access.rows == "qk":
+    elif access.rows is Rows.PAIR:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
-    elif access.rows == "q":
+    elif access.rows is Rows.QUERY:
         tiles = _tiles(tensor, _query_rows(domain, access.edge), access.packet_rows)
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)

@@ -12,7 +12,7 @@ import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
-from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.launch import Chain, Launch, Role
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
@@ -140,7 +140,7 @@ def _sources(p: Prediction) -> tuple[Source, ...]:
             needed = tensor is not None and tensor.role == role[row.direction] and row.tensor not in counted
             once = 0
             if tensor is not None and needed:
-                once = needed_bytes(p.problem, tensor) if tensor.role == "input" else tensor.bytes
+                once = needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
             counted |= {row.tensor} if needed else set()
             found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
     return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
@@ -244,7 +244,7 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
 
 def _between(chain: Chain, traced: TraceResult, launch: Launch) -> list[str]:
     """Tensors that one launch leaves to the next, where the L2 is too small for them."""
-    names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role == "temp"})
+    names = sorted({a.tensor for a in launch.accesses if chain.tensors[a.tensor].role is Role.TEMP})
     large = [f"{n} ({bytes_text(chain.tensors[n].bytes)})" for n in names
              if chain.tensors[n].bytes > traced.partition_bytes]  # fmt: skip
     if not large:

@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Direction, Order
+from iosim.kernel.launch import Chain, Direction, Order, Start
 from iosim.kernel.libraries.choices import fa3_section_heads
 from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
@@ -103,11 +103,11 @@ def changes(now: Prediction) -> Iterator[Change]:
     for direction in Direction:
         if direction is not schedule.direction:
             yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
-    heavy = not schedule.heavy_first
+    heavy = schedule.start is not Start.HEAVY_FIRST
     words = ("blocks from the first up", "blocks from the last down")
     if problem.mask != "none" and not backward:
         words = ("light blocks first", "heavy blocks first")
-    yield Change("heavy_first", words[heavy], _scheduled(heavy_first=heavy))
+    yield Change("heavy_first", words[heavy], _scheduled(start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST))
     for order in Order:
         if order is not schedule.order or schedule.section_heads:
             yield Change("order", f"order {order}", _scheduled(order=order, section_heads=0))

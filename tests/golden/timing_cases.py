@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Domain, Launch, Order, Schedule
+from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule
 from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -183,7 +183,10 @@ def shapes() -> Iterator[tuple[str, Any]]:
     """What several tiles of a head share, and pairs that are computed."""
     for q, k in product((1, 2, 3), repeat=2):
         d = Domain(1, 2, 64 * q - 5, 64 * k - 5, 64, 64)
-        found = [reuses_keys(Launch("x", d, outer, ())) for outer in ("q", "k", "q,split", "qk", "flat")]
+        found = [
+            reuses_keys(Launch("x", d, outer, ()))
+            for outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT, Outer.PAIR, Outer.FLAT)
+        ]
         yield f"shares keys {q}x{k}", [*found, executed_pairs(Launch("x", d, "q", ()))]
 
 

@@ -11,7 +11,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import flash, flash1, naive
 from iosim.kernel.algorithms.common import matrix
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain
+from iosim.kernel.launch import Chain, Role
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds, bounds
@@ -39,10 +39,10 @@ def standard(problem: AttentionProblem, kernel: Kernel, backward: Kernel | None 
 def copies(problem: AttentionProblem, number: int) -> Chain:
     """`number` launches that each read an N x d tensor and write its copy."""
     builder = naive.ChainBuilder(problem, Kernel("copies", "naive", Tile(128, 128)))
-    source = matrix(problem, "Q", "input")
+    source = matrix(problem, "Q", Role.INPUT)
     builder.hold(source)
     for n in range(number):
-        builder.copy(f"copy{n}", "Q", replace(source, name=f"copy{n}", role="output"))
+        builder.copy(f"copy{n}", "Q", replace(source, name=f"copy{n}", role=Role.OUTPUT))
     return builder.chain()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from iosim.kernel.algorithms.common import attention_domain, load, store
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Domain, Launch, Mode, Overhead, Per, Resources
+from iosim.kernel.launch import Chain, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
 from iosim.kernel.libraries import Overrides
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask, ranges
@@ -118,7 +118,7 @@ def one_split(chain: Chain) -> Chain:
     return replace(
         chain,
         tensors=held,
-        launches=(replace(main, domain=whole, outer="q", accesses=accesses), replace(combine, domain=single)),
+        launches=(replace(main, domain=whole, outer=Outer.QUERY, accesses=accesses), replace(combine, domain=single)),
     )
 
 
@@ -179,12 +179,12 @@ def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
     return Launch(
         "bwd.dq",
         attention_domain(problem, turned),
-        "q",
+        Outer.QUERY,
         (
-            *(load(name, "q", Per.QUERY) for name in ("Q", "dO", "LSE", "D")),
-            load("K", "k", Per.PAIR),
-            load("V", "k", Per.PAIR),
-            store("dQ", "q", Per.QUERY),
+            *(load(name, Rows.QUERY, Per.QUERY) for name in ("Q", "dO", "LSE", "D")),
+            load("K", Rows.KEY, Per.PAIR),
+            load("V", Rows.KEY, Per.PAIR),
+            store("dQ", Rows.QUERY, Per.QUERY),
         ),
         resources=main.resources,
         flops_per_pair=2 * (2 * problem.head_dim + problem.head_dim_v),

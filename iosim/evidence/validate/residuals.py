@@ -12,7 +12,7 @@ from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Mode
+from iosim.kernel.launch import Chain, Mode, Outer
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
@@ -188,9 +188,9 @@ def _regime(row: Row, chain: Chain, found: _Found, spills: bool) -> str:
     if spills:
         return "spill"
     launch = chain.launches[0]
-    if launch.outer == "flat" or launch.name == "combine":
+    if launch.outer is Outer.FLAT or launch.name == "combine":
         return "stream"
-    if launch.outer == "q,split" or launch.domain.query_blocks == 1:
+    if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
         return "decode"
     read, once = found.values["hbm_read"], found.compulsory_read
     if read <= max(once * (1 + COMPULSORY_MARGIN), once + COMPULSORY_FLOOR_BYTES):

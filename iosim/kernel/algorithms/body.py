@@ -91,17 +91,17 @@ class Place(Protocol):
 class Body:
     """What one work tile computes, hook by hook. One instance a work tile; state lives in its attributes ("on chip").
 
-    An "outer" of q, q,split or k calls begin, pair at each visited pair, end. The combine of splits (outer q, a domain
-    with splits) calls `split` once a split before the pairs. "head" calls begin and end around each key block, pair
-    inside, and `finish_query` after the last visit of a query block (or once, if there is none).
-    "flat" and "qk" call pair alone. The first work tile of all calls `launch` before anything else.
+    With `Outer` QUERY, SPLIT or KEY begin is called, pair at each visited pair, end. The combine of splits (QUERY, a
+    domain with splits) calls `split` once a split before the pairs. HEAD calls begin and end around each key block,
+    pair inside, and `finish_query` after the last visit of a query block (or once, if there is none).
+    FLAT and PAIR call pair alone. The first work tile of all calls `launch` before anything else.
     """
 
     def launch(self, at: Place) -> None:
         """The launch's first work tile starts: what it stores once a launch is put."""
 
     def begin(self, at: Place) -> None:
-        """The work tile, or under "head" the key block, starts: its own tiles are loaded."""
+        """The work tile, or under `Outer.HEAD` the key block, starts: its own tiles are loaded."""
 
     def split(self, at: Place) -> None:
         """One split's partial results are loaded."""
@@ -113,7 +113,7 @@ class Body:
         """A query block has been visited for the last time."""
 
     def end(self, at: Place) -> None:
-        """The work tile, or under "head" the key block, ends: what it stores once is put."""
+        """The work tile, or under `Outer.HEAD` the key block, ends: what it stores once is put."""
 
 
 BodyFactory = Callable[[], Body]

@@ -20,7 +20,7 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import ExecutionError, Place
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 
@@ -63,7 +63,7 @@ def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
     if page is None:
         return ()
     pages = -(-problem.seq_k // page)
-    return (Tensor(TABLE, problem.batch, 1, pages, 1, TABLE_BYTES, "input", keys_per_row=page),)
+    return (Tensor(TABLE, problem.batch, 1, pages, 1, TABLE_BYTES, Role.INPUT, keys_per_row=page),)
 
 
 def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
@@ -77,7 +77,7 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
     if not isinstance(problem.pair_mask, IntervalMask):
         raise InputError(f"--page-size {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
                          "causal, window")  # fmt: skip
-    return (load(TABLE, "k", Per.PAIR),)
+    return (load(TABLE, Rows.KEY, Per.PAIR),)
 
 
 def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, ...]:
@@ -92,13 +92,13 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
     p, size = problem, problem.input_type.bytes
     widths = {"K": p.head_dim} if p.latent_kv else {"K": p.head_dim, "V": p.head_dim_v}
 
-    def rows(name: str, width: int, role: str) -> Tensor:
+    def rows(name: str, width: int, role: Role) -> Tensor:
         return Tensor(name, p.batch, 1, p.seq_q, p.kv_heads * width, size, role)
 
-    made = [rows(f"{n}_new", w, "input") for n, w in widths.items()]
-    made += [rows(f"{n}_cache", w, "output") for n, w in widths.items()]
+    made = [rows(f"{n}_new", w, Role.INPUT) for n, w in widths.items()]
+    made += [rows(f"{n}_cache", w, Role.OUTPUT) for n, w in widths.items()]
     if p.page_size is not None:
-        made.append(Tensor("slot_mapping", p.batch, 1, p.seq_q, 1, SLOT_BYTES, "input"))
+        made.append(Tensor("slot_mapping", p.batch, 1, p.seq_q, 1, SLOT_BYTES, Role.INPUT))
     return tuple(made)
 
 
@@ -109,10 +109,11 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
     if not held:
         return ()
     accesses = tuple(
-        (store if t.role == "output" else load)(t.name, "q", Per.QUERY) for t in sorted(held, key=lambda t: t.role)
+        (store if tensor.role is Role.OUTPUT else load)(tensor.name, Rows.QUERY, Per.QUERY)
+        for tensor in sorted(held, key=lambda tensor: tensor.role)
     )
     domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
-    return (Launch("append", domain, "flat", accesses, resources=Resources(APPEND_THREADS), tensor_cores=False),)
+    return (Launch("append", domain, Outer.FLAT, accesses, resources=Resources(APPEND_THREADS), tensor_cores=False),)
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:

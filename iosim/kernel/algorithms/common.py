@@ -7,13 +7,13 @@ from dataclasses import replace
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Per, Resources, Tensor
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 
-def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: int | None = None) -> Tensor:
+def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:
     """Q, K, V, O or a gradient of one of them, by the last letter of its name."""
     kind = name.removesuffix("_acc")[-1]
     on_keys = kind in "KV"
@@ -30,12 +30,12 @@ def matrix(problem: AttentionProblem, name: str, role: str, *, element_bytes: in
     )
 
 
-def row_vector(problem: AttentionProblem, name: str, role: str) -> Tensor:
+def row_vector(problem: AttentionProblem, name: str, role: Role) -> Tensor:
     """An fp32 value per query row: LSE, the running max and sum, rowsum(dO o O)."""
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, 1, 4, role)
 
 
-def score_matrix(problem: AttentionProblem, name: str, role: str, element_bytes: int | None = None) -> Tensor:
+def score_matrix(problem: AttentionProblem, name: str, role: Role, element_bytes: int | None = None) -> Tensor:
     """An N x N tensor of all query heads."""
     size = problem.input_type.bytes if element_bytes is None else element_bytes
     return Tensor(name, problem.batch, problem.heads, problem.seq_q, problem.seq_k, size, role)
@@ -106,11 +106,11 @@ def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
 
 
-def load(tensor: str, rows: str, per: Per, **kw: object) -> Access:
+def load(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:
     return Access(tensor, Mode.LOAD, rows, per, **kw)  # type: ignore[arg-type]
 
 
-def store(tensor: str, rows: str, per: Per, **kw: object) -> Access:
+def store(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:
     return Access(tensor, Mode.STORE, rows, per, **kw)  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dK and dV of every query head, where heads are grouped: what `sum_groups` sums. Empty where they are not."""
     if problem.group == 1:
         return ()
-    return tuple(replace(matrix(problem, n, "temp"), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
+    return tuple(replace(matrix(problem, n, Role.TEMP), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
 
 
 def sum_groups(problem: AttentionProblem) -> Launch:
@@ -130,12 +130,12 @@ def sum_groups(problem: AttentionProblem) -> Launch:
     return Launch(
         "bwd.sum_groups",
         row_domain(problem, SUM_ROWS, keys=True),
-        "flat",
+        Outer.FLAT,
         (
-            load("dK_heads", "q", Per.QUERY, times=problem.group),
-            load("dV_heads", "q", Per.QUERY, times=problem.group),
-            store("dK", "q", Per.QUERY),
-            store("dV", "q", Per.QUERY),
+            load("dK_heads", Rows.QUERY, Per.QUERY, times=problem.group),
+            load("dV_heads", Rows.QUERY, Per.QUERY, times=problem.group),
+            store("dK", Rows.QUERY, Per.QUERY),
+            store("dV", Rows.QUERY, Per.QUERY),
         ),
         tensor_cores=False,
     )

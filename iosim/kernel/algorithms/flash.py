@@ -57,9 +57,12 @@ from iosim.kernel.launch import (
     Edge,
     Launch,
     Mode,
+    Outer,
     Overhead,
     Per,
     Resources,
+    Role,
+    Rows,
     Scheduler,
     Tensor,
     tensors,
@@ -108,21 +111,21 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
     reads = (
-        load("Q", "q", Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
+        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
         *table_access(problem),
-        load("K", "k", Per.PAIR, edge=kernel.edge_k),
-        load("V", "k", Per.PAIR, edge=kernel.edge_k),
+        load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
+        load("V", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
     )
-    q, o = matrix(problem, "Q", "input"), matrix(problem, "O", "output")
-    k, v = (in_cache(problem, matrix(problem, n, "input")) for n in "KV")
-    lse = row_vector(problem, "LSE", "output")
+    q, o = matrix(problem, "Q", Role.INPUT), matrix(problem, "O", Role.OUTPUT)
+    k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
+    lse = row_vector(problem, "LSE", Role.OUTPUT)
     compiled = kernel.compiled_head_dim or 0
     flops = 2 * (max(problem.head_dim, compiled) + max(problem.head_dim_v, compiled))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
     main = Launch(
         name="main",
         domain=domain,
-        outer="q" if splits == 1 else "q,split",
+        outer=Outer.QUERY if splits == 1 else Outer.SPLIT,
         accesses=reads,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
@@ -144,8 +147,10 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[s
     if main.domain.splits > 1:
         made = _split_chain(problem, kernel, main, held)
         return Chain(made.tensors, (*before, *made.launches), notes)
-    writes = (store("O", "q", Per.QUERY),) + ((store("LSE", "q", Per.QUERY),) if kernel.writes_lse else ())
-    if not kernel.writes_lse:
+    writes: tuple[Access, ...] = (store("O", Rows.QUERY, Per.QUERY),)
+    if kernel.writes_lse:
+        writes += (store("LSE", Rows.QUERY, Per.QUERY),)
+    else:
         held = {n: t for n, t in held.items() if n != "LSE"}
     return Chain(held, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
@@ -159,12 +164,12 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     rows = d.batch * d.heads * d.rows
     statistics = int(kernel.option("statistics_per_row", 1))
     shape = problem.batch, problem.heads, problem.seq_q
-    partial = Tensor("O_partial", *shape, problem.head_dim_v, 4, "temp", copies=splits)
+    partial = Tensor("O_partial", *shape, problem.head_dim_v, 4, Role.TEMP, copies=splits)
     vectors = tuple(
-        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, "temp", copies=splits)
+        Tensor(f"{'LSE' if statistics == 1 else ('max', 'sum')[n]}_partial", *shape, 1, 4, Role.TEMP, copies=splits)
         for n in range(statistics)
     )
-    writes = (store("O_partial", "q", Per.SPLIT), *(store(v.name, "q", Per.SPLIT) for v in vectors))
+    writes = (store("O_partial", Rows.QUERY, Per.SPLIT), *(store(v.name, Rows.QUERY, Per.SPLIT) for v in vectors))
     threads = int(kernel.option("combine_threads", 128))
     combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.head_dim_v, threads))
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
@@ -174,11 +179,11 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     combine = Launch(
         name="combine",
         domain=Domain(1, 1, rows, splits, combine_rows, splits, splits=splits),
-        outer="q",
+        outer=Outer.QUERY,
         accesses=(
-            load("O_partial", "q", Per.SPLIT),
-            *(load(v.name, "q", Per.SPLIT) for v in vectors),
-            *(store(name, "q", Per.QUERY) for name in final),
+            load("O_partial", Rows.QUERY, Per.SPLIT),
+            *(load(v.name, Rows.QUERY, Per.SPLIT) for v in vectors),
+            *(store(name, Rows.QUERY, Per.QUERY) for name in final),
         ),
         resources=Resources(threads),
         tensor_cores=False,
@@ -210,19 +215,19 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     With grouped heads dK and dV are written per query head and summed over the group by one more launch.
     """
     tile = kernel.backward_tile or kernel.tile
-    inputs = tuple(matrix(problem, n, "input") for n in ("Q", "K", "V", "O", "dO"))
+    inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
     grouped = problem.group > 1
-    dq_acc = matrix(problem, "dQ_acc", "temp", element_bytes=4)
-    held = [*inputs, row_vector(problem, "LSE", "input"), row_vector(problem, "D", "temp"), dq_acc]
-    held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    dq_acc = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
+    held = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
+    held += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
     held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
 
     copied = COPIED[: int(kernel.option("backward_copies", 0))]
-    held += [replace(matrix(problem, n, "temp"), name=f"{n}_copy") for n in copied]
+    held += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
     copies = tuple(
-        Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), "flat",
-               (load(n, "q", Per.QUERY), store(f"{n}_copy", "q", Per.QUERY)), tensor_cores=False,
+        Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
+               (load(n, Rows.QUERY, Per.QUERY), store(f"{n}_copy", Rows.QUERY, Per.QUERY)), tensor_cores=False,
                values_per_thread=COPY_VALUES)
         for i, n in enumerate(copied)
     )  # fmt: skip
@@ -231,12 +236,12 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     dot = Launch(
         "bwd.dot",
         row_domain(problem, DOT_ROWS),
-        "flat",
+        Outer.FLAT,
         (
-            load(o, "q", Per.QUERY),
-            load(do, "q", Per.QUERY),
-            store("D", "q", Per.QUERY, packet_rows=packet),
-            store("dQ_acc", "q", Per.QUERY),
+            load(o, Rows.QUERY, Per.QUERY),
+            load(do, Rows.QUERY, Per.QUERY),
+            store("D", Rows.QUERY, Per.QUERY, packet_rows=packet),
+            store("dQ_acc", Rows.QUERY, Per.QUERY),
         ),
         resources=Resources(256),
         overheads=_split_sectors(kernel, "dot", dq_acc),
@@ -248,17 +253,17 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     main = Launch(
         "bwd.main",
         domain,
-        "k",
+        Outer.KEY,
         (
-            load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-            load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-            load("Q", "q", Per.PAIR, edge=rows),
-            load(do, "q", Per.PAIR, edge=rows),
-            load("LSE", "q", Per.PAIR),
-            load("D", "q", Per.PAIR),
-            Access("dQ_acc", Mode.REDUCE, "q", Per.PAIR),
-            store(dk, "k", Per.KEY),
-            store(dv, "k", Per.KEY),
+            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+            load("Q", Rows.QUERY, Per.PAIR, edge=rows),
+            load(do, Rows.QUERY, Per.PAIR, edge=rows),
+            load("LSE", Rows.QUERY, Per.PAIR),
+            load("D", Rows.QUERY, Per.PAIR),
+            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR),
+            store(dk, Rows.KEY, Per.KEY),
+            store(dv, Rows.KEY, Per.KEY),
         ),
         schedule=kernel.backward_schedule,
         resources=Resources(32 * tile.warps, kernel.option("backward_registers")),
@@ -271,9 +276,9 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     convert = Launch(
         "bwd.convert",
         row_domain(problem, DOT_ROWS),
-        "flat",
-        (load("dQ_acc", "q", Per.QUERY), store("dQ", "q", Per.QUERY)),
-        overheads=_split_sectors(kernel, "convert", matrix(problem, "dQ", "output")),
+        Outer.FLAT,
+        (load("dQ_acc", Rows.QUERY, Per.QUERY), store("dQ", Rows.QUERY, Per.QUERY)),
+        overheads=_split_sectors(kernel, "convert", matrix(problem, "dQ", Role.OUTPUT)),
         tensor_cores=False,
         values_per_thread=CONVERT_VALUES,
     )

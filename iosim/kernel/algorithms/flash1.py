@@ -29,7 +29,7 @@ from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.softmax import divided, exp_less
 from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores, save_random_state
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Launch, Per, tensors
+from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 FILL_ROWS = 128
@@ -61,25 +61,25 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     same = size == problem.output_type.bytes
     running = "O" if same else "O_acc"
     skip = 0 if letter else 1
-    q, k, v, o = (matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO")
-    held = [q, k, v, o, row_vector(problem, "l", "output"), row_vector(problem, "m", "output")]
+    q, k, v, o = (matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO")
+    held = [q, k, v, o, row_vector(problem, "l", Role.OUTPUT), row_vector(problem, "m", Role.OUTPUT)]
     if not same:
-        held.append(matrix(problem, "O_acc", "temp", element_bytes=size))
+        held.append(matrix(problem, "O_acc", Role.TEMP, element_bytes=size))
     accesses: list[Access] = [
-        load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("Q", "q", Per.PAIR, edge=kernel.edge_q),
+        load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
     ]
     for name in (running, "l", "m"):
-        accesses.append(load(name, "q", Per.PAIR, skip=skip))
-    accesses.append(store(running, "q", Per.PAIR, skip=0 if same else 1))
+        accesses.append(load(name, Rows.QUERY, Per.PAIR, skip=skip))
+    accesses.append(store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1))
     if not same:
-        accesses.append(store("O", "q", Per.QUERY))
-    accesses += [store("l", "q", Per.PAIR), store("m", "q", Per.PAIR)]
+        accesses.append(store("O", Rows.QUERY, Per.QUERY))
+    accesses += [store("l", Rows.QUERY, Per.PAIR), store("m", Rows.QUERY, Per.PAIR)]
     main = Launch(
         "main",
         attention_domain(problem, kernel.tile),
-        "head",
+        Outer.HEAD,
         tuple(accesses),
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
@@ -94,8 +94,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:
     """Line 2: O = 0, l = 0, m = -inf."""
-    accesses = tuple(store(name, "q", Per.QUERY) for name in names)
-    return Launch(launch, row_domain(problem, FILL_ROWS), "flat", accesses, tensor_cores=False)
+    accesses = tuple(store(name, Rows.QUERY, Per.QUERY) for name in names)
+    return Launch(launch, row_domain(problem, FILL_ROWS), Outer.FLAT, accesses, tensor_cores=False)
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -109,31 +109,31 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     same = size == problem.output_type.bytes
     running = "dQ" if same else "dQ_acc"
     reads_output_once = bool(kernel.option("output_read_once", False))
-    held = [matrix(problem, n, "input") for n in ("Q", "K", "V", "O", "dO")]
-    held += [row_vector(problem, n, "input") for n in ("l", "m")]
-    held += [matrix(problem, n, "output") for n in ("dQ", "dK", "dV")]
+    held = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
+    held += [row_vector(problem, n, Role.INPUT) for n in ("l", "m")]
+    held += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
     held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if problem.group > 1 else ("dK", "dV")
     if not same:
-        held.append(matrix(problem, "dQ_acc", "temp", element_bytes=size))
+        held.append(matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size))
     accesses: list[Access] = [
-        load("K", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("V", "k", Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("Q", "q", Per.PAIR, edge=kernel.edge_q),
-        load("O", "q", Per.QUERY if reads_output_once else Per.PAIR, visited_only=True),
-        load("dO", "q", Per.PAIR),
-        load(running, "q", Per.PAIR, skip=0 if letter else 1),
-        load("l", "q", Per.PAIR),
-        load("m", "q", Per.PAIR),
-        store(running, "q", Per.PAIR, skip=0 if same else 1),
+        load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+        load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
+        load("O", Rows.QUERY, Per.QUERY if reads_output_once else Per.PAIR, visited_only=True),
+        load("dO", Rows.QUERY, Per.PAIR),
+        load(running, Rows.QUERY, Per.PAIR, skip=0 if letter else 1),
+        load("l", Rows.QUERY, Per.PAIR),
+        load("m", Rows.QUERY, Per.PAIR),
+        store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
     ]
     if not same:
-        accesses.append(store("dQ", "q", Per.QUERY))
-    accesses += [store(dk, "k", Per.KEY), store(dv, "k", Per.KEY)]
+        accesses.append(store("dQ", Rows.QUERY, Per.QUERY))
+    accesses += [store(dk, Rows.KEY, Per.KEY), store(dv, Rows.KEY, Per.KEY)]
     main = Launch(
         "bwd.main",
         attention_domain(problem, kernel.backward_tile or kernel.tile),
-        "head",
+        Outer.HEAD,
         tuple(accesses),
         schedule=kernel.schedule,
         resources=resources(problem, kernel),

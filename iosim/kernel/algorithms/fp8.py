@@ -24,7 +24,7 @@ from iosim.kernel.algorithms.body import Place, body, share_bodies
 from iosim.kernel.algorithms.common import load, matrix, row_domain, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Per, tensors
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 TRANSPOSES = ("in-kernel", "separate")
@@ -48,9 +48,9 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     held = dict(chain.tensors)
     launches = []
     for name in "QKV":
-        narrow = replace(held[name], name=f"{name}_fp8", role="temp")
+        narrow = replace(held[name], name=f"{name}_fp8", role=Role.TEMP)
         made = replace(narrow, name="V_rows") if name == "V" and apart else narrow
-        held |= tensors((matrix(problem, name, "input", element_bytes=problem.output_type.bytes), made, narrow))
+        held |= tensors((matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes), made, narrow))
         launches.append(_quantise(problem, kernel, name, made.name))
     if apart:
         launches.append(_transpose(problem, kernel))
@@ -67,8 +67,8 @@ def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, made: str) -
     return Launch(
         f"quantise_{name}",
         row_domain(problem, rows, keys=keys),
-        "flat",
-        (load(name, "q", Per.QUERY), store(made, "q", Per.QUERY)),
+        Outer.FLAT,
+        (load(name, Rows.QUERY, Per.QUERY), store(made, Rows.QUERY, Per.QUERY)),
         overheads=(scale,),
         tensor_cores=False,
     )
@@ -78,8 +78,8 @@ def _transpose(problem: AttentionProblem, kernel: Kernel) -> Launch:
     return Launch(
         "transpose_V",
         row_domain(problem, kernel.tile.block_k, keys=True),
-        "flat",
-        (load("V_rows", "q", Per.QUERY), store("V_fp8", "q", Per.QUERY)),
+        Outer.FLAT,
+        (load("V_rows", Rows.QUERY, Per.QUERY), store("V_fp8", Rows.QUERY, Per.QUERY)),
         tensor_cores=False,
     )
 

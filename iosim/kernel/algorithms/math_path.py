@@ -26,7 +26,7 @@ from iosim.kernel.algorithms.naive.bodies import dropout, masked
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import added_mask, convert_mask, make_mask_additive, stored_mask
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Launch, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 
 FLAGS_A_PACKET = 4
@@ -49,26 +49,26 @@ def _mask(b: ChainBuilder, scores: str) -> str:
             b.hold(added_mask(p, element_bytes=4))
             b.launches.append(convert_mask(p))
             name = "mask_added"
-    b.pass_over_scores("mask", (scores, name), (score_matrix(p, "S_masked", "temp", 4),))
+    b.pass_over_scores("mask", (scores, name), (score_matrix(p, "S_masked", Role.TEMP, 4),))
     return "S_masked"
 
 
 def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     """Softmax, then zeros in rows whose scores are all -inf: a byte an element, a flag a row, a choice in place."""
     p = b.problem
-    b.pass_over_scores("softmax", (scores,), (score_matrix(p, "P", "temp", 4),), exps=1)
-    b.pass_over_scores("is_masked", (scores,), (score_matrix(p, "is_masked", "temp", 1),))
-    flags = replace(row_vector(p, "masked_rows", "temp"), element_bytes=1)
-    b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, "temp"))
+    b.pass_over_scores("softmax", (scores,), (score_matrix(p, "P", Role.TEMP, 4),), exps=1)
+    b.pass_over_scores("is_masked", (scores,), (score_matrix(p, "is_masked", Role.TEMP, 1),))
+    flags = replace(row_vector(p, "masked_rows", Role.TEMP), element_bytes=1)
+    b.hold(flags, Tensor("zero", 1, 1, 1, 1, 4, Role.TEMP))
     b.pass_over_scores("all_masked", ("is_masked",), ())
-    _also(b, store(flags.name, "q", Per.QUERY, packet_rows=FLAGS_A_PACKET))
-    b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), "flat", (store("zero", "own", Per.LAUNCH),),
+    _also(b, store(flags.name, Rows.QUERY, Per.QUERY, packet_rows=FLAGS_A_PACKET))
+    b.launches.append(Launch("zero", Domain(1, 1, 1, 1, 1, 1), Outer.FLAT, (store("zero", Rows.OWN, Per.LAUNCH),),
                              tensor_cores=False))  # fmt: skip
-    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", "temp", 4),), rows=SECTOR_BYTES,
+    b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES,
                        values=SELECT_VALUES)  # fmt: skip
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
     readers = min(ctas, int(b.kernel.option("sm_count", 108)))
-    _also(b, load(flags.name, "q", Per.QUERY, times=readers), load("zero", "own", Per.LAUNCH))
+    _also(b, load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
 
 
 def _also(b: ChainBuilder, *accesses: Access) -> None:
@@ -88,10 +88,10 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"pass '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
     b = ChainBuilder(problem, kernel.with_(options=(*kernel.options, ("score_bytes", 4), ("padding_bytes", 4))))
     casts = problem.input_type.bytes < 4
-    b.hold(*(matrix(problem, n, "input") for n in "QKV"))
+    b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
 
     def wide(name: str, source: str) -> Tensor:
-        return replace(matrix(problem, source, "temp", element_bytes=4), name=name)
+        return replace(matrix(problem, source, Role.TEMP, element_bytes=4), name=name)
 
     current = {n: n for n in "QKV"}
     if casts:
@@ -115,15 +115,15 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.pass_over_scores(
             "dropout",
             ("P",),
-            (score_matrix(problem, "P_dropped", "temp", 4), score_matrix(problem, "dropout_mask", "temp", 1)),
+            (score_matrix(problem, "P_dropped", Role.TEMP, 4), score_matrix(problem, "dropout_mask", Role.TEMP, 1)),
         )
         weights = "P_dropped"
-    b.hold(matrix(problem, "O", "output"))
+    b.hold(matrix(problem, "O", Role.OUTPUT))
     if casts:
-        b.pass_over_scores("cast_P", (weights,), (score_matrix(problem, "P_out", "temp", problem.input_type.bytes),))
-        b.hold(replace(matrix(problem, "O", "temp", element_bytes=4), name="O_fp32"))
+        b.pass_over_scores("cast_P", (weights,), (score_matrix(problem, "P_out", Role.TEMP, problem.input_type.bytes),))
+        b.hold(replace(matrix(problem, "O", Role.TEMP, element_bytes=4), name="O_fp32"))
         b.product_over_keys("values", weights, current["V"], "O_fp32", problem.head_dim_v)
-        b.copy("cast_O", "O_fp32", matrix(problem, "O", "output"))
+        b.copy("cast_O", "O_fp32", matrix(problem, "O", Role.OUTPUT))
     else:
         b.product_over_keys("values", weights, current["V"], "O", problem.head_dim_v)
     b.keep(b.launches[-1].name, *(f"{n}_fp32" for n in "QKV"), "Q_scaled", "P", weights, "P_out")

@@ -14,7 +14,7 @@ from iosim.kernel.algorithms.flash1 import fill, running_output
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Per, tensors
+from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -40,24 +40,24 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
                                ("seq_k", problem.seq_k, kernel.tile.block_k)):  # fmt: skip
         if value % block:
             raise InputError(f"{name} {value} is not possible with kernel 'minimal': not a multiple of {block}")
-    held = [matrix(problem, n, "output" if n == "O" else "input") for n in "QKVO"]
-    held += [row_vector(problem, n, "temp") for n in ("l", "m")]
+    held = [matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO"]
+    held += [row_vector(problem, n, Role.TEMP) for n in ("l", "m")]
     fill = Launch(
         "fill",
         row_domain(problem, kernel.tile.block_q),
-        "flat",
-        tuple(store(n, "q", Per.QUERY) for n in ("O", "l", "m")),
+        Outer.FLAT,
+        tuple(store(n, Rows.QUERY, Per.QUERY) for n in ("O", "l", "m")),
         tensor_cores=False,
     )
     main = Launch(
         "main",
         attention_domain(problem, kernel.tile),
-        "head",
+        Outer.HEAD,
         (
-            load("K", "k", Per.KEY),
-            load("V", "k", Per.KEY),
-            *(load(n, "q", Per.PAIR) for n in ("Q", "O", "l", "m")),
-            *(store(n, "q", Per.PAIR) for n in ("O", "l", "m")),
+            load("K", Rows.KEY, Per.KEY),
+            load("V", Rows.KEY, Per.KEY),
+            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", "O", "l", "m")),
+            *(store(n, Rows.QUERY, Per.PAIR) for n in ("O", "l", "m")),
         ),
         schedule=kernel.schedule,
         resources=resources(problem, kernel),

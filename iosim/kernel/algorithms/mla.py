@@ -17,7 +17,7 @@ from iosim.kernel.algorithms.flash import Combine, Forward, finish
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Per, Resources, Scheduler, tensors
+from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows, Scheduler, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -39,11 +39,11 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     main = Launch(
         name="main",
         domain=domain,
-        outer="q" if splits == 1 else "q,split",
+        outer=Outer.QUERY if splits == 1 else Outer.SPLIT,
         accesses=(
-            load("Q", "q", Per.SPLIT if splits > 1 else Per.QUERY, edge=kernel.edge_q, visited_only=True),
+            load("Q", Rows.QUERY, Per.SPLIT if splits > 1 else Per.QUERY, edge=kernel.edge_q, visited_only=True),
             *table_access(problem),
-            load("K", "k", Per.PAIR, edge=kernel.edge_k),
+            load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
         ),
         schedule=kernel.schedule,
         resources=_resources(problem, kernel),
@@ -54,10 +54,10 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         stages=kernel.tile.stages,
     )
     held = (
-        matrix(problem, "Q", "input"),
-        in_cache(problem, matrix(problem, "K", "input")),
-        matrix(problem, "O", "output"),
-        row_vector(problem, "LSE", "output"),
+        matrix(problem, "Q", Role.INPUT),
+        in_cache(problem, matrix(problem, "K", Role.INPUT)),
+        matrix(problem, "O", Role.OUTPUT),
+        row_vector(problem, "LSE", Role.OUTPUT),
         *table_tensor(problem),
         *append_tensors(problem, kernel),
     )

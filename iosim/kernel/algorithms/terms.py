@@ -18,14 +18,14 @@ import numpy as np
 from iosim.kernel.algorithms.body import Array, Place
 from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Launch, Per, Resources, Tensor, tensors
+from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
 
 PASS_ROWS = 4
 """Rows of an N x N tensor that a CTA of an elementwise pass takes."""
 
 
-def bias(problem: AttentionProblem, name: str = "bias", role: str = "input") -> Tensor:
+def bias(problem: AttentionProblem, name: str = "bias", role: Role = Role.INPUT) -> Tensor:
     """A bias in the shape that the problem gives it."""
     p = problem
     return Tensor(name, p.bias_batch, p.bias_heads, p.seq_q, p.seq_k, p.bias_type.bytes, role)
@@ -33,23 +33,23 @@ def bias(problem: AttentionProblem, name: str = "bias", role: str = "input") -> 
 
 def slopes(problem: AttentionProblem) -> Tensor:
     """ALiBi's fp32 slopes, one a head, or one a sequence and head."""
-    return Tensor("slopes", problem.bias_batch, problem.heads, 1, 1, 4, "input")
+    return Tensor("slopes", problem.bias_batch, problem.heads, 1, 1, 4, Role.INPUT)
 
 
 def padding(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     """The key-padding mask, [batch, seq_k]: bytes, or elements of the bias's type where it is added to the scores."""
     added = problem.bias_type.bytes if kernel.option("padding_is_added") else 1
     size = int(kernel.option("padding_bytes", added))
-    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, size, "input")
+    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, size, Role.INPUT)
 
 
-def stored_mask(problem: AttentionProblem, name: str = "mask", role: str = "input") -> Tensor:
+def stored_mask(problem: AttentionProblem, name: str = "mask", role: Role = Role.INPUT) -> Tensor:
     """A mask as a tensor that all sequences and heads share: of bytes, or of the bias's type where it is added."""
     size = problem.bias_type.bytes if problem.mask_storage == "additive" else 1
     return Tensor(name, 1, 1, problem.seq_q, problem.seq_k, size, role)
 
 
-def random_state(role: str) -> Tensor:
+def random_state(role: Role) -> Tensor:
     """Seed and offset of dropout's generator: two whole numbers of eight bytes."""
     return Tensor("rng_state", 1, 1, 2, 1, 8, role)
 
@@ -59,7 +59,7 @@ def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
     return problem.mask_storage == "bool" and bool(kernel.option("converts_mask"))
 
 
-def added_mask(problem: AttentionProblem, role: str = "temp", element_bytes: int | None = None) -> Tensor:
+def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None) -> Tensor:
     """What `convert_mask` makes of a mask of bytes."""
     size = problem.bias_type.bytes if element_bytes is None else element_bytes
     return replace(stored_mask(problem, "mask_added", role), element_bytes=size)
@@ -67,7 +67,7 @@ def added_mask(problem: AttentionProblem, role: str = "temp", element_bytes: int
 
 def convert_mask(problem: AttentionProblem) -> Launch:
     """Bytes to 0 and -inf (PyTorch, aten/src/ATen/native/transformers/attention.cpp, convert_boolean_attn_mask)."""
-    accesses = (load("mask", "qk", Per.PAIR), store("mask_added", "qk", Per.PAIR))
+    accesses = (load("mask", Rows.PAIR, Per.PAIR), store("mask_added", Rows.PAIR, Per.PAIR))
     return _pass("convert_mask", problem, 1, 1, accesses)
 
 
@@ -78,16 +78,16 @@ def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[
     accesses: list[Access] = []
     if problem.bias == "full":
         held.append(bias(problem))
-        accesses.append(load("bias", "qk", Per.PAIR, edge=kernel.edge_k))
+        accesses.append(load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
     if problem.bias == "alibi":
         held.append(slopes(problem))
-        accesses.append(load("slopes", "own", once))
+        accesses.append(load("slopes", Rows.OWN, once))
     if problem.key_padding:
         held.append(padding(problem, kernel))
-        accesses.append(load("padding", "k", Per.PAIR, edge=kernel.edge_k))
+        accesses.append(load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k))
     if problem.mask_storage != "implicit":
-        held.append(added_mask(problem, "input") if converts_mask(problem, kernel) else stored_mask(problem))
-        accesses.append(load(held[-1].name, "qk", Per.PAIR, edge=kernel.edge_k))
+        held.append(added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem))
+        accesses.append(load(held[-1].name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
     return held, tuple(accesses)
 
 
@@ -95,15 +95,15 @@ def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Ch
     """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
     state. The kernel's option `padding_is_added`: a key-padding mask comes in the bias's type, not as bytes."""
     main = next(x for x in chain.launches if x.name == "main")
-    held, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer == "q,split" else Per.QUERY)
+    held, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):
         held = [*(t for t in held if t.name != "mask_added"), stored_mask(problem), added_mask(problem)]
         before = (convert_mask(problem),)
     writes: tuple[Access, ...] = ()
     if problem.dropout:
-        held.append(random_state("output"))
-        writes = (store("rng_state", "own", Per.LAUNCH),)
+        held.append(random_state(Role.OUTPUT))
+        writes = (store("rng_state", Rows.OWN, Per.LAUNCH),)
     return _with(chain, main, held, reads, writes, before)
 
 
@@ -114,15 +114,15 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     main = next(x for x in chain.launches if x.name == "bwd.main")
     held, reads = _score_terms(problem, kernel, once)
     if problem.dropout:
-        held.append(random_state("input"))
-        reads += (load("rng_state", "own", once),)
+        held.append(random_state(Role.INPUT))
+        reads += (load("rng_state", Rows.OWN, once),)
     made = bias_gradient(problem)
     writes: tuple[Access, ...] = ()
     before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
     if made:
         held += made
-        writes = (store(made[0].name, "qk", Per.PAIR),)
+        writes = (store(made[0].name, Rows.PAIR, Per.PAIR),)
         skips = problem.mask != "none" and problem.mask_storage == "implicit"
         before = (fill_bias_gradient(problem),) if skips else ()
         after = (sum_bias(problem),) if len(made) > 1 else ()
@@ -150,33 +150,33 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dBias, and before it the gradient of every head of every sequence where they are summed. Empty without one."""
     if not problem.bias_grad:
         return ()
-    made = bias(problem, "dBias", "output")
+    made = bias(problem, "dBias", Role.OUTPUT)
     if summed(problem) == 1:
         return (made,)
-    return replace(made, name="dBias_heads", batch=problem.batch, heads=problem.heads, role="temp"), made
+    return replace(made, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), made
 
 
 def fill_bias_gradient(problem: AttentionProblem) -> Launch:
     """Zeros where the main launch visits no tile."""
     name = bias_gradient(problem)[0].name
-    return _pass("bwd.fill_bias", problem, problem.batch, problem.heads, (store(name, "qk", Per.PAIR),))
+    return _pass("bwd.fill_bias", problem, problem.batch, problem.heads, (store(name, Rows.PAIR, Per.PAIR),))
 
 
 def sum_bias(problem: AttentionProblem, source: str = "dBias_heads") -> Launch:
     """dBias: the sum of `source` over the sequences and heads that share it (a copy where none do)."""
-    accesses = (load(source, "qk", Per.PAIR, times=summed(problem)), store("dBias", "qk", Per.PAIR))
+    accesses = (load(source, Rows.PAIR, Per.PAIR, times=summed(problem)), store("dBias", Rows.PAIR, Per.PAIR))
     return _pass("bwd.sum_bias", problem, problem.bias_batch, problem.bias_heads, accesses)
 
 
 def materialise(problem: AttentionProblem) -> Launch:
     """ALiBi's bias as a tensor of its own, for algorithms that add it in a pass."""
-    accesses = (load("slopes", "own", Per.QUERY), store("bias", "qk", Per.PAIR))
+    accesses = (load("slopes", Rows.OWN, Per.QUERY), store("bias", Rows.PAIR, Per.PAIR))
     return _pass("alibi", problem, problem.bias_batch, problem.heads, accesses)
 
 
 def _pass(name: str, problem: AttentionProblem, batch: int, heads: int, accesses: tuple[Access, ...]) -> Launch:
     domain = Domain(batch, heads, problem.seq_q, problem.seq_k, PASS_ROWS, problem.seq_k)
-    return Launch(name, domain, "flat", accesses, resources=Resources(256), tensor_cores=False)
+    return Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), tensor_cores=False)
 
 
 # What the launches compute.

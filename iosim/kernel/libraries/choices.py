@@ -8,7 +8,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Order, Schedule, Scheduler
+from iosim.kernel.launch import Order, Schedule, Scheduler, Start
 from iosim.kernel.libraries import hopper, inference, shared_values
 from iosim.kernel.libraries.features import SCORE_TENSORS
 from iosim.kernel.libraries.loader import Entry
@@ -123,7 +123,7 @@ def schedule(data: Entry, problem: AttentionProblem, base: Schedule, splits: int
     return replace(
         base,
         order=Order.HEAD,
-        heavy_first=True,
+        start=Start.HEAVY_FIRST,
         scheduler=Scheduler.DYNAMIC,
         section_heads=fa3_section_heads(problem),
     )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Spill, Tile
-from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler
+from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
 from iosim.kernel.libraries import choices, inference
 from iosim.kernel.libraries.features import check_features
 from iosim.kernel.libraries.loader import Entry, entry
@@ -127,7 +127,7 @@ def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
 def _schedule(values: Mapping[str, Any]) -> Schedule:
     return Schedule(
         order=Order(values.get("order", "query")),
-        heavy_first=bool(values.get("heavy_first", False)),
+        start=Start(values.get("start", "light-first")),
         direction=Direction(values.get("direction", "ascending")),
         scheduler=Scheduler(values.get("scheduler", "static")),
     )
@@ -233,6 +233,12 @@ def _word(words: type[Word], option: str, value: str) -> Word:
         raise InputError(f"{option} '{value}' is not known; accepted: {', '.join(words)}") from None
 
 
+def _start(chosen: Start, heavy_first: bool | None) -> Start:
+    if heavy_first is None:
+        return chosen
+    return Start.HEAVY_FIRST if heavy_first else Start.LIGHT_FIRST
+
+
 def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
     """Refuse a tile by hand that cuts the queries into more blocks than are counted in fractions of a second."""
     least = -(-problem.seq_q // MAX_BLOCKS)
@@ -258,7 +264,7 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
     schedule = replace(
         schedule,
         order=schedule.order if over.order is None else _word(Order, "--order", over.order),
-        heavy_first=schedule.heavy_first if over.heavy_first is None else over.heavy_first,
+        start=_start(schedule.start, over.heavy_first),
         section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
         direction=schedule.direction if over.direction is None else _word(Direction, "--direction", over.direction),
         scheduler=schedule.scheduler if over.scheduler is None else _word(Scheduler, "--scheduler", over.scheduler),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.pages import place_of_rows, scattered
 from iosim.readers.execute.rounding import round_to
@@ -75,7 +75,7 @@ def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int) -> int:
     A row vector moves whole sectors, one run or `packet_rows` rows at a time; a matrix whose rows lie apart, whole
     sectors a row; any other tile, its elements.
     """
-    if access.rows == "qk":
+    if access.rows is Rows.PAIR:
         return rows * cols * tensor.element_bytes
     if cols == 1:
         run = access.packet_rows or rows
@@ -154,13 +154,13 @@ class Memory:
     def _index(
         self, tensor: Tensor, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices
     ) -> tuple[int | Indices, ...]:
-        along, length = (k, domain.seq_k) if access.rows == "k" else (q, domain.rows)
-        if access.rows == "own":
+        along, length = (k, domain.seq_k) if access.rows is Rows.KEY else (q, domain.rows)
+        if access.rows is Rows.OWN:
             along, length = np.arange(tensor.rows), tensor.rows
         if tensor.keys_per_row:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)
-        if access.rows == "qk":
+        if access.rows is Rows.PAIR:
             if tensor.cols != domain.seq_k:
                 raise ExecutionError(f"{tensor.name} has {tensor.cols} columns, the launch {domain.seq_k} keys")
             cols = k
@@ -174,7 +174,7 @@ def _locate(
 ) -> tuple[Indices, Indices, Indices]:
     """(batch, head, row) in the tensor of every row of a tile."""
     ones = np.ones_like(along)
-    packs = access.rows != "k" and domain.pack > 1
+    packs = access.rows is not Rows.KEY and domain.pack > 1
     if not packs and domain.grid_heads == 1 and tensor.batch * tensor.heads * tensor.rows == length:
         batch, head, row = np.unravel_index(along, (tensor.batch, tensor.heads, tensor.rows))
         return batch.astype(np.int64), head.astype(np.int64), row.astype(np.int64)

@@ -12,7 +12,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.body import Array, body_of
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Mode
+from iosim.kernel.launch import Chain, Mode, Role
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import dense
@@ -72,7 +72,7 @@ def execute(
     if problem.passes == "bwd":
         held = {**_saved(problem, kernel, held, seed, chain), **held}
     memory, traffic = _run(problem, kernel, chain, held, seed)
-    outputs = {t.name: memory.array(t.name) for t in chain.role("output")}
+    outputs = {t.name: memory.array(t.name) for t in chain.role(Role.OUTPUT)}
     return Execution(parted(outputs, problem), traffic, inputs)
 
 

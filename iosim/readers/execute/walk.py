@@ -9,7 +9,7 @@ import numpy as np
 from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Per
+from iosim.kernel.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Outer, Per, Rows
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.memory import Memory, Spot, moved_bytes
@@ -17,12 +17,21 @@ from iosim.readers.execute.pages import at_sectors
 from iosim.readers.execute.place import Grid, WalkPlace
 
 _PLACES = {
-    "q": {Per.QUERY, Per.PAIR, Per.SPLIT}, "q,split": {Per.SPLIT, Per.PAIR}, "k": {Per.KEY, Per.PAIR},
-    "head": {Per.KEY, Per.PAIR, Per.QUERY}, "qk": {Per.PAIR}, "flat": {Per.QUERY, Per.PAIR},
-}  # fmt: skip
+    Outer.QUERY: {Per.QUERY, Per.PAIR, Per.SPLIT},
+    Outer.SPLIT: {Per.SPLIT, Per.PAIR},
+    Outer.KEY: {Per.KEY, Per.PAIR},
+    Outer.HEAD: {Per.KEY, Per.PAIR, Per.QUERY},
+    Outer.PAIR: {Per.PAIR},
+    Outer.FLAT: {Per.QUERY, Per.PAIR},
+}
 """The places there are in a launch, by what one work tile is; `Per.LAUNCH` has one in every launch."""
 
-_COVERS = {"q": set(Per) - {Per.KEY, Per.LAUNCH}, "k": {Per.KEY, Per.PAIR}, "qk": {Per.PAIR}, "own": set(Per)}
+_COVERS = {
+    Rows.QUERY: set(Per) - {Per.KEY, Per.LAUNCH},
+    Rows.KEY: {Per.KEY, Per.PAIR},
+    Rows.PAIR: {Per.PAIR},
+    Rows.OWN: set(Per),
+}
 """The places that know which tile an access means, by the axes of its rows."""
 
 
@@ -67,15 +76,21 @@ class Walk:
             ExecutionError: description and mathematics do not fit.
         """
         d = self.launch.domain
-        walk = {"q": self._query_outer, "q,split": self._query_outer, "k": self._key_outer, "head": self._head,
-                "qk": self._flat, "flat": self._flat}[self.launch.outer]  # fmt: skip
+        walk = {
+            Outer.QUERY: self._query_outer,
+            Outer.SPLIT: self._query_outer,
+            Outer.KEY: self._key_outer,
+            Outer.HEAD: self._head,
+            Outer.PAIR: self._flat,
+            Outer.FLAT: self._flat,
+        }[self.launch.outer]
         for batch in range(d.batch):
             for head in range(d.heads):
                 self.at.spot = Spot(batch, head)
                 walk()
         for a in self.launch.accesses:
             loaded = a.mode is Mode.LOAD and self.moved[a.tensor, "read"] > 0
-            idle = a.rows == "own" and self.pairs == 0  # read as a CTA starts, whether or not it visits anything
+            idle = a.rows is Rows.OWN and self.pairs == 0  # read as a CTA starts, whether or not it visits anything
             if loaded and not idle and a.tensor not in self.at.used:
                 raise ExecutionError(f"launch {self.launch.name} loads {a.tensor} and never uses it")
         self._overheads()
@@ -94,7 +109,7 @@ class Walk:
     # The walks, by what one work tile is.
 
     def _query_outer(self) -> None:
-        d, split_tiles = self.launch.domain, self.launch.outer == "q,split"
+        d, split_tiles = self.launch.domain, self.launch.outer is Outer.SPLIT
         once = Per.SPLIT if split_tiles else Per.QUERY
         per = -(-(int(self.grid.split_of.max()) + 1) // d.splits)
         for iq in self._there(self.grid.q_starts, self.grid.q_ends, d.splits if split_tiles else 1):
@@ -165,7 +180,7 @@ class Walk:
             self._at(body.finish_query, self._loads(Per.QUERY, False), self._writes(Per.QUERY, False), Per.QUERY)
 
     def _flat(self) -> None:
-        if self.launch.outer == "flat" and len(self.grid.k_starts) > 1:
+        if self.launch.outer is Outer.FLAT and len(self.grid.k_starts) > 1:
             raise ExecutionError(f"launch {self.launch.name} is flat and has several key blocks")
         for iq, ik in np.ndindex(*self.grid.visited.shape):
             body = self._start(iq, ik)
@@ -264,9 +279,10 @@ class Walk:
             self.sectors |= found
             self.moved[access.tensor, "read"] += SECTOR_BYTES * len(found)
             return
-        if access.rows == "own":
+        if access.rows is Rows.OWN:
             q = tensor.rows
-        rows, cols = (k, tensor.cols) if access.rows == "k" else (q, k if access.rows == "qk" else tensor.cols)
+        rows = k if access.rows is Rows.KEY else q
+        cols = k if access.rows is Rows.PAIR else tensor.cols
         self.moved[access.tensor, "read" if access.mode is Mode.LOAD else "write"] += moved_bytes(
             tensor, access, rows, cols
         )
@@ -281,7 +297,7 @@ class Walk:
             spot = Spot(at.spot.batch, at.spot.head, at.spot.split, repetition)
             parts.append(self.memory.read(tensor, access, d, spot, at.q, at.keys, entries))
             self._count(access)
-        if access.rows == "k" and access.edge is Edge.NEEDED:
+        if access.rows is Rows.KEY and access.edge is Edge.NEEDED:
             parts[0][self._touched(access)[1] :] = 0.0
         several = tensor.batch * tensor.heads > d.grid_heads and access.times > 1
         return np.stack(parts) if several else parts[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Rows, Tensor
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
@@ -112,11 +112,11 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     """Bytes one (batch, head) of the grid moves for one access."""
     if tensor.keys_per_row:
         return TableSums(sums.domain).sectors(tensor.keys_per_sector) * SECTOR_BYTES
-    if access.rows == "own":
+    if access.rows is Rows.OWN:
         moved = _times_owned(sums, access) * _tile_bytes(tensor, tensor.rows)
-    elif access.rows == "qk":
+    elif access.rows is Rows.PAIR:
         moved = _pair_bytes(sums, tensor, access.edge)
-    elif access.rows == "q":
+    elif access.rows is Rows.QUERY:
         moved = _query_bytes(sums, tensor, access)
     elif access.per is Per.PAIR:
         moved = _key_bytes_per_pair(sums, tensor, access.edge)
@@ -141,11 +141,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
     """Bytes of an overhead over the whole launch. `parts` are the sums of its domain, where they are at hand."""
     d = launch.domain
     heads = d.batch * d.heads
-    per_head = {
-        "q": d.query_blocks, "k": d.key_blocks_total, "qk": d.query_blocks * d.key_blocks_total,
-        "q,split": d.query_blocks * d.splits, "head": 1, "flat": d.query_blocks,
-    }[launch.outer]  # fmt: skip
-    tiles = per_head * heads
+    tiles = launch.work_tiles
     ctas = tiles if launch.persistent_ctas is None else minimum(launch.persistent_ctas, tiles)
     total = overhead.per_cta * ctas + overhead.per_tile * tiles + overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from iosim.kernel.caching_allocator import Block, CachingAllocator
-from iosim.kernel.launch import Chain, Tensor
+from iosim.kernel.launch import Chain, Role, Tensor
 from iosim.readers.replay.objects import Grid, Int32, streams
 
 
@@ -14,16 +14,16 @@ def addresses(chain: Chain) -> dict[str, int]:
     writes it comes; temporaries are given back after the last launch of their life, outputs after the chain."""
     allocator = CachingAllocator()
     found: dict[str, int] = {}
-    for tensor in chain.role("input"):
+    for tensor in chain.role(Role.INPUT):
         allocator.allocate(tensor.allocated_bytes)
     for _ in range(2):
         held: dict[str, Block] = {}
         for n in range(len(chain.launches)):
-            for name, (first, _) in _lives(chain, "temp", "output").items():
+            for name, (first, _) in _lives(chain, Role.TEMP, Role.OUTPUT).items():
                 if first == n:
                     held[name] = allocator.allocate(chain.tensors[name].allocated_bytes)
                     found[name] = held[name].address
-            for name, (_, last) in _lives(chain, "temp").items():
+            for name, (_, last) in _lives(chain, Role.TEMP).items():
                 if last == n:
                     allocator.release(held.pop(name))
         for block in held.values():
@@ -31,7 +31,7 @@ def addresses(chain: Chain) -> dict[str, int]:
     return found
 
 
-def _lives(chain: Chain, *roles: str) -> dict[str, tuple[int, int]]:
+def _lives(chain: Chain, *roles: Role) -> dict[str, tuple[int, int]]:
     lives = {t.name: chain.life(t.name) for role in roles for t in chain.role(role)}
     return {name: life for name, life in lives.items() if life is not None}
 
@@ -54,7 +54,7 @@ class Blocks:
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
-        self._life = _lives(chain, "temp")
+        self._life = _lives(chain, Role.TEMP)
         self._address = addresses(chain)
         self.temps = sorted(self._life, key=lambda n: self._life[n][0])
         self._placed: dict[int, list[_Placed]] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.launch import Chain, Launch, Mode
+from iosim.kernel.launch import Chain, Launch, Mode, Outer
 from iosim.readers.replay.l2 import L2Model
 from iosim.readers.replay.lowering import MODES, Lowered, LoweredLaunch, Template, lower
 
@@ -116,7 +116,8 @@ def _walks_on(launch: Launch, low: LoweredLaunch) -> bool:
     """Whether every work tile goes over indices that run on, with loads that move with them."""
     d = launch.domain
     return (
-        launch.outer in ("q", "k") and d.splits == 1 and d.sequences == 1 and low.indices is None and low.group == 1
+        launch.outer in (Outer.QUERY, Outer.KEY)
+        and d.splits == 1 and d.sequences == 1 and low.indices is None and low.group == 1
         and any(t.coef for t in low.loop) and all(t.coef or t.mode == MODES[Mode.STORE] for t in low.loop)
     )  # fmt: skip
 
@@ -135,7 +136,8 @@ def _rounded(steps: int) -> int:
 
 def _coarser(chain: Chain, launch: Launch, steps: int) -> Chain:
     d = launch.domain
-    grown = replace(d, block_k=d.block_k * steps) if launch.outer == "q" else replace(d, block_q=d.block_q * steps)
+    loops_over_keys = launch.outer is Outer.QUERY
+    grown = replace(d, block_k=d.block_k * steps) if loops_over_keys else replace(d, block_q=d.block_q * steps)
     return replace(chain, launches=tuple(replace(x, domain=grown) if x is launch else x for x in chain.launches))
 
 

@@ -14,7 +14,22 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.launch import Access, Chain, Direction, Domain, Launch, Mode, Order, Overhead, Per, Tensor
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Direction,
+    Domain,
+    Launch,
+    Mode,
+    Order,
+    Outer,
+    Overhead,
+    Per,
+    Role,
+    Rows,
+    Start,
+    Tensor,
+)
 from iosim.problem.masks.mask import Steps
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams
@@ -120,7 +135,7 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     tensors = list(chain.tensors)
     first = 0
     blocks = Blocks(chain)
-    for name in (*(n for n, t in chain.tensors.items() if t.role != "temp"), *blocks.temps):
+    for name in (*(n for n, t in chain.tensors.items() if t.role is not Role.TEMP), *blocks.temps):
         grid, size = cut(chain, chain.tensors[name], first)
         freed = blocks.take(name, grid, size)
         if freed is not None:
@@ -161,12 +176,12 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     """
     d, s = launch.domain, launch.schedule
     blocks = launch.work_tiles // d.grid_heads
-    if launch.outer == "head":
+    if launch.outer is Outer.HEAD:
         blocks = d.key_blocks_total
     sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
     order = np.arange(b * h * i, dtype=np.int64)
-    if launch.outer == "head":
+    if launch.outer is Outer.HEAD:
         block, head = order % i, order // i
     elif s.section_heads > 0 or s.order is Order.HEAD:
         section = min(s.section_heads or b * h, b * h)
@@ -181,7 +196,7 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         head = (order // i % b) * h + order // (i * b)
     else:
         block, head = order % i, order // i
-    if s.heavy_first:
+    if s.start is Start.HEAVY_FIRST:
         block = i - 1 - block
     if sequences > 1:
         head, block = head % h, head // h * i + block
@@ -219,7 +234,7 @@ def _lower_launch(
     }[launch.schedule.direction]
     return LoweredLaunch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
-        head, block, group=d.key_blocks_total if launch.outer == "head" else 1,
+        head, block, group=d.key_blocks_total if launch.outer is Outer.HEAD else 1,
         indices=None if steps.indices is None else steps.indices.astype(np.int32),
     )  # fmt: skip
 
@@ -229,14 +244,14 @@ def _loops(
 ) -> tuple[Steps, npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
     """The loop of each work tile, and its fixed query block or key block."""
     d = launch.domain
-    if launch.outer == "q":
+    if launch.outer is Outer.QUERY:
         s = d.visited.by_query()
         return Steps(s.first[block], s.count[block], s.indices), block, None
-    if launch.outer == "q,split":
+    if launch.outer is Outer.SPLIT:
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
         return Steps(s.first[tile], s.count[tile], s.indices), block, None
-    if launch.outer in ("k", "head"):
+    if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
         return Steps(s.first[block], s.count[block], s.indices), None, block
     zero = np.zeros(block.size, dtype=np.int64)
@@ -247,7 +262,7 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     """Neighbouring query blocks that are moved together, where an access is made once for a whole head: all, or those
     that visit a key block. One run of no meaning for all other accesses."""
     d = launch.domain
-    if launch.outer != "head" or not access.visited_only or access.per is not Per.QUERY:
+    if launch.outer is not Outer.HEAD or not access.visited_only or access.per is not Per.QUERY:
         return [(0, d.query_blocks)]
     edge = np.diff((d.visited.count > 0).astype(np.int8), prepend=0, append=0)
     runs = list(zip(np.flatnonzero(edge == 1).tolist(), np.flatnonzero(edge == -1).tolist(), strict=True))
@@ -261,7 +276,7 @@ def _skips(launch: Launch, access: Access) -> Int32:
     Raises:
         ValueError: key blocks are not walked one after the other, so that none is the first.
     """
-    if launch.outer != "head" or access.skip != 1 or access.per is not Per.PAIR:
+    if launch.outer is not Outer.HEAD or access.skip != 1 or access.per is not Per.PAIR:
         raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
                          "one visit of a launch that walks whole heads")  # fmt: skip
     visited = launch.domain.visited
@@ -290,24 +305,24 @@ def _template(
     """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
     are moved together, where a whole head's are."""
     d = launch.domain
-    owner = head if access.rows == "q" and tensor.heads >= d.heads else owner_of(tensor, d, head)
+    owner = head if access.rows is Rows.QUERY and tensor.heads >= d.heads else owner_of(tensor, d, head)
     start = grid.first + owner * grid.rows * grid.cols
     looped = access.per is Per.PAIR
     span_q = max(1, d.block_q // grid.chunk_rows)
-    span_k = max(1, d.block_k // (grid.chunk_cols if access.rows == "qk" else grid.chunk_rows))
+    span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
     base, of_head = start, False
     table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
-    if access.rows == "own" or table:
+    if access.rows is Rows.OWN or table:
         span = grid.rows * grid.cols
         if access.per is Per.LAUNCH:
             base = np.where(np.arange(head.size) == 0, base, NONE)
-    elif access.rows == "q":
+    elif access.rows is Rows.QUERY:
         span = span_q
         if access.per is Per.SPLIT and tensor.copies > 1:
             assert i is not None
             base = base + i // d.query_blocks * (grid.heads // tensor.copies) * grid.rows * grid.cols
-        if launch.outer == "q,split" and i is not None:
+        if launch.outer is Outer.SPLIT and i is not None:
             i = i % d.query_blocks
         if i is not None:
             base = base + grid.row_of(i, d.query_blocks, span_q)
@@ -319,7 +334,7 @@ def _template(
             lo, hi = run
             span = min(hi * span_q, grid.rows) - lo * span_q
             base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
-    elif access.rows == "k":
+    elif access.rows is Rows.KEY:
         span = span_k
         if j is not None:
             base = base + grid.row_of(j, d.key_blocks_total, span_k)
@@ -328,7 +343,7 @@ def _template(
             base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k)
     else:
         span, rows, stride = span_k, span_q, grid.cols
-        i = i % d.query_blocks if launch.outer == "q,split" and i is not None else i
+        i = i % d.query_blocks if launch.outer is Outer.SPLIT and i is not None else i
         base = base + (i * span_q * grid.cols if i is not None else 0) + (j * span_k if j is not None else 0)
         if i is None:
             coef = span_q * grid.cols
@@ -338,9 +353,9 @@ def _template(
     if access.visited_only and not looped and not of_head:
         base32 = np.where(count > 0, base32, NONE)
     made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
-    inside = looped and launch.outer != "qk" and not table
+    inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
-        return made, "loop" if inside or launch.outer == "qk" else "pro"
+        return made, "loop" if inside or launch.outer is Outer.PAIR else "pro"
     return made, "loop" if inside else "epi"
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from iosim.base.errors import TooLargeError
 from iosim.base.units import bytes_text
-from iosim.kernel.launch import Chain, Launch, Tensor
+from iosim.kernel.launch import Chain, Launch, Outer, Role, Rows, Tensor
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -61,7 +61,7 @@ class Grid:
 
 def streams(launch: Launch) -> bool:
     """Whether a launch goes through its tensors once, with no loop of its own: elementwise passes, the combine."""
-    return launch.outer == "flat" or (launch.outer == "q" and launch.domain.splits > 1)
+    return launch.outer is Outer.FLAT or (launch.outer is Outer.QUERY and launch.domain.splits > 1)
 
 
 def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
@@ -72,10 +72,10 @@ def _blocks(chain: Chain, tensor: str) -> tuple[set[int], set[int]]:
         if streams(launch):
             continue
         for access in launch.accesses:
-            if access.tensor == tensor and access.rows != "own" and not chain.tensors[tensor].keys_per_row:
+            if access.tensor == tensor and access.rows is not Rows.OWN and not chain.tensors[tensor].keys_per_row:
                 d = launch.domain
-                rows.add(d.block_k if access.rows == "k" else d.block_q)
-                if access.rows == "qk":
+                rows.add(d.block_k if access.rows is Rows.KEY else d.block_q)
+                if access.rows is Rows.PAIR:
                     cols.add(d.block_k)
     return rows, cols
 
@@ -88,7 +88,7 @@ def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
     heads, rows = tensor.batch * tensor.heads, tensor.rows
     for launch in chain.launches:
         packs = not streams(launch) and launch.domain.pack > 1
-        if packs and any(a.tensor == tensor.name and a.rows == "q" for a in launch.accesses):
+        if packs and any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
             return launch.domain.grid_heads, launch.domain.rows
     return heads, rows
 
@@ -99,8 +99,8 @@ def _lengths(chain: Chain, tensor: Tensor, rows: int) -> tuple[int, ...]:
         if streams(launch) or launch.domain.sequences == 1:
             continue
         for access in launch.accesses:
-            if access.tensor == tensor.name and access.rows in ("q", "k"):
-                axis = launch.domain.query_axis if access.rows == "q" else launch.domain.key_axis
+            if access.tensor == tensor.name and access.rows in (Rows.QUERY, Rows.KEY):
+                axis = launch.domain.query_axis if access.rows is Rows.QUERY else launch.domain.key_axis
                 return axis.lengths
     return (rows,)
 
@@ -154,7 +154,7 @@ def _object_counts(chain: Chain) -> dict[str, int]:
     """Objects of each tensor that has any."""
     counts: dict[str, int] = {}
     for name, tensor in chain.tensors.items():
-        if tensor.role != "temp" or chain.users(name):
+        if tensor.role is not Role.TEMP or chain.users(name):
             heads, rows, cols, _, _ = shape(chain, tensor)
             counts[name] = heads * tensor.copies * rows * cols
     return counts
@@ -172,7 +172,7 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
         own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
         passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}
         return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
-    return TILE_BYTES * launch.work_tiles * (launch.domain.key_blocks_total if launch.outer == "head" else 1)
+    return TILE_BYTES * launch.work_tiles * (launch.domain.key_blocks_total if launch.outer is Outer.HEAD else 1)
 
 
 def refuse_bytes(objects: int, beside: int, samples: int) -> None:

@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Scheduler
+from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role, Scheduler
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
@@ -247,7 +247,7 @@ class _Call:
         once."""
         loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
         loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
-        if launch.outer != "flat" or not loaded:
+        if launch.outer is not Outer.FLAT or not loaded:
             return 0
         profile = self.profile
         registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
@@ -281,7 +281,7 @@ def _inputs(chain: Chain, lowered: Lowered) -> range:
     """Objects of the chain's inputs; they come first among a chain's tensors in the order of the objects."""
     last = 0
     for number, name in enumerate(lowered.tensors[:-1]):
-        if chain.tensors[name].role == "input":
+        if chain.tensors[name].role is Role.INPUT:
             found = np.flatnonzero(lowered.owner == number)
             last = max(last, int(found[-1]) + 1) if found.size else last
     return range(last)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch, Mode, Per
+from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRecord
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch
@@ -23,7 +23,7 @@ from iosim.readers.replay.replay import Replay, Trace
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
 
-SHARED_AXIS = {"q": "k", "q,split": "k", "k": "q"}
+SHARED_AXIS = {Outer.QUERY: Rows.KEY, Outer.SPLIT: Rows.KEY, Outer.KEY: Rows.QUERY}
 """The axis that a launch loops over, by what its work tile is: the tensors with these rows are what CTAs share."""
 
 

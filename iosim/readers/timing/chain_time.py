@@ -15,7 +15,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Per
+from iosim.kernel.launch import Chain, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
@@ -267,9 +267,9 @@ def _loop_seconds(
 
 def reuses_keys(launch: Launch) -> bool:
     """Whether several tiles of a head share what they stream. Else the bytes flow evenly, with nothing to alternate."""
-    if launch.outer == "q":
+    if launch.outer is Outer.QUERY:
         return launch.domain.query_blocks > 1
-    return launch.outer == "k" and launch.domain.key_blocks_total > 1
+    return launch.outer is Outer.KEY and launch.domain.key_blocks_total > 1
 
 
 def _pingpong_seconds(

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.launch import Domain, Launch, Order, Schedule
+from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule, Start
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -32,17 +32,17 @@ class Makespan:
     rounds: float
 
 
-def steps_per_tile(domain: Domain, outer: str) -> FloatArray:
+def steps_per_tile(domain: Domain, outer: Outer) -> FloatArray:
     """Steps of each work tile of one (batch, head), in ascending order of blocks, without CTAs that exit early, past
     the end of a packed sequence."""
     visited, steps = domain.visited, domain.visited.count
     there = domain.query_rows > 0
-    if outer == "k":
+    if outer is Outer.KEY:
         steps, there = domain.visitors.count, domain.key_rows > 0
-    elif outer == "q,split":
+    elif outer is Outer.SPLIT:
         steps = visited.by_split(domain.key_blocks_per_split, domain.splits).count
         there = np.repeat(there, domain.splits)
-    elif outer == "head":
+    elif outer is Outer.HEAD:
         return np.array([float(steps.sum())])
     return steps[there].astype(np.float64)
 
@@ -88,7 +88,7 @@ def _one_round(work: FloatArray, sms: int, step: Callable[[int], float], tile_cy
 
 def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatArray:
     """The last tiles of the grid in the order in which they start; `most` of them, or all."""
-    if schedule.heavy_first:
+    if schedule.start is Start.HEAVY_FIRST:
         work = work[::-1]
     if schedule.order is not Order.HEAD:
         return np.tile(work, min(heads, -(-most // len(work))))[-most:]
@@ -104,7 +104,7 @@ def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatA
 
 
 @lru_cache(maxsize=512)
-def _greedy(domain: Domain, outer: str, schedule: Schedule, slots: int) -> float:
+def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int) -> float:
     """Steps until the last slot is done when each tile goes to the slot that is free first."""
     work = steps_per_tile(domain, outer)
     total = float(work.sum()) * domain.grid_heads

@@ -15,7 +15,7 @@ from enum import StrEnum
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Launch, Mode, Per
+from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 
 MMA_ROWS = 16
 """Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
@@ -104,7 +104,7 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
             unit = MatrixUnit(stated)
         except ValueError:
             raise InputError(f"matrix unit '{stated}' is not known; accepted: {', '.join(MatrixUnit)}") from None
-        return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer == "k" else unit
+        return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer is Outer.KEY else unit
     groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
     specialised = groups > 2 or (groups > 1 and launch.persistent_ctas is not None)
     return MatrixUnit.SPECIALISED if specialised else MatrixUnit.MMA_SYNC
@@ -143,12 +143,13 @@ class StepCost:
 
 def is_attention_loop(launch: Launch) -> bool:
     """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
-    return launch.outer in ("q", "k", "q,split", "head") and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
+    loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
+    return loops and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
 
 
 def _rereads(launch: Launch) -> bool:
-    return launch.outer != "k" and any(
-        a.per is Per.PAIR and a.rows == "q" and a.mode is Mode.LOAD for a in launch.accesses
+    return launch.outer is not Outer.KEY and any(
+        a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in launch.accesses
     )
 
 
@@ -177,7 +178,7 @@ def step_cost(
         cc: compute capability as one number; below 80 no load runs ahead.
     """
     d = launch.domain
-    backward, rereads = launch.outer == "k", _rereads(launch)
+    backward, rereads = launch.outer is Outer.KEY, _rereads(launch)
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
@@ -217,7 +218,7 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     filled = d.block_k * column_bytes
     if unit is MatrixUnit.FP32:
         return scores * column_bytes * 2 / WARP_TILE + filled
-    if launch.outer == "k":
+    if launch.outer is Outer.KEY:
         share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
         return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
     if _rereads(launch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.kernel.launch import Chain
+from iosim.kernel.launch import Chain, Rows
 from iosim.prediction.result import Prediction
 
 MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
@@ -25,7 +25,7 @@ def group_of(chain: Chain, tensor: str) -> str:
         return "other"
     if chain.tensors[tensor].is_vector:
         return "row statistics"
-    cut_both_ways = any(a.tensor == tensor and a.rows == "qk" for x in chain.launches for a in x.accesses)
+    cut_both_ways = any(a.tensor == tensor and a.rows is Rows.PAIR for x in chain.launches for a in x.accesses)
     return "scores" if cut_both_ways else "copies"
 
 

@@ -30,7 +30,7 @@ from iosim.kernel.algorithms.common import head_gradients, load, matrix, row_dom
 from iosim.kernel.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Per, Resources, Tensor
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 
 PASSES = ("scale_q", "scale", "mask", "dropout")
@@ -105,33 +105,33 @@ class ChainBuilder:
     def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
-        self.hold(score_matrix(p, out, "temp", self.score_bytes))
+        self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
         made = self.tile(p.seq_q, p.seq_k, narrow=False)
         self.launches.append(
-            Launch(name, self._domain((made.rows, made.cols)), "qk",
-                   (load(left, "q", Per.PAIR), load(right, "k", Per.PAIR), store(out, "qk", Per.PAIR)),
+            Launch(name, self._domain((made.rows, made.cols)), Outer.PAIR,
+                   (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
     def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
         """out[q, :] = sum over k of scores[q, k] right[k, :]: a work tile is a query block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, "q", "k", Per.QUERY, self.problem.seq_q)
+        self._product_over(name, scores, right, out, cols, Outer.QUERY)
 
     def product_over_queries(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
         """out[k, :] = sum over q of scores[q, k] right[q, :]: a work tile is a key block, or a cluster of them."""
-        self._product_over(name, scores, right, out, cols, "k", "q", Per.KEY, self.problem.seq_k)
+        self._product_over(name, scores, right, out, cols, Outer.KEY)
 
-    def _product_over(
-        self, name: str, scores: str, right: str, out: str, cols: int, mine: str, other: str, per: Per, rows: int
-    ) -> None:
-        """The product with `rows` of axis `mine`, summed over the other axis in steps of 64. Each CTA of a cluster
+    def _product_over(self, name: str, scores: str, right: str, out: str, cols: int, outer: Outer) -> None:
+        """The product with a row a query (or a key), summed over the other axis in steps of 64. Each CTA of a cluster
         reads the other operand for itself."""
-        made = self.tile(rows, cols, narrow=True)
+        by_query = outer is Outer.QUERY
+        mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
+        made = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
         edge = Edge.WHOLE if made.cluster > 1 else Edge.EXACT
         own = made.rows * made.cluster
         self.launches.append(
-            Launch(name, self._domain((own, 64) if mine == "q" else (64, own)), mine,
-                   (load(scores, "qk", Per.PAIR, times=-(-cols // made.cols), edge=edge),
+            Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
+                   (load(scores, Rows.PAIR, Per.PAIR, times=-(-cols // made.cols), edge=edge),
                     load(right, other, Per.PAIR, times=made.cluster, edge=edge), store(out, mine, per)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
@@ -147,27 +147,27 @@ class ChainBuilder:
     ) -> None:
         """An elementwise or row-wise launch over N x N tensors, `rows` rows a work tile, `values` a thread."""
         self.hold(*writes)
-        accesses: tuple[Access, ...] = tuple(load(n, "qk", Per.PAIR) for n in reads)
-        accesses += tuple(store(t.name, "qk", Per.PAIR) for t in writes)
+        accesses: tuple[Access, ...] = tuple(load(n, Rows.PAIR, Per.PAIR) for n in reads)
+        accesses += tuple(store(t.name, Rows.PAIR, Per.PAIR) for t in writes)
         p = self.problem
         domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
         self.launches.append(
-            Launch(name, domain, "flat", accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
+            Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
     def keep(self, launch: str, *names: str) -> None:
         """Give the memory of temporaries back after `launch`, later than their last use."""
         for name in names:
-            if name in self.held and self.held[name].role == "temp":
+            if name in self.held and self.held[name].role is Role.TEMP:
                 self.held[name] = replace(self.held[name], kept_to=launch)
 
     def copy(self, name: str, source: str, target: Tensor, *, keys: bool = False) -> None:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
         self.hold(target)
         self.launches.append(
-            Launch(name, row_domain(self.problem, COPY_ROWS, keys=keys), "flat",
-                   (load(source, "q", Per.QUERY), store(target.name, "q", Per.QUERY)),
+            Launch(name, row_domain(self.problem, COPY_ROWS, keys=keys), Outer.FLAT,
+                   (load(source, Rows.QUERY, Per.QUERY), store(target.name, Rows.QUERY, Per.QUERY)),
                    resources=Resources(256), tensor_cores=False)
         )  # fmt: skip
 
@@ -183,7 +183,7 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
     """A pass that adds the bias, made by a launch first where it is ALiBi's; gives the name of its result."""
     if b.problem.bias == "alibi":
         p = b.problem
-        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, "temp")
+        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, Role.TEMP)
         b.hold(terms.slopes(p), made)
         b.launches.append(terms.materialise(p))
     else:
@@ -197,7 +197,7 @@ def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     b.hold(terms.padding(b.problem, b.kernel))
     b.pass_over_scores(name, (scores,), (_scores(b, out),))
     made = b.launches.pop()
-    b.launches.append(replace(made, accesses=(load("padding", "k", Per.PAIR), *made.accesses)))
+    b.launches.append(replace(made, accesses=(load("padding", Rows.KEY, Per.PAIR), *made.accesses)))
     return out
 
 
@@ -207,17 +207,17 @@ def _mask_bytes(kernel: Kernel) -> int:
 
 
 def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
-    return score_matrix(b.problem, name, "temp", b.score_bytes if size is None else size)
+    return score_matrix(b.problem, name, Role.TEMP, b.score_bytes if size is None else size)
 
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """S, the passes over it, P, O."""
     b = ChainBuilder(problem, kernel)
     run = passes(problem, kernel)
-    b.hold(*(matrix(problem, n, "input") for n in "QKV"))
+    b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
     query = "Q"
     if "scale_q" in run:
-        b.copy("scale_q", "Q", replace(matrix(problem, "Q", "temp"), name="Q_scaled"))
+        b.copy("scale_q", "Q", replace(matrix(problem, "Q", Role.TEMP), name="Q_scaled"))
         query = "Q_scaled"
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
     scores = "S"
@@ -238,7 +238,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         dropped = (_scores(b, "P_dropped"), _scores(b, "dropout_mask", _mask_bytes(kernel)))
         b.pass_over_scores("dropout", ("P",), dropped)
         weights = "P_dropped"
-    b.hold(matrix(problem, "O", "output"))
+    b.hold(matrix(problem, "O", Role.OUTPUT))
     b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
     if problem.passes == "fwd+bwd":
         b.keep("bwd.dk", "Q_scaled")
@@ -250,11 +250,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b = ChainBuilder(problem, kernel)
     run = passes(problem, kernel)
     dropped = "dropout" in run
-    b.hold(*(matrix(problem, n, "input") for n in ("Q", "K", "V", "dO")))
+    b.hold(*(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "dO")))
     kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
     sizes = {"dropout_mask": _mask_bytes(kernel)}
-    b.hold(*(replace(_scores(b, n, sizes.get(n)), role="input") for n in kept))
-    b.hold(*(matrix(problem, n, "output") for n in ("dV", "dQ", "dK")))
+    b.hold(*(replace(_scores(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
+    b.hold(*(matrix(problem, n, Role.OUTPUT) for n in ("dV", "dQ", "dK")))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
     b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
@@ -276,16 +276,16 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.key_padding:
         scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
     if problem.bias_grad:
-        b.hold(terms.bias(problem, "dBias", "output"))
+        b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
         b.launches.append(terms.sum_bias(problem, scores))
     if "scale" in run:
         b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
         scores = "dS_scaled"
     b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if "scale_q" in run:
-        b.hold(replace(matrix(problem, "dQ", "temp"), name="dQ_scaled"))
+        b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
         b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
-        b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", "output"))
+        b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", Role.OUTPUT))
     else:
         b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
     if tail:
