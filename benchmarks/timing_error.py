@@ -20,7 +20,7 @@ from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
@@ -93,7 +93,7 @@ def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfil
     """The kernel with the unit that Triton computes its products with."""
     t = kernel.tile
     unit = unit_of(Config(t.block_q, t.block_k, t.warps, t.stages), problem, profile)
-    return kernel.with_(options=(*kernel.options, ("matrix_unit", unit.value)))
+    return kernel.with_(matrix_unit=unit)
 
 
 def library_cases() -> Iterator[Case]:
@@ -154,7 +154,7 @@ def own_cases() -> Iterator[Case]:
         tile = Tile(*(int(r[n]) for n in ("block_q", "block_k", "warps", "stages")))
         kernel = Kernel(
             "flash", "flash", tile, schedule=schedule, registers=int(r["registers"]),
-            shared_memory_bytes=int(r["smem_bytes"]) - 1024, options=(("matrix_unit", "mma.sync"),),
+            shared_memory_bytes=int(r["smem_bytes"]) - 1024, matrix_unit=MatrixUnit.MMA_SYNC,
             persistent_ctas=int(r["grid"].strip("()").split(",")[0]) if persistent else None,
         )  # fmt: skip
         chain, seconds, spills = plan(problem, kernel), float(r["seconds"]), r["spill_store_bytes"] not in ("", "0")
@@ -182,7 +182,7 @@ def call_cases() -> Iterator[Case]:
             tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
             schedule = Schedule(Order.HEAD, Start.HEAVY_FIRST) if causal else Schedule()
             kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
-                            options=(("matrix_unit", "mma.sync"),))  # fmt: skip
+                            matrix_unit=MatrixUnit.MMA_SYNC)  # fmt: skip
         else:
             kernel = resolve(name, problem, gpu)
         chain = plan(problem, kernel)

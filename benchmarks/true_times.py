@@ -65,7 +65,7 @@ def at_recorded_times(name: str) -> int:
 def at_own_times(name: str, share: float) -> int:
     """HBM bytes read at the replay's own times, where the older CTA of an SM is faster than the younger by `share`."""
     problem, kernel, chain = launch(name)
-    kernel = kernel.with_(options=(("age_share", share),))
+    kernel = kernel.with_(age_share=share)
     return Call.of(problem, kernel, GPU, chain).replay().traffic.total("hbm", "read")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from iosim import AttentionProblem, Kernel, Tile, load_profile, predict
 from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.uniform import UniformOptions
 from iosim.readers.count import count
 
 PAIRS = (("flash", "uniform"), ("naive", "uniform-naive"))
@@ -29,7 +30,7 @@ def main() -> None:
     print("\nValue heads a tile: what is on chip, and what is read again (tiles of 64 x 64)\n")
     print(f"{'heads':<7}{'accumulators':>14}{'Q, MB':>8}{'K, MB':>8}{'V, MB':>8}{'all, MB':>9}")
     for per_tile in (1, 2, 4, 12):
-        options = (("value_heads_per_tile", per_tile),)
+        options = UniformOptions(value_heads_per_tile=per_tile)
         kernel = Kernel("uniform", "uniform", Tile(64, 64), writes_lse=False, options=options)
         traffic = count(plan(problem, kernel))
         q, k, v = (traffic.total("l2", tensor=n) / 1e6 for n in "QKV")

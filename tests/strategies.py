@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Spill, Tile
 from iosim.kernel.launch import Chain, Direction, Edge, Mode, Overhead, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
@@ -128,7 +128,7 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
         persistent_ctas=draw(st.sampled_from((None, 1, 7))),
         overheads=draw(st.sampled_from(((), OVERHEADS))),
         spill=draw(st.sampled_from((None, Spill(1.5, 0.25, 1.0, 2.0)))),
-        options=tuple(options.items()),
+        options=options_for("flash", options),
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def flash1_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
         "flash1", "flash1", draw(tiles(problem)), backward_tile=draw(st.none() | tiles(problem)),
         schedule=_schedule(draw), edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
         edge_k=draw(st.sampled_from(tuple(Edge))), overheads=draw(st.sampled_from(((), OVERHEADS))),
-        options=tuple(options.items()),
+        options=options_for("flash1", options),
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def naive_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
         options["passes"] = tuple(n for n in ("scale_q", "scale", "mask", "dropout") if draw(st.booleans()))
     if draw(st.booleans()):
         options["score_bytes"] = 4
-    return problem, Kernel("naive", "naive", tile, options=tuple(options.items()))
+    return problem, Kernel("naive", "naive", tile, options=options_for("naive", options))
 
 
 @st.composite

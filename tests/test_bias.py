@@ -18,6 +18,9 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.kernel.algorithms.naive import NaiveOptions
+from iosim.kernel.algorithms.terms import TermOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Order, Schedule
 from iosim.prediction.call import Call
@@ -57,9 +60,12 @@ def term_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[AttentionP
         values["bias_dtype"] = draw(
             st.sampled_from((None, "fp32", problem.output if problem.output != "tf32" else None))
         )
-    options = {"converts_mask": draw(st.booleans()), "padding_is_added": draw(st.booleans()),
-               "dropout_mask_bytes": draw(st.sampled_from((1, 2)))}  # fmt: skip
-    return problem.with_(**values), replace(kernel, options=(*kernel.options, *options.items()))
+    options = kernel.options
+    if isinstance(options, TermOptions):
+        options = replace(options, converts_mask=draw(st.booleans()), padding_is_added=draw(st.booleans()))
+    if isinstance(options, NaiveOptions):
+        options = replace(options, dropout_mask_bytes=draw(st.sampled_from((1, 2))))
+    return problem.with_(**values), replace(kernel, options=options)
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
@@ -180,7 +186,7 @@ def test_slopes_and_padding() -> None:
     padded = LARGE.with_(key_padding=True)
     assert plan(padded, flash()).tensors["padding"].bytes == B * N
     assert l2(padded, flash(), "padding", "read") == B * H * (N // 128) * N  # 64-byte tiles: whole sectors already
-    wide = flash(options=(("padding_is_added", True),))
+    wide = flash(options=FlashOptions(padding_is_added=True))
     assert l2(padded, wide, "padding", "read") == B * H * (N // 128) * N * 2
 
 
@@ -194,7 +200,7 @@ def test_dropout_leaves_sixteen_bytes_where_naive_leaves_a_mask() -> None:
     stored = plan(problem, naive).tensors["dropout_mask"]
     assert stored.bytes == B * H * N * N
     assert l2(problem, naive, "dropout_mask", "write") == l2(problem, naive, "dropout_mask", "read") == stored.bytes
-    scaled = naive.with_(options=(("dropout_mask_bytes", 2),))
+    scaled = naive.with_(options=NaiveOptions(dropout_mask_bytes=2))
     assert l2(problem, scaled, "dropout_mask", "write") == 2 * stored.bytes
     assert "rng_state" not in plan(problem, naive).tensors
     assert "rng_state" not in plan(LARGE, flash()).tensors

@@ -22,6 +22,7 @@ from iosim.commands.cli import main
 from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides, resolve
@@ -71,8 +72,10 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
             values["mask_stride"] = draw(st.none() | st.integers(1, 6))
     made = problem.with_(**values)
     most = -(-made.seq_k // kernel.tile.block_k)
-    options = dict(kernel.options) | ({"to_the_letter": True} if algorithm == "flash1" else {})
-    return made, kernel.with_(splits=min(kernel.splits, most), options=tuple(options.items()))
+    options = kernel.options
+    if isinstance(options, Flash1Options):
+        options = replace(options, to_the_letter=True)
+    return made, kernel.with_(splits=min(kernel.splits, most), options=options)
 
 
 @pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd"])
@@ -312,7 +315,7 @@ def test_flex_visits_whole_mask_blocks() -> None:
     """A window of 100 leaves tiles of 64 keys unneeded that a block of 128 holds: flex reads them, flash does not."""
     problem = AttentionProblem(heads=1, seq_q=1024, head_dim=128, mask="window", window=100)
     flex = resolve("flex", problem, load_profile("h200-sxm"))
-    flash = flex.with_(options=())
+    flash = flex.with_(options=None)
     # every block of 128 rows but the first sees two blocks of 128 keys, four tiles of 64; rows from 128 i keep keys
     # from 128 i - 100, so the tile of 64 before the last two is needed and the one before that is needed, too
     pairs = [visited_pairs(plan(problem, k).launches[0]) for k in (flex, flash)]

@@ -12,6 +12,7 @@ import pytest
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
+from iosim.kernel.algorithms.naive import NaiveOptions, Pass
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
@@ -119,7 +120,7 @@ def test_eager_reads(batch: int, heads: int, seq: int, head_dim: int, scores: in
     assert count(made).total("l2", "read") == pytest.approx(measured, rel=2e-4)
     # a planted bug: the next tile of the table is off by more than ten times that
     rows = made.launches[-1].domain.block_q
-    wrong = plan(p, resolve("eager", p, H200).with_(options=(("gemm_tile", (rows // 2, 64)), ("passes", ("scale_q",)))))
+    wrong = plan(p, resolve("eager", p, H200).with_(options=NaiveOptions((rows // 2, 64), passes=(Pass.SCALE_Q,))))
     assert count(wrong).total("l2", "read") != pytest.approx(measured, rel=2e-3)
 
 

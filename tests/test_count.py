@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from strategies import table
 
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Spill, Tile
 from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead, Scheduler
 from iosim.problem.attention import AttentionProblem
@@ -19,7 +19,7 @@ Bytes = dict[str, int]
 
 
 def kernel(algorithm: str, tile: tuple[int, int], options: dict[str, Any] | None = None, **changes: Any) -> Kernel:
-    return Kernel(algorithm, algorithm, Tile(*tile), options=tuple((options or {}).items()), **changes)
+    return Kernel(algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **changes)
 
 
 def counted(problem: AttentionProblem, made: Kernel) -> Bytes:

@@ -16,6 +16,7 @@ from strategies import TOLERANCE, altered, table
 import iosim.kernel.algorithms.body as registry
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import (
     Access,
@@ -177,7 +178,7 @@ def test_rows_without_keys_are_zero(algorithm: str) -> None:
 def test_every_split_may_be_empty() -> None:
     problem = AttentionProblem(seq_q=4, seq_k=6, head_dim=4, mask="causal", offset=-9)
     for statistics in (1, 2):
-        done = execute(problem, flash((4, 2), splits=3, options=(("statistics_per_row", statistics),)))
+        done = execute(problem, flash((4, 2), splits=3, options=FlashOptions(statistics_per_row=statistics)))
         assert (done.outputs["O"] == 0).all()
         assert np.isneginf(done.outputs["LSE"]).all()
         assert done.traffic.total("l2", "read", launch="main") == 0

@@ -21,7 +21,8 @@ from iosim.commands.cli import main
 from iosim.evidence.reproduce import reproduce
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, plan
+from iosim.kernel.algorithms.fp8 import Fp8Options, Transpose
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
@@ -115,7 +116,7 @@ class TestTiles:
         ({"dtype": "fp8", "head_dim": 192}, 2),
     ])  # fmt: skip
     def test_clusters(self, changes: dict[str, Any], made: int) -> None:
-        assert fa3(**changes).option("cluster") == made
+        assert fa3(**changes).cluster == made
 
     def test_splits_go_without_a_cluster(self) -> None:
         assert cluster(problem(), 128, 128, splits=2) == 1
@@ -177,7 +178,7 @@ class TestPingPong:
     def test_multicast_halves_what_a_cluster_fetches(self) -> None:
         asked = problem(head_dim=256)
         kernel = resolve("fa3", asked, H100)
-        alone = kernel.with_(options=(*kernel.options, ("cluster", 1)))
+        alone = kernel.with_(cluster=1)
         one, two = (call.time(call.counted).total_s for call in (Call.of(asked, k, H100) for k in (alone, kernel)))
         assert 1.04 < one / two < 1.3
 
@@ -271,7 +272,7 @@ class TestPublishedSpeeds:
         wide = [(p, m) for p, m in predictions() if is_fa3()(p) and p.head_dim == 256 and p.mask == "none"]
         found = []
         for point, made in wide:
-            kernel = made.kernel.with_(options=(*made.kernel.options, ("cluster", 1)))
+            kernel = made.kernel.with_(cluster=1)
             time = replace(made.call, kernel=kernel).time(made.traffic)
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         assert statistics.fmean(found) < -0.07
@@ -311,7 +312,7 @@ class TestQuantisation:
         )  # fmt: skip
         tile = Tile(data.draw(st.sampled_from([4, 8])), data.draw(st.sampled_from([4, 6])))
         how = data.draw(st.sampled_from(["in-kernel", "separate"]))
-        kernel = Kernel("fp8", "flash_fp8", tile, options=(("transpose_v", how),))
+        kernel = Kernel("fp8", "flash_fp8", tile, options=Fp8Options(transpose_v=Transpose(how)))
         assert disagreements(asked, kernel) == []
 
     def test_bytes(self) -> None:
@@ -352,9 +353,8 @@ class TestQuantisation:
             resolve("fa3", problem(dtype="fp8", passes="fwd+bwd"), H100)
 
     def test_bad_transpose(self) -> None:
-        kernel = Kernel("fp8", "flash_fp8", Tile(64, 64), options=(("transpose_v", "twice"),))
         with pytest.raises(InputError, match="in-kernel, separate"):
-            plan(problem(dtype="fp8"), kernel)
+            options_for("flash_fp8", {"transpose_v": "twice"})
 
     def test_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         asked = [

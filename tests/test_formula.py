@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.algorithms.flash1 import Flash1Options
+from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.kernel.kernel import Edge, Kernel, Tile
 from iosim.kernel.launch import (
     Access,
@@ -96,6 +98,13 @@ def test_overheads(domain, outer, persistent):
     assert overhead_bytes(launch, overhead) == counting.overhead_bytes(launch, overhead)
 
 
+OPTIONS = {
+    "flash1": (None, Flash1Options(to_the_letter=False)),
+    "naive": (None, NaiveOptions(gemm_tile=(64, 64))),
+    "math": (None, ProductOptions(gemm_tile=(64, 64))),
+}
+
+
 @st.composite
 def problems(draw, algorithm="flash"):
     mask = draw(st.sampled_from(("none", "causal", "window")))
@@ -136,7 +145,7 @@ def calls(draw, algorithm=None):
         splits=draw(st.integers(1, min(5, blocks))) if algorithm == "flash" else 1,
         overheads=(Overhead("counter", Mode.STORE, per_cta=32, per_tile=8, per_pair=2, per_tile_fetch=4),),
         schedule=Schedule(scheduler=scheduler), persistent_ctas=draw(st.sampled_from((None, 7, 132))),
-        options=draw(st.sampled_from(((), (("to_the_letter", False),), (("gemm_tile", (64, 64)),)))),
+        options=draw(st.sampled_from(OPTIONS.get(algorithm, (None,)))),
     )  # fmt: skip
     try:
         plan(problem, kernel)

@@ -13,7 +13,7 @@ from strategies import altered, disagreements
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries import Overrides, resolve
@@ -30,7 +30,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def kernel(tile: tuple[int, int] = (8, 6), *, options: dict[str, Any] | None = None, **changes: Any) -> Kernel:
-    return Kernel("mla", "mla", Tile(*tile), options=tuple((options or {}).items()), **changes)
+    return Kernel("mla", "mla", Tile(*tile), options=options_for("mla", options or {}), **changes)
 
 
 @st.composite

@@ -18,6 +18,7 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.cache import TABLE
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Mode, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides
@@ -36,8 +37,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def kernel(tile: tuple[int, int] = (8, 6), *, append: bool = False, **changes: Any) -> Kernel:
-    options = (("append_kv", True),) if append else ()
-    return Kernel("flash", "flash", Tile(*tile), options=options, **changes)
+    return Kernel("flash", "flash", Tile(*tile), options=FlashOptions(append_kv=append), **changes)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from strategies import OVERHEADS, altered, disagreements
 
 import iosim.problem.masks.mask
 import iosim.readers.count
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
@@ -30,7 +30,7 @@ def _case(
                               "head_dim_v": 10, "mask": "causal"}  # fmt: skip
     kernel = {n: changes.pop(n) for n in tuple(changes) if n in Kernel.__dataclass_fields__}
     problem = AttentionProblem(**(values | changes))
-    return problem, Kernel(algorithm, algorithm, Tile(*tile), options=tuple((options or {}).items()), **kernel)
+    return problem, Kernel(algorithm, algorithm, Tile(*tile), options=options_for(algorithm, options or {}), **kernel)
 
 
 CASES: dict[str, Case] = {

@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
 
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.flash import SplitOptions
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute import random_arrays, reference
@@ -65,7 +67,8 @@ def test_kernels_of_the_strategies_reach_every_corner() -> None:
     def look(case: tuple[AttentionProblem, Kernel]) -> None:
         p, k = case
         marks = {
-            "split": k.splits > 1, "two statistics": k.splits > 1 and k.option("statistics_per_row") == 2,
+            "split": k.splits > 1,
+            "two statistics": k.splits > 1 and options_of(k, SplitOptions).statistics_per_row == 2,
             "packed": k.packs_group and p.seq_q == 1 and p.group > 1, "rereads": k.rereads_q,
             "needed": k.edge_k == "needed", "window": p.mask == "window", "grouped": p.group > 1,
             "fp8": p.dtype == "fp8", "dropout": p.dropout > 0, "empty rows": not dense_mask(p).any(axis=1).all(),

@@ -251,8 +251,8 @@ def test_a_cta_alone_has_the_sm() -> None:
 
 def test_a_stated_share_goes_before_the_table() -> None:
     kernel, problem = own()
-    assert rates_of(kernel.with_(options=(("age_share", 0.3),)), problem, 2) == pytest.approx((1.15, 0.85))
-    assert rates_of(kernel.with_(options=(("age_share", 0),)), problem, 4) == (1, 1, 1, 1)
+    assert rates_of(kernel.with_(age_share=0.3), problem, 2) == pytest.approx((1.15, 0.85))
+    assert rates_of(kernel.with_(age_share=0.0), problem, 4) == (1, 1, 1, 1)
 
 
 @given(st.floats(0, 1), st.integers(2, 16))

@@ -17,10 +17,9 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import list_profiles, load_profile
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.resource_table import BuildReport, build_report, read_table
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.step_time import MatrixUnit
 from iosim.studies.tiles.pick import TileRanking, backward_shared_bytes, pick_tiles
 from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection, tile_space
 

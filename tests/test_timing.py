@@ -16,7 +16,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Order, Outer, Start
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
@@ -26,7 +26,6 @@ from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_t
 from iosim.readers.timing.step_time import (
     LOAD_CYCLES,
     SYNC_CYCLES,
-    MatrixUnit,
     SmRates,
     StepCost,
     matrix_unit,
@@ -49,8 +48,8 @@ def timed(asked: AttentionProblem, kernel: Kernel | str, gpu: str, measured: boo
     return call.time(call.counted + call.capacity(), measured=measured)
 
 
-def flash(tile: Tile, unit: str = "mma.sync", **values: object) -> Kernel:
-    return Kernel("flash", "flash", tile, options=(("matrix_unit", unit),), **values)  # type: ignore[arg-type]
+def flash(tile: Tile, unit: MatrixUnit = MatrixUnit.MMA_SYNC, **values: object) -> Kernel:
+    return Kernel("flash", "flash", tile, matrix_unit=unit, **values)  # type: ignore[arg-type]
 
 
 def launch(tile: Tile, **values: object) -> Launch:

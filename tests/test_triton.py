@@ -35,11 +35,11 @@ from iosim.integrations.triton.kernel import (
 from iosim.integrations.triton.model import TritonModel, tutorial_problem
 from iosim.integrations.triton.streaming_mask import streaming_mask
 from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.timing.step_time import MatrixUnit
 
 H200 = load_profile("h200")
 RECORDED = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")

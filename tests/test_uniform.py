@@ -13,8 +13,9 @@ from strategies import disagreements
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_for, options_of, plan
 from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.algorithms.uniform import UniformOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
@@ -40,11 +41,13 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
         passes=draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))) if groups == 1 else "fwd",
     )  # fmt: skip
     blocks = -(-problem.seq_k // 16)
-    options = (("value_heads_per_tile", heads // groups),) if draw(st.booleans()) or groups > 1 else ()
+    options = {"value_heads_per_tile": heads // groups} if draw(st.booleans()) or groups > 1 else {}
     tile = Tile(draw(st.sampled_from((4, 16, 24))), 16)
     splits = draw(st.integers(1, blocks)) if algorithm == "uniform" and problem.passes == "fwd" else 1
     lse = groups == 1 and draw(st.booleans())
-    return problem, Kernel(algorithm, algorithm, tile, splits=splits, writes_lse=lse, options=options)
+    return problem, Kernel(
+        algorithm, algorithm, tile, splits=splits, writes_lse=lse, options=options_for(algorithm, options)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["uniform", "uniform_naive"])
@@ -116,7 +119,7 @@ def test_gradients_are_those_of_autograd() -> None:
 
 
 def _bytes(problem: AttentionProblem, per_tile: int, block_q: int = 64) -> dict[tuple[str, str], int]:
-    options = (("value_heads_per_tile", per_tile),)
+    options = UniformOptions(value_heads_per_tile=per_tile)
     kernel = Kernel("u", "uniform", Tile(block_q, 64), writes_lse=False, options=options)
     return count(plan(problem, kernel)).tensors("l2")
 
@@ -142,8 +145,10 @@ def test_one_value_head_a_tile_moves_what_multi_head_attention_moves() -> None:
 
 def test_through_memory_one_matrix_in_place_of_one_a_head() -> None:
     problem = AttentionProblem(batch=2, heads=8, seq_q=1024, head_dim=64)
-    tile = (("gemm_tile", (2048, 2048)),)
-    plain, shared = (plan(problem, Kernel("n", a, Tile(64, 64), options=tile)) for a in ("naive", "uniform_naive"))
+    fixed = {"gemm_tile": (2048, 2048)}
+    plain, shared = (
+        plan(problem, Kernel("n", a, Tile(64, 64), options=options_for(a, fixed))) for a in ("naive", "uniform_naive")
+    )
     u, nn = 2 * 1024 * 64 * 2, 2 * 1024 * 1024 * 2  # one head's rows, one head's matrix
     assert count(plain).total("l2") == 8 * (4 * u + 4 * nn)
     assert count(shared).total("l2") == 2 * u + 8 * 2 * u + 4 * nn  # Q, K; V, O of eight heads; S and P twice each
@@ -169,7 +174,7 @@ def test_the_tile_fits_and_takes_a_divisor_of_the_heads(gpu: str, heads: int, wi
     problem = AttentionProblem(heads=heads, seq_q=512, head_dim=min(width, 64), head_dim_v=width, passes=passes)
     profile = load_profile(gpu)
     kernel = resolve("uniform", problem, profile)
-    per_tile = kernel.option("value_heads_per_tile")
+    per_tile = options_of(kernel, UniformOptions).value_heads_per_tile
     assert heads % per_tile == 0
     if passes != "fwd":
         assert per_tile == heads
@@ -200,7 +205,7 @@ def test_sharing_saves_traffic_memory_and_time(gpu: str) -> None:
 
 def test_the_reading_leaves_the_problem_alone() -> None:
     problem = AttentionProblem(heads=12, seq_q=64, head_dim=64)
-    read = reading(problem, Kernel("u", "uniform", Tile(64, 64), options=(("value_heads_per_tile", 4),)))
+    read = reading(problem, Kernel("u", "uniform", Tile(64, 64), options=UniformOptions(value_heads_per_tile=4)))
     assert (read.heads, read.kv_heads, read.head_dim, read.head_dim_v) == (3, 3, 64, 256)
     assert (problem.heads, problem.head_dim_v) == (12, 64)
     assert reading(problem, Kernel("f", "flash", Tile(64, 64))) is problem
@@ -223,7 +228,7 @@ def test_what_it_cannot_do_is_refused(
 ) -> None:
     problem = AttentionProblem(**({"heads": 4, "seq_q": 64, "head_dim": 16} | changes))
     with pytest.raises(InputError, match=message):
-        plan(problem, Kernel("u", algorithm, Tile(16, 16), options=tuple(options.items())))
+        plan(problem, Kernel("u", algorithm, Tile(16, 16), options=options_for(algorithm, options)))
 
 
 def test_bad_input_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
+from iosim.kernel.options import AlgorithmOptions
 
 MAX_BLOCK = 4096
 
@@ -43,6 +45,19 @@ class Tile:
         return cls(int(found[1]), int(found[2]), warps, stages)
 
 
+class MatrixUnit(StrEnum):
+    """What computes the matrix products, and whether other work runs beside it."""
+
+    FP32 = "fp32"
+    MMA_SYNC = "mma.sync"
+    WGMMA = "wgmma"
+    SPECIALISED = "wgmma-specialised"
+    """wgmma with warps of their own for loads, and products running beside the other warpgroup's softmax."""
+    PINGPONG = "wgmma-pingpong"
+    """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
+    next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
+
+
 @dataclass(frozen=True)
 class Spill:
     """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
@@ -73,7 +88,7 @@ class Kernel:
 
     `splits` is the number of parts the keys of a head are divided into; 1 for none. `compiled_head_dim` is what the
     kernel computes with where that is more than the problem's head_dim: it reads the true columns only.
-    `options` holds what one algorithm alone understands.
+    `options` are those of its algorithm (`iosim.kernel.options`); None for its defaults.
     """
 
     name: str
@@ -97,16 +112,22 @@ class Kernel:
     overheads: tuple[Overhead, ...] = ()
     backward_overheads: tuple[Overhead, ...] = ()
     """Of the backward's main launch, beside `overheads`."""
+    backward_registers: int | None = None
     spill: Spill | None = None
-    options: tuple[tuple[str, Any], ...] = ()
+    matrix_unit: MatrixUnit | None = None
+    """What computes the products on cc 9.0 and later, where the kernel states it."""
+    cluster: int = 1
+    """CTAs that fetch keys and values once for all of them (TMA multicast)."""
+    sm_spread: float | None = None
+    """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
+    age_share: float | None = None
+    """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
+    options: AlgorithmOptions | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def cta_threads(self) -> int:
         return self.threads if self.threads is not None else 32 * self.tile.warps
-
-    def option(self, name: str, default: Any = None) -> Any:
-        return dict(self.options).get(name, default)
 
     def with_(self, **changes: Any) -> Kernel:
         return replace(self, **changes)
@@ -122,4 +143,4 @@ class Kernel:
         }  # fmt: skip
 
 
-__all__ = ["Direction", "Edge", "Kernel", "Order", "Schedule", "Scheduler", "Spill", "Start", "Tile"]
+__all__ = ["Direction", "Edge", "Kernel", "MatrixUnit", "Order", "Schedule", "Scheduler", "Spill", "Start", "Tile"]

@@ -12,6 +12,8 @@ from functools import partial
 from iosim.evidence.reproduce.registry import section
 from iosim.evidence.reproduce.row import Row
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.uniform import SharedValueOptions
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -75,7 +77,7 @@ def _predicted(name: str, p: AttentionProblem, gpu: str) -> Iterator[Row]:
     for way, plain, shared in PAIRS:
         before, after = (predict(p, k, profile, method="capacity") for k in (plain, shared))
         tiles = f"{plain} {before.kernel.tile}, {shared} {after.kernel.tile}"
-        per_tile = after.kernel.option("value_heads_per_tile", p.heads)
+        per_tile = options_of(after.kernel, SharedValueOptions).value_heads_per_tile or p.heads
         for level, word in (("l2", "SM<->L2 bytes"), ("hbm", "HBM bytes")):
             note = "exact; tiles are the kernels' own on this GPU" if level == "l2" else "capacity rule, an estimate"
             yield row(

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import flash, flash1, naive
+from iosim.kernel.algorithms import flash, flash1, naive, options_for
 from iosim.kernel.algorithms.common import matrix
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Role
@@ -26,7 +26,7 @@ WHOLE_TENSOR = 1 << 31
 def standard_kernel(profile: HardwareProfile, problem: AttentionProblem, *passes: str) -> Kernel:
     """Attention through N x N tensors with the passes named, each product reading its operands once."""
     kernel = resolve("naive", problem, profile)
-    return kernel.with_(options=(("passes", passes), ("gemm_tile", (WHOLE_TENSOR, WHOLE_TENSOR))))
+    return kernel.with_(options=options_for("naive", {"gemm_tile": (WHOLE_TENSOR, WHOLE_TENSOR), "passes": passes}))
 
 
 def standard(problem: AttentionProblem, kernel: Kernel, backward: Kernel | None = None) -> Chain:
@@ -50,11 +50,7 @@ def keys_outside(
     problem: AttentionProblem, block_k: int, *, letter: bool, intermediate_bytes: int, output_once: bool
 ) -> Chain:
     """FlashAttention's Algorithms 1 and 4, or the real kernel's variation of them."""
-    options = (
-        ("to_the_letter", letter),
-        ("intermediate_bytes", intermediate_bytes),
-        ("output_read_once", output_once),
-    )
+    options = flash1.Flash1Options(letter, intermediate_bytes, output_once)
     return flash1.plan_flash1(problem, Kernel("flash1", "flash1", Tile(16, block_k), options=options))
 
 

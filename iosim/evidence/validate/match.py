@@ -23,7 +23,8 @@ from iosim.base.errors import InputError
 from iosim.evidence.validate import own_launches
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import options_of, plan
+from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Spill
 from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
 from iosim.kernel.libraries import Overrides, resolve
@@ -247,7 +248,8 @@ def _as_launched(row: Row, kernel: Kernel) -> Kernel:
         return own_launches.naive_as_launched(kernel)
     if row.implementation == "flash_bwd":
         return kernel.with_(backward_tile=kernel.tile)
-    kernel = kernel.with_(options=(*kernel.options, ("combine_rows", COMBINE_ROWS)))
+    if row.implementation == "flash_fwd":
+        kernel = kernel.with_(options=replace(options_of(kernel, FlashOptions), combine_rows=COMBINE_ROWS))
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
     if kernel.schedule.scheduler is Scheduler.PERSISTENT:
         ctas = _product(row, "grid", MAX_CTAS)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.common import attention_domain, load, store
+from iosim.kernel.algorithms.naive import NaiveOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
 from iosim.kernel.libraries import Overrides
@@ -70,7 +72,7 @@ class HeadsInTurn:
 
 def naive_as_launched(kernel: Kernel) -> Kernel:
     """The naive kernel with the tiles of kernels/naive.cu, whose mask and scale are no passes of their own."""
-    return kernel.with_(options=(*kernel.options, ("gemm_tile", NAIVE_TILE), ("passes", ())))
+    return kernel.with_(options=replace(options_of(kernel, NaiveOptions), gemm_tile=NAIVE_TILE, passes=()))
 
 
 def naive(chain: Chain) -> Chain:

@@ -19,14 +19,14 @@ from iosim.base.errors import InputError
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, entry, resolve
 from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
+from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
 KERNEL = "triton"
 BLOCK_M = (16, 32, 64, 128, 256)
@@ -114,7 +114,7 @@ def configured(config: Config, problem: AttentionProblem, profile: HardwareProfi
         shared_memory_bytes=shared_bytes(config, problem, unit),
     )  # fmt: skip
     kernel = resolve(name, problem, profile, over)
-    return kernel.with_(options=(*kernel.options, ("matrix_unit", unit.value)))
+    return kernel.with_(matrix_unit=unit)
 
 
 def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> ChainTime:

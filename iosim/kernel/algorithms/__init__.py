@@ -1,7 +1,15 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
 from iosim.kernel.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
-from iosim.kernel.algorithms.registry import algorithm, algorithms, planner, refuse_terms
+from iosim.kernel.algorithms.registry import (
+    algorithm,
+    algorithms,
+    check_options,
+    options_for,
+    options_of,
+    planner,
+    refuse_terms,
+)
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.problem.attention import AttentionProblem
@@ -14,6 +22,7 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
         InputError: the algorithm cannot do what the problem asks for.
     """
     made = planner(kernel.algorithm)
+    check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
     return made(problem, kernel)
 
@@ -28,6 +37,8 @@ __all__ = [
     "minimal",
     "mla",
     "naive",
+    "options_for",
+    "options_of",
     "plan",
     "planner",
     "uniform",

@@ -14,13 +14,15 @@ sectors where page_size x row bytes is a multiple of 32. Where they are not, eac
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import ExecutionError, Place
 from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.options import AlgorithmOptions
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 
@@ -31,19 +33,31 @@ SLOT_BYTES = 8
 APPEND_THREADS = 512
 
 
+@dataclass(frozen=True)
+class CacheOptions(AlgorithmOptions):
+    """`append_kv`: a launch first writes the new tokens' K and V into the cache."""
+
+    append_kv: bool = False
+
+
+def appends(kernel: Kernel) -> bool:
+    """Whether the kernel writes the new tokens' K and V first."""
+    return options_of(kernel, CacheOptions).append_kv
+
+
 def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     """Refuse new tokens that are no keys, that lie in sequences of different lengths, or that a backward follows.
 
     Raises:
         InputError: says which.
     """
-    if kernel.option("append_kv") and problem.backward:
+    if appends(kernel) and problem.backward:
         raise InputError(f"--append-kv contradicts --pass {problem.passes}: a cache belongs to inference; accepted "
                          "with it: --pass fwd")  # fmt: skip
-    if kernel.option("append_kv") and problem.seq_lens is not None:
+    if appends(kernel) and problem.seq_lens is not None:
         raise InputError("--append-kv contradicts --seq-lens: new tokens are the last keys of sequences of one length; "
                          "accepted with it: --seq-len")  # fmt: skip
-    if kernel.option("append_kv") and problem.seq_q > problem.seq_k:
+    if appends(kernel) and problem.seq_q > problem.seq_k:
         raise InputError(f"--append-kv with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens are "
                          f"keys too; accepted: --seq-len up to {problem.seq_k}")  # fmt: skip
 
@@ -86,7 +100,7 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
     NB: the rows written (`K_cache`, `V_cache`) are tensors beside the cache that the attention reads, so that a replay
     fetches them from HBM once more: seq_q of seq_k rows.
     """
-    if not kernel.option("append_kv"):
+    if not appends(kernel):
         return ()
     check_append(problem, kernel)
     p, size = problem, problem.input_type.bytes

@@ -9,13 +9,14 @@ converts dQ.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.cache import (
+    CacheOptions,
     append,
     append_launch,
     append_tensors,
@@ -38,9 +39,10 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from iosim.kernel.algorithms.terms import (
+    TermOptions,
     add_bias_gradients,
     backward_terms,
     forward_terms,
@@ -67,6 +69,7 @@ from iosim.kernel.launch import (
     Tensor,
     tensors,
 )
+from iosim.kernel.options import number
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -79,8 +82,40 @@ DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
 
+@dataclass(frozen=True)
+class SplitOptions(CacheOptions):
+    """How splits of the keys are combined.
+
+    `statistics_per_row`: fp32 values a row that a split leaves, 1 for a log-sum-exp, 2 for a max and a sum.
+    `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's, which go by the width and its
+    `combine_threads`.
+    """
+
+    statistics_per_row: int = number(1, 1, 2)
+    combine_threads: int = number(128, 1, 1024)
+    combine_rows: int | None = number(None, 1)
+
+
+@dataclass(frozen=True)
+class FlashOptions(SplitOptions, TermOptions):
+    """`mask_block`: rows of the blocks in which the kernel knows a mask; None where it goes by indices.
+
+    Of the launches around the backward's main one: `backward_copies` of dO and O are made contiguous first,
+    `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
+    half `dot_split_percent` of the zeroed dQ and `convert_split_percent` of the converted one are two packets.
+    """
+
+    mask_block: int | None = number(None, 1)
+    backward_copies: int = number(0, 0, len(COPIED))
+    dot_packet_rows: int = number(0)
+    dot_split_percent: int = number(0, 0, 100)
+    convert_split_percent: int = number(0, 0, 100)
+
+
 @algorithm(
-    "flash", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens")
+    "flash",
+    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"),
+    options=FlashOptions,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
@@ -106,7 +141,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine."""
     pack = _pack(problem, kernel)
     splits = kernel.splits
-    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=kernel.option("mask_block"))
+    mask_block = options_of(kernel, FlashOptions).mask_block
+    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=mask_block)
     if splits > domain.key_blocks_total:
         raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
@@ -158,11 +194,12 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[s
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
     """Split-KV: partial O and statistics of every split go through memory, then one launch combines them.
 
-    The partial LSE is `statistics_per_row` fp32 values a row (1 for a log-sum-exp, 2 for a max and a sum).
+    The partial LSE is `SplitOptions.statistics_per_row` fp32 values a row.
     """
     splits, d = main.domain.splits, main.domain
     rows = d.batch * d.heads * d.rows
-    statistics = int(kernel.option("statistics_per_row", 1))
+    options = options_of(kernel, SplitOptions)
+    statistics = options.statistics_per_row
     shape = problem.batch, problem.heads, problem.seq_q
     partial = Tensor("O_partial", *shape, problem.head_dim_v, 4, Role.TEMP, copies=splits)
     vectors = tuple(
@@ -170,8 +207,8 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
         for n in range(statistics)
     )
     writes = (store("O_partial", Rows.QUERY, Per.SPLIT), *(store(v.name, Rows.QUERY, Per.SPLIT) for v in vectors))
-    threads = int(kernel.option("combine_threads", 128))
-    combine_rows = int(kernel.option("combine_rows") or _combine_rows(problem.head_dim_v, threads))
+    threads = options.combine_threads
+    combine_rows = options.combine_rows or _combine_rows(problem.head_dim_v, threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
         raise InputError(f"splits {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
@@ -201,10 +238,9 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
     return rows * threads // 128
 
 
-def _split_sectors(kernel: Kernel, launch: str, tensor: Tensor) -> tuple[Overhead, ...]:
+def _split_sectors(tensor: Tensor, percent: int) -> tuple[Overhead, ...]:
     """What a launch writes beyond `tensor`, whose sectors are stored half by half: two packets where the halves leave
-    the SM apart, which a share of them does (options `dot_split_percent`, `convert_split_percent`)."""
-    percent = int(kernel.option(f"{launch}_split_percent", 0))
+    the SM apart, which `percent` of them do."""
     per_tile = DOT_ROWS * tensor.row_bytes * percent // 100
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile),) if percent else ()
 
@@ -214,6 +250,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
     With grouped heads dK and dV are written per query head and summed over the group by one more launch.
     """
+    options = options_of(kernel, FlashOptions)
     tile = kernel.backward_tile or kernel.tile
     inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
     grouped = problem.group > 1
@@ -223,7 +260,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     held += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
 
-    copied = COPIED[: int(kernel.option("backward_copies", 0))]
+    copied = COPIED[: options.backward_copies]
     held += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
     copies = tuple(
         Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
@@ -232,7 +269,6 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         for i, n in enumerate(copied)
     )  # fmt: skip
     o, do = (f"{n}_copy" if n in copied else n for n in ("O", "dO"))
-    packet = int(kernel.option("dot_packet_rows", 0))
     dot = Launch(
         "bwd.dot",
         row_domain(problem, DOT_ROWS),
@@ -240,11 +276,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         (
             load(o, Rows.QUERY, Per.QUERY),
             load(do, Rows.QUERY, Per.QUERY),
-            store("D", Rows.QUERY, Per.QUERY, packet_rows=packet),
+            store("D", Rows.QUERY, Per.QUERY, packet_rows=options.dot_packet_rows),
             store("dQ_acc", Rows.QUERY, Per.QUERY),
         ),
         resources=Resources(256),
-        overheads=_split_sectors(kernel, "dot", dq_acc),
+        overheads=_split_sectors(dq_acc, options.dot_split_percent),
         tensor_cores=False,
         values_per_thread=CONVERT_VALUES,
     )
@@ -266,7 +302,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store(dv, Rows.KEY, Per.KEY),
         ),
         schedule=kernel.backward_schedule,
-        resources=Resources(32 * tile.warps, kernel.option("backward_registers")),
+        resources=Resources(32 * tile.warps, kernel.backward_registers),
         overheads=kernel.overheads + kernel.backward_overheads,
         persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
@@ -278,7 +314,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         row_domain(problem, DOT_ROWS),
         Outer.FLAT,
         (load("dQ_acc", Rows.QUERY, Per.QUERY), store("dQ", Rows.QUERY, Per.QUERY)),
-        overheads=_split_sectors(kernel, "convert", matrix(problem, "dQ", Role.OUTPUT)),
+        overheads=_split_sectors(matrix(problem, "dQ", Role.OUTPUT), options.convert_split_percent),
         tensor_cores=False,
         values_per_thread=CONVERT_VALUES,
     )
@@ -292,7 +328,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _statistics(at: Place) -> int:
-    return int(at.kernel.option("statistics_per_row", 1))
+    return options_of(at.kernel, SplitOptions).statistics_per_row
 
 
 def _wants_lse(at: Place) -> bool:

@@ -2,12 +2,11 @@
 
 FlashAttention (arXiv 2205.14135): Algorithm 1 forward, Algorithm 4 backward. One CTA walks a whole head. With dropout
 the random state is saved and set once a call (Algorithm 2, line 1; Algorithm 4, line 1).
-Options: `intermediate` is the type O (and dQ) have between key blocks (fp32 in the real kernel, the inputs' type where
-option "fp16_intermediates" is set); "to_the_letter" reads O, l and m at the first key block too, as the paper's
-listing does, where the real kernel starts from zero.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,17 +24,29 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.algorithms.softmax import divided, exp_less
 from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores, save_random_state
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, tensors
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
 FILL_ROWS = 128
 
 
-@algorithm("flash1", takes=("block_lists",))
+@dataclass(frozen=True)
+class Flash1Options(AlgorithmOptions):
+    """`to_the_letter`: O, l and m are read at the first key block too, as the paper's listing does; the real kernel
+    starts from zero. `intermediate_bytes`: of an element of O (and dQ) between key blocks; None for fp32 in the real
+    kernel, the output's type to the letter. `output_read_once`: the backward reads O once a query block."""
+
+    to_the_letter: bool = True
+    intermediate_bytes: int | None = number(None, 1)
+    output_read_once: bool = False
+
+
+@algorithm("flash1", takes=("block_lists",), options=Flash1Options)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":
@@ -47,11 +58,14 @@ def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 
 def _letter(kernel: Kernel) -> bool:
-    return bool(kernel.option("to_the_letter", True))
+    return options_of(kernel, Flash1Options).to_the_letter
 
 
 def _intermediate_bytes(problem: AttentionProblem, kernel: Kernel) -> int:
-    return int(kernel.option("intermediate_bytes", problem.output_type.bytes if _letter(kernel) else 4))
+    stated = options_of(kernel, Flash1Options).intermediate_bytes
+    if stated is not None:
+        return stated
+    return problem.output_type.bytes if _letter(kernel) else 4
 
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -108,7 +122,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     size = _intermediate_bytes(problem, kernel)
     same = size == problem.output_type.bytes
     running = "dQ" if same else "dQ_acc"
-    reads_output_once = bool(kernel.option("output_read_once", False))
+    reads_output_once = options_of(kernel, Flash1Options).output_read_once
     held = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
     held += [row_vector(problem, n, Role.INPUT) for n in ("l", "m")]
     held += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]

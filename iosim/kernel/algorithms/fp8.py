@@ -14,7 +14,8 @@ before attention (rotary embedding) is not told here: without `flash_fp8`, `flas
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -22,29 +23,42 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms import flash
 from iosim.kernel.algorithms.body import Place, body, share_bodies
 from iosim.kernel.algorithms.common import load, matrix, row_domain, store
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
-TRANSPOSES = ("in-kernel", "separate")
+
+class Transpose(StrEnum):
+    """Where V gets its rows contiguous."""
+
+    IN_KERNEL = "in-kernel"
+    """In the main launch's shared memory, which costs no traffic."""
+    SEPARATE = "separate"
+    """In a launch of its own."""
+
+
+@dataclass(frozen=True)
+class Fp8Options(flash.FlashOptions):
+    """Options of `flash`, and where V is transposed."""
+
+    transpose_v: Transpose = Transpose.IN_KERNEL
+
+
 SCALE_SOURCE = "one fp32 scale a block, read and written as a sector"
 
 
-@algorithm("flash_fp8")
+@algorithm("flash_fp8", options=Fp8Options)
 def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Quantisation of Q, K and V, the transpose of V where it is apart, and the forward.
 
     Raises:
-        InputError: a backward, or an unknown `transpose_v`.
+        InputError: a backward.
     """
-    how = kernel.option("transpose_v", TRANSPOSES[0])
-    if how not in TRANSPOSES:
-        raise InputError(f"transpose_v '{how}' is not known; accepted: {', '.join(TRANSPOSES)}")
     if problem.backward:
         raise InputError(f"--pass {problem.passes}: a backward in fp8 is not described; accepted: fwd")
     chain = flash.forward(problem, kernel)
-    apart = how == "separate"
+    apart = options_of(kernel, Fp8Options).transpose_v is Transpose.SEPARATE
     held = dict(chain.tensors)
     launches = []
     for name in "QKV":

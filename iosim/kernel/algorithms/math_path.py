@@ -21,7 +21,7 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Body, Place, body
 from iosim.kernel.algorithms.common import load, matrix, row_vector, score_matrix, store
-from iosim.kernel.algorithms.naive import ChainBuilder, add_bias, mask_keys
+from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys
 from iosim.kernel.algorithms.naive.bodies import dropout, masked
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import added_mask, convert_mask, make_mask_additive, stored_mask
@@ -67,7 +67,7 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
     b.pass_over_scores("select", ("P",), (score_matrix(p, "P", Role.TEMP, 4),), rows=SECTOR_BYTES,
                        values=SELECT_VALUES)  # fmt: skip
     ctas = max(1, SECTOR_BYTES * p.seq_k // SELECT_ELEMENTS)
-    readers = min(ctas, int(b.kernel.option("sm_count", 108)))
+    readers = min(ctas, b.products.sm_count)
     _also(b, load(flags.name, Rows.QUERY, Per.QUERY, times=readers), load("zero", Rows.OWN, Per.LAUNCH))
 
 
@@ -77,7 +77,7 @@ def _also(b: ChainBuilder, *accesses: Access) -> None:
     b.launches.append(replace(made, accesses=(*accesses, *made.accesses)))
 
 
-@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"))
+@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"), options=ProductOptions)
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain.
 
@@ -86,7 +86,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """
     if problem.passes != "fwd":
         raise InputError(f"pass '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
-    b = ChainBuilder(problem, kernel.with_(options=(*kernel.options, ("score_bytes", 4), ("padding_bytes", 4))))
+    b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)
     casts = problem.input_type.bytes < 4
     b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
 

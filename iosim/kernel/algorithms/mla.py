@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_vector
-from iosim.kernel.algorithms.flash import Combine, Forward, finish
+from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
@@ -21,7 +21,7 @@ from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows
 from iosim.problem.attention import AttentionProblem
 
 
-@algorithm("mla", takes=("latent_kv", "page_size"))
+@algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine.
 

@@ -11,15 +11,30 @@ NB: what the added terms cost in instructions and shared memory is not in the ti
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from iosim.kernel.algorithms.body import Array, Place
 from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.options import AlgorithmOptions
 from iosim.problem.attention import AttentionProblem
+
+
+@dataclass(frozen=True)
+class TermOptions(AlgorithmOptions):
+    """How a kernel takes masks that are stored.
+
+    `converts_mask`: a mask of bytes is made additive by a launch of its own first. `padding_is_added`: a key-padding
+    mask comes in the bias's type, not as bytes.
+    """
+
+    converts_mask: bool = False
+    padding_is_added: bool = False
+
 
 PASS_ROWS = 4
 """Rows of an N x N tensor that a CTA of an elementwise pass takes."""
@@ -36,11 +51,9 @@ def slopes(problem: AttentionProblem) -> Tensor:
     return Tensor("slopes", problem.bias_batch, problem.heads, 1, 1, 4, Role.INPUT)
 
 
-def padding(problem: AttentionProblem, kernel: Kernel) -> Tensor:
-    """The key-padding mask, [batch, seq_k]: bytes, or elements of the bias's type where it is added to the scores."""
-    added = problem.bias_type.bytes if kernel.option("padding_is_added") else 1
-    size = int(kernel.option("padding_bytes", added))
-    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, size, Role.INPUT)
+def padding(problem: AttentionProblem, element_bytes: int = 1) -> Tensor:
+    """The key-padding mask, [batch, seq_k]: bytes, or wider elements where it is added to the scores."""
+    return Tensor("padding", problem.batch, 1, problem.seq_k, 1, element_bytes, Role.INPUT)
 
 
 def stored_mask(problem: AttentionProblem, name: str = "mask", role: Role = Role.INPUT) -> Tensor:
@@ -55,8 +68,8 @@ def random_state(role: Role) -> Tensor:
 
 
 def converts_mask(problem: AttentionProblem, kernel: Kernel) -> bool:
-    """Whether a mask of bytes is made additive by a launch of its own first (option `converts_mask`)."""
-    return problem.mask_storage == "bool" and bool(kernel.option("converts_mask"))
+    """Whether a mask of bytes is made additive by a launch of its own first."""
+    return problem.mask_storage == "bool" and options_of(kernel, TermOptions).converts_mask
 
 
 def added_mask(problem: AttentionProblem, role: Role = Role.TEMP, element_bytes: int | None = None) -> Tensor:
@@ -83,7 +96,8 @@ def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[
         held.append(slopes(problem))
         accesses.append(load("slopes", Rows.OWN, once))
     if problem.key_padding:
-        held.append(padding(problem, kernel))
+        added = options_of(kernel, TermOptions).padding_is_added
+        held.append(padding(problem, problem.bias_type.bytes if added else 1))
         accesses.append(load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k))
     if problem.mask_storage != "implicit":
         held.append(added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem))
@@ -93,7 +107,7 @@ def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
     """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
-    state. The kernel's option `padding_is_added`: a key-padding mask comes in the bias's type, not as bytes."""
+    state."""
     main = next(x for x in chain.launches if x.name == "main")
     held, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
     before: tuple[Launch, ...] = ()
@@ -194,7 +208,7 @@ def masked_scores(at: Place) -> Array:
         scores = np.where(at["padding"].T > 0, scores, -np.inf)
     if p.mask_storage == "implicit":
         return np.where(at.kept, scores, -np.inf)
-    if p.mask_storage == "bool" and not at.kernel.option("converts_mask"):
+    if p.mask_storage == "bool" and not options_of(at.kernel, TermOptions).converts_mask:
         return np.where(at["mask"] > 0, scores, -np.inf)
     added: Array = scores + at["mask" if p.mask_storage == "additive" else "mask_added"]
     return added

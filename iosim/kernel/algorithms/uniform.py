@@ -23,15 +23,37 @@ V and O lie as [batch, tokens, heads x head_dim_v], which is what the projection
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import flash, naive
 from iosim.kernel.algorithms.body import share_bodies
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
+
+
+@dataclass(frozen=True)
+class SharedValueOptions(AlgorithmOptions):
+    """`value_heads_per_tile`: heads' values that a CTA takes; None for all."""
+
+    value_heads_per_tile: int | None = number(None, 1)
+
+
+@dataclass(frozen=True)
+class UniformOptions(SharedValueOptions, flash.FlashOptions):
+    """Options of `flash`, and how many heads' values a CTA takes."""
+
+
+@dataclass(frozen=True)
+class UniformNaiveOptions(SharedValueOptions, naive.NaiveOptions):
+    """Options of `naive`, and how many heads' values a product takes: all, or it is refused."""
+
+
+def _stated_heads(kernel: Kernel) -> int | None:
+    return options_of(kernel, SharedValueOptions).value_heads_per_tile
 
 
 def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
@@ -40,7 +62,7 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     Raises:
         InputError: a number of value heads a tile that does not divide the heads.
     """
-    per_tile = kernel.option("value_heads_per_tile") or problem.heads
+    per_tile = _stated_heads(kernel) or problem.heads
     if problem.heads % per_tile:
         raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; accepted: "
                          f"divisors of {problem.heads}")  # fmt: skip
@@ -59,7 +81,7 @@ def _check(problem: AttentionProblem, kernel: Kernel) -> None:
         raise InputError(f"dropout {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
 
 
-@algorithm("uniform", reads=one_head)
+@algorithm("uniform", options=UniformOptions, reads=one_head)
 def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Launches of `flash` over one head with the values of all.
 
@@ -72,18 +94,18 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
         return flash.plan_flash(read, kernel)
     if problem.backward:
         raise InputError(f"pass '{problem.passes}' is not possible with value_heads_per_tile "
-                         f"{kernel.option('value_heads_per_tile')}: the backward takes all {problem.heads} heads in a "
+                         f"{_stated_heads(kernel)}: the backward takes all {problem.heads} heads in a "
                          "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:
         raise InputError(f"writes_lse {kernel.writes_lse} is not possible with value_heads_per_tile "
-                         f"{kernel.option('value_heads_per_tile')}: every tile of a query block would write it; "
+                         f"{_stated_heads(kernel)}: every tile of a query block would write it; "
                          "accepted: False")  # fmt: skip
     chain = flash.plan_flash(read, kernel)
     shared = {n: replace(t, heads=1, strided=False) if n in ("Q", "K") else t for n, t in chain.tensors.items()}
     return replace(chain, tensors=shared)
 
 
-@algorithm("uniform_naive", reads=one_head)
+@algorithm("uniform_naive", options=UniformNaiveOptions, reads=one_head)
 def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Launches of `naive` over one head with the values of all.
 
@@ -93,7 +115,7 @@ def plan_uniform_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     _check(problem, kernel)
     read = one_head(problem, kernel)
     if read.heads != 1:
-        raise InputError(f"value_heads_per_tile {kernel.option('value_heads_per_tile')} is not possible with kernel "
+        raise InputError(f"value_heads_per_tile {_stated_heads(kernel)} is not possible with kernel "
                          f"'{kernel.name}': one product takes all; accepted: {problem.heads}")  # fmt: skip
     return naive.plan_naive(read, kernel)
 

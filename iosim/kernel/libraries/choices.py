@@ -7,11 +7,13 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_for
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Order, Schedule, Scheduler, Start
 from iosim.kernel.libraries import hopper, inference, shared_values
 from iosim.kernel.libraries.features import SCORE_TENSORS
 from iosim.kernel.libraries.loader import Entry
+from iosim.kernel.options import AlgorithmOptions
 from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128
@@ -19,8 +21,6 @@ MAX_SPLIT_ROWS = 1 << 24
 SPLIT_EFFICIENCY = 0.85
 CUDNN_MOST_SPLITS = 64
 FEW_TILES = 0.8
-BACKWARD_OPTIONS = ("dot_packet_rows", "dot_split_percent", "convert_split_percent")
-"""Of a catalog file's [backward], what goes to the kernel's options under the same name."""
 
 
 def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
@@ -139,20 +139,16 @@ def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = 32 << 20) -
     return int(1 << (fits.bit_length() - 1)) * problem.group
 
 
-def options(
-    data: Entry, problem: AttentionProblem, profile: HardwareProfile, split: bool
-) -> tuple[tuple[str, Any], ...]:
+def options(data: Entry, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
     """The kernel's options: its file's, plus what only this GPU or this launch decides."""
     made: dict[str, Any] = dict(data["kernel"].get("options", {}))
     if data["algorithm"] in ("naive", "math", "uniform_naive"):
         made["sm_count"] = int(profile.need("sm_count"))
-    back = data.get("backward", {})
-    made |= {name: back[name] for name in BACKWARD_OPTIONS if name in back}
-    if "copies" in back:
-        made["backward_copies"] = back["copies"]
     if split and data["name"] == "cudnn":
         made |= {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256}
-    return tuple(made.items())
+    if append_kv:
+        made |= inference.append(data)
+    return options_for(data["algorithm"], made)
 
 
 def notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:

@@ -39,11 +39,11 @@ def at_launch(kernel: Kernel, problem: AttentionProblem, section_heads: int) -> 
         raise InputError(f"--pass {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
     width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
     made = cluster(problem, kernel.tile.block_q, width, kernel.splits)
-    kernel = replace(kernel, options=(*kernel.options, ("cluster", made)))
+    kernel = replace(kernel, cluster=made)
     if kernel.backward_tile is None:
         return kernel
     registers = REGISTERS_PER_CTA // (32 * kernel.backward_tile.warps) // REGISTER_STEP * REGISTER_STEP
-    kernel = replace(kernel, options=(*kernel.options, ("backward_registers", registers)))
+    kernel = replace(kernel, backward_registers=registers)
     if problem.mask == "none":
         return kernel
     schedule = replace(kernel.backward_schedule, order=Order.HEAD, section_heads=section_heads)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
@@ -132,18 +130,15 @@ def splits_of_tile(
     return None
 
 
-def options(data: Entry, append_kv: bool) -> tuple[tuple[str, Any], ...]:
-    """Options of the cache and of FlashAttention-3's combine (hopper/flash_fwd_combine_launch_template.h @01de45b8).
+def append(data: Entry) -> dict[str, bool]:
+    """The option that the new tokens are written into the cache first.
 
     Raises:
         InputError: an append by a kernel that has no cache.
     """
-    if append_kv and data["algorithm"] not in ("flash", "mla"):
+    if data["algorithm"] not in ("flash", "mla"):
         raise InputError(f"--append-kv: kernel {data['name']} has no cache; accepted: kernels of algorithm flash, mla")
-    made: tuple[tuple[str, Any], ...] = (("append_kv", True),) if append_kv else ()
-    if data.get("tile_choice") == "fa3":
-        made += (("combine_threads", 256),)
-    return made
+    return {"append_kv": True}
 
 
 CUDNN_QUERY_ROWS = 16

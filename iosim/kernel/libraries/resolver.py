@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel, Spill, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
 from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
 from iosim.kernel.libraries import choices, inference
 from iosim.kernel.libraries.features import check_features
@@ -188,7 +188,9 @@ def resolve(
         overheads=inference.overheads(data, problem) if split_table else _overheads(data, "overhead"),
         backward_overheads=_backward_overheads(data, problem, profile, width),
         spill=_spill(data, seen, profile, width, split_table),
-        options=choices.options(data, problem, profile, split_table) + inference.options(data, overrides.append_kv),
+        matrix_unit=MatrixUnit(settings["matrix_unit"]) if "matrix_unit" in settings else None,
+        sm_spread=settings.get("sm_spread"),
+        options=choices.options(data, profile, split_table, overrides.append_kv),
         notes=notes + choices.notes(data, problem, compiled),
     )
     kernel = _apply(choices.tile(data, kernel, problem, profile), problem, overrides, profile)
@@ -285,6 +287,5 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         ),
     )
     if schedule.scheduler is not Scheduler.STATIC and kernel.persistent_ctas is None:
-        per_sm = int(kernel.option("persistent_ctas_per_sm", 1))
-        kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")) * per_sm)
+        kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")))
     return kernel

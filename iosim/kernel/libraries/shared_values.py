@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import options_of
+from iosim.kernel.algorithms.uniform import UniformOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.problem.attention import AttentionProblem
 
@@ -30,7 +32,7 @@ def fitting(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile)
 
 
 def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:
-    options = (*kernel.options, ("value_heads_per_tile", per_tile))
+    options = replace(options_of(kernel, UniformOptions), value_heads_per_tile=per_tile)
     note = f"{kernel.name}: heads are value heads that share one Q and K; {per_tile} of them in a tile"
     return replace(kernel, tile=tile, options=options, notes=(*kernel.notes, note))
 

@@ -27,14 +27,13 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
     """Rates of the CTAs of an SM that holds `ctas`, the oldest first, in units of their mean.
 
     Those of the compiled kernel where they were measured; else with an even slope, whose height is the median of the
-    measured kernels with as many CTAs. The kernel's option `age_share` states that height in their place. `compiled`:
+    measured kernels with as many CTAs. The kernel's `age_share` states that height in their place. `compiled`:
     whether the launch is the forward kernel that the table has.
     """
     if ctas < 2:
         return (1.0,)
-    stated = kernel.option("age_share", None)
-    if stated is not None:
-        return sloped(float(stated), ctas)
+    if kernel.age_share is not None:
+        return sloped(kernel.age_share, ctas)
     found, usual = measured_rates()
     for key in keys_of(kernel, problem) if compiled else ():
         if (*key, ctas) in found:

@@ -14,7 +14,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Chain, Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
@@ -23,7 +23,6 @@ from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.step_time import (
     ACHIEVED_SHARE,
     MMA_SYNC_SHARE,
-    MatrixUnit,
     SmRates,
     is_attention_loop,
     matrix_unit,
@@ -277,9 +276,9 @@ def _pingpong_seconds(
 ) -> float:
     """Seconds of a ping-pong loop beside its L2 bytes, and at least what power allows.
 
-    CTAs of a cluster fetch keys and values once for all of them (TMA multicast; the kernel's option `cluster`).
+    CTAs of a cluster fetch keys and values once for all of them (TMA multicast; the kernel's `cluster`).
     """
-    cluster = int(kernel.option("cluster", 1)) if kernel is not None else 1
+    cluster = kernel.cluster if kernel is not None else 1
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
     multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
     fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)

@@ -10,11 +10,9 @@ errors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 
 MMA_ROWS = 16
@@ -71,39 +69,19 @@ BACKWARD_LOADED_SHARE = 0.4
 """Of the backward's five products a step, the operand columns that a step loads anew: Q and dO, 2 of 5."""
 
 
-class MatrixUnit(StrEnum):
-    """What computes the matrix products, and whether other work runs beside it."""
-
-    FP32 = "fp32"
-    MMA_SYNC = "mma.sync"
-    WGMMA = "wgmma"
-    SPECIALISED = "wgmma-specialised"
-    """wgmma with warps of their own for loads, and products running beside the other warpgroup's softmax."""
-    PINGPONG = "wgmma-pingpong"
-    """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
-    next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
-
-
 def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
     """The unit a launch computes with.
 
-    A kernel's option `matrix_unit` (a value of MatrixUnit) decides on cc 9.0 and later. Without it persistent kernels
+    The kernel's `matrix_unit` decides on cc 9.0 and later. Without it persistent kernels
     of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
     backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
-
-    Raises:
-        InputError: the kernel's option is not a MatrixUnit.
     """
     if not launch.tensor_cores:
         return MatrixUnit.FP32
     if profile.cc < 90:
         return MatrixUnit.MMA_SYNC
-    stated = kernel.option("matrix_unit") if kernel is not None else None
-    if stated is not None:
-        try:
-            unit = MatrixUnit(stated)
-        except ValueError:
-            raise InputError(f"matrix unit '{stated}' is not known; accepted: {', '.join(MatrixUnit)}") from None
+    unit = kernel.matrix_unit if kernel is not None else None
+    if unit is not None:
         return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer is Outer.KEY else unit
     groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
     specialised = groups > 2 or (groups > 1 and launch.persistent_ctas is not None)

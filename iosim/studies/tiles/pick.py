@@ -17,14 +17,13 @@ from iosim.base.errors import InputError
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.step_time import MatrixUnit
 from iosim.studies.tiles.space import rejection, tile_space
 
 MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
@@ -198,7 +197,7 @@ def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: Matr
         backward_tile=tile,
         registers=report.registers if report else None,
         shared_memory_bytes=report.shared_memory_bytes if report else None,
-        options=(("matrix_unit", unit.value),),
+        matrix_unit=unit,
     )
     chain = plan(problem, kernel)
     if problem.backward:

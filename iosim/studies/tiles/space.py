@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Tile
+from iosim.kernel.kernel import MatrixUnit, Tile
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS, MatrixUnit
+from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
 BLOCK_Q = (16, 32, 64, 128, 192, 256)
 BLOCK_K = (16, 32, 48, 64, 96, 128, 192, 256)

@@ -12,18 +12,19 @@ import numpy as np
 
 from iosim.kernel.algorithms.body import Array, Body, Place, body
 from iosim.kernel.algorithms.common import add_group_gradients, head_gradient
-from iosim.kernel.algorithms.naive.plan import passes
+from iosim.kernel.algorithms.naive.plan import NaiveOptions, Pass, passes
+from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.algorithms.softmax import divided, exp_less
 from iosim.kernel.algorithms.terms import add_bias_gradients, write_alibi
 
 
-def _runs(at: Place, name: str) -> bool:
+def _runs(at: Place, name: Pass) -> bool:
     return name in passes(at.problem, at.kernel)
 
 
 def _scale_share(at: Place) -> float:
     """Factor of each of the passes that scale: they share the scale where there are two."""
-    return float(at.scale ** (1 / max(1, _runs(at, "scale") + _runs(at, "scale_q"))))
+    return float(at.scale ** (1 / max(1, _runs(at, Pass.SCALE) + _runs(at, Pass.SCALE_Q))))
 
 
 @body("naive", "scale_q")
@@ -33,8 +34,8 @@ def scale_q(at: Place) -> None:
 
 @body("naive", "scores")
 def scores(at: Place) -> None:
-    query = at["Q_scaled" if _runs(at, "scale_q") else "Q"]
-    folded = 1.0 if _runs(at, "scale") or _runs(at, "scale_q") else at.scale
+    query = at["Q_scaled" if _runs(at, Pass.SCALE_Q) else "Q"]
+    folded = 1.0 if _runs(at, Pass.SCALE) or _runs(at, Pass.SCALE_Q) else at.scale
     at.put("S", query @ at["K"].T * folded)
 
 
@@ -45,7 +46,7 @@ def scale(at: Place) -> None:
 
 def _biased(at: Place) -> str:
     """The scores once scale and bias are in."""
-    return "S_biased" if at.problem.bias != "none" else "S_scaled" if _runs(at, "scale") else "S"
+    return "S_biased" if at.problem.bias != "none" else "S_scaled" if _runs(at, Pass.SCALE) else "S"
 
 
 def _unmasked(at: Place) -> str:
@@ -55,7 +56,7 @@ def _unmasked(at: Place) -> str:
 
 @body("naive", "bias")
 def bias(at: Place) -> None:
-    at.put("S_biased", at["S_scaled" if _runs(at, "scale") else "S"] + at["bias"])
+    at.put("S_biased", at["S_scaled" if _runs(at, Pass.SCALE) else "S"] + at["bias"])
 
 
 @body("naive", "padding")
@@ -75,7 +76,7 @@ def mask(at: Place) -> None:
 
 @body("naive", "softmax")
 def softmax(at: Place) -> None:
-    given = at["S_masked"] if _runs(at, "mask") else np.where(at.kept, at[_unmasked(at)], -np.inf)
+    given = at["S_masked"] if _runs(at, Pass.MASK) else np.where(at.kept, at[_unmasked(at)], -np.inf)
     weights = exp_less(given, given.max(axis=1, keepdims=True))
     at.put("P", divided(weights, np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape)))
 
@@ -88,7 +89,7 @@ def dropout(at: Place) -> None:
 
 def _output_weights(at: Place) -> Array:
     """The weights that multiply V."""
-    return at["P_dropped"] if _runs(at, "dropout") else at["P"] * at.dropout_factor
+    return at["P_dropped"] if _runs(at, Pass.DROPOUT) else at["P"] * at.dropout_factor
 
 
 @body("naive", "values")
@@ -131,7 +132,7 @@ def dropout_gradient(at: Place) -> None:
 
 def _dp(at: Place) -> Array:
     """The gradient of the weights before dropout."""
-    return at["dP_dropped"] if _runs(at, "dropout") else at["dP"] * at.dropout_factor
+    return at["dP_dropped"] if _runs(at, Pass.DROPOUT) else at["dP"] * at.dropout_factor
 
 
 @body("naive", "bwd.product")
@@ -141,7 +142,7 @@ def product_gradient(at: Place) -> None:
 
 @body("naive", "bwd.softmax")
 def softmax_gradient(at: Place) -> None:
-    product = at["PdP"] if at.kernel.option("softmax_backward_product") else at["P"] * _dp(at)
+    product = at["PdP"] if options_of(at.kernel, NaiveOptions).softmax_backward_product else at["P"] * _dp(at)
     at.put("dS", product - at["P"] * product.sum(axis=1, keepdims=True))
 
 
@@ -151,7 +152,7 @@ def mask_gradient(at: Place) -> None:
 
 
 def _masked_gradient(at: Place) -> str:
-    masks = _runs(at, "mask") and at.problem.mask_storage != "additive"
+    masks = _runs(at, Pass.MASK) and at.problem.mask_storage != "additive"
     return "dS_masked" if masks else "dS"
 
 
@@ -167,14 +168,14 @@ def scale_gradient(at: Place) -> None:
 
 def _score_gradient(at: Place) -> Array:
     """The gradient of the scores, after the passes over it."""
-    if _runs(at, "scale"):
+    if _runs(at, Pass.SCALE):
         return at["dS_scaled"]
     return at["dS_padded" if at.problem.key_padding else _masked_gradient(at)]
 
 
 def _scale_left(at: Place) -> float:
     """The part of the scale that no pass over the scores has applied."""
-    return at.scale / _scale_share(at) if _runs(at, "scale") else at.scale
+    return at.scale / _scale_share(at) if _runs(at, Pass.SCALE) else at.scale
 
 
 @body("naive", "bwd.dq")
@@ -188,7 +189,7 @@ class QueryGradient(Body):
         self.sums += _score_gradient(at) @ at["K"]
 
     def end(self, at: Place) -> None:
-        if _runs(at, "scale_q"):
+        if _runs(at, Pass.SCALE_Q):
             at.put("dQ_scaled", self.sums)
         else:
             at.put("dQ", self.sums * _scale_left(at))

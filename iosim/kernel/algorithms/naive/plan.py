@@ -22,18 +22,49 @@ NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from iosim.base.errors import InputError
 from iosim.kernel.algorithms import terms
 from iosim.kernel.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
 from iosim.kernel.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
-PASSES = ("scale_q", "scale", "mask", "dropout")
+
+class Pass(StrEnum):
+    """A further pass over an N x N tensor, or over Q."""
+
+    SCALE_Q = "scale_q"
+    SCALE = "scale"
+    MASK = "mask"
+    DROPOUT = "dropout"
+
+
+@dataclass(frozen=True)
+class ProductOptions(AlgorithmOptions):
+    """What the products' tiles go by: `gemm_tile` where it is fixed, else the sizes and the GPU's `sm_count`."""
+
+    gemm_tile: tuple[int, int] | None = None
+    sm_count: int = number(108, 1)
+
+
+@dataclass(frozen=True)
+class NaiveOptions(ProductOptions):
+    """`passes`: those that run, in order; None for a mask's and dropout's where the problem has them. `score_bytes`: of
+    an element of the N x N tensors; None for the inputs' type. `dropout_mask_bytes`: of the stored dropout mask; some
+    chains keep it in the type of the scores, scaled. `softmax_backward_product`: P o dP is written by a launch of its
+    own first."""
+
+    passes: tuple[Pass, ...] | None = None
+    score_bytes: int | None = number(None, 1)
+    dropout_mask_bytes: int = number(1, 1)
+    softmax_backward_product: bool = False
+
+
 COPY_ROWS = 128
 ELEMENTWISE_VALUES = 8
 """Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
@@ -46,13 +77,13 @@ def softmax_values(keys: int) -> int:
     return -(-keys // (32 if keys <= LONGEST_ROW_OF_A_WARP else 1024))
 
 
-@algorithm("naive", takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"))
+@algorithm(
+    "naive",
+    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"),
+    options=NaiveOptions,
+)
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both.
-
-    Raises:
-        InputError: an unknown pass in the kernel's `passes`.
-    """
+    """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":
         return forward(problem, kernel)
     if problem.passes == "bwd":
@@ -60,27 +91,33 @@ def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return forward(problem, kernel).then(backward(problem, kernel))
 
 
-def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[str, ...]:
+def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[Pass, ...]:
     """The extra passes that run: as the kernel says, else a mask pass and a dropout pass where the problem has them. A
     mask that is stored always has its pass."""
-    said = kernel.option("passes")
-    if said is not None and problem.mask_storage != "implicit" and "mask" not in said:
-        said = (*said, "mask")
-    if said is None:
-        return ("mask",) * (problem.mask != "none") + ("dropout",) * (problem.dropout > 0)
-    for name in said:
-        if name not in PASSES:
-            raise InputError(f"pass '{name}' of kernel '{kernel.name}' is not known; accepted: {', '.join(PASSES)}")
-    wanted = [p for p in said if (p != "mask" or problem.mask != "none") and (p != "dropout" or problem.dropout > 0)]
-    return tuple(wanted)
+    wanted = options_of(kernel, NaiveOptions).passes
+    if wanted is None:
+        wanted = (Pass.MASK, Pass.DROPOUT)
+    elif problem.mask_storage != "implicit" and Pass.MASK not in wanted:
+        wanted = (*wanted, Pass.MASK)
+    idle = {Pass.MASK} if problem.mask == "none" else set()
+    if not problem.dropout:
+        idle.add(Pass.DROPOUT)
+    return tuple(one for one in wanted if one not in idle)
 
 
 class ChainBuilder:
     """Collects launches and tensors; every pass gives its output a name of its own."""
 
-    def __init__(self, problem: AttentionProblem, kernel: Kernel) -> None:
+    def __init__(
+        self, problem: AttentionProblem, kernel: Kernel, score_bytes: int | None = None, padding_bytes: int = 1
+    ) -> None:
         self.problem = problem
         self.kernel = kernel
+        self.products = options_of(kernel, ProductOptions)
+        self.score_bytes = problem.input_type.bytes if score_bytes is None else score_bytes
+        """Bytes of an element of the N x N tensors."""
+        self.wide_scores = score_bytes == 4
+        self.padding_bytes = padding_bytes
         self.launches: list[Launch] = []
         self.held: dict[str, Tensor] = {}
 
@@ -94,13 +131,12 @@ class ChainBuilder:
 
     def tile(self, rows: int, cols: int, *, narrow: bool) -> ProductTile:
         """Tile of one of the chain's products, whose result is rows x cols; `narrow`: the columns are a head's."""
-        fixed, p = self.kernel.option("gemm_tile"), self.problem
+        fixed, p = self.products.gemm_tile, self.problem
         if fixed:
-            return ProductTile(int(fixed[0]), int(fixed[1]))
-        if p.dtype != "tf32" and (p.dtype == "fp32" or self.kernel.option("score_bytes") == 4):
+            return ProductTile(*fixed)
+        if p.dtype != "tf32" and (p.dtype == "fp32" or self.wide_scores):
             return fp32_tile(rows, cols, p.batch * p.heads, narrow=narrow)
-        sm_count = int(self.kernel.option("sm_count", 108))
-        return half_tile(rows, cols, p.batch * p.heads, sm_count, narrow=narrow)
+        return half_tile(rows, cols, p.batch * p.heads, self.products.sm_count, narrow=narrow)
 
     def product_to_scores(self, name: str, left: str, right: str, out: str, cols: int) -> None:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
@@ -171,10 +207,6 @@ class ChainBuilder:
                    resources=Resources(256), tensor_cores=False)
         )  # fmt: skip
 
-    @property
-    def score_bytes(self) -> int:
-        return int(self.kernel.option("score_bytes", self.problem.input_type.bytes))
-
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
 
@@ -194,16 +226,11 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
 
 def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
-    b.hold(terms.padding(b.problem, b.kernel))
+    b.hold(terms.padding(b.problem, b.padding_bytes))
     b.pass_over_scores(name, (scores,), (_scores(b, out),))
     made = b.launches.pop()
     b.launches.append(replace(made, accesses=(load("padding", Rows.KEY, Per.PAIR), *made.accesses)))
     return out
-
-
-def _mask_bytes(kernel: Kernel) -> int:
-    """Bytes of an element of the stored dropout mask; some chains keep it in the type of the scores, scaled."""
-    return int(kernel.option("dropout_mask_bytes", 1))
 
 
 def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
@@ -212,30 +239,31 @@ def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
 
 def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """S, the passes over it, P, O."""
-    b = ChainBuilder(problem, kernel)
+    options = options_of(kernel, NaiveOptions)
+    b = ChainBuilder(problem, kernel, options.score_bytes)
     run = passes(problem, kernel)
     b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
     query = "Q"
-    if "scale_q" in run:
+    if Pass.SCALE_Q in run:
         b.copy("scale_q", "Q", replace(matrix(problem, "Q", Role.TEMP), name="Q_scaled"))
         query = "Q_scaled"
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
     scores = "S"
-    if "scale" in run:
+    if Pass.SCALE in run:
         b.pass_over_scores("scale", (scores,), (_scores(b, "S_scaled"),))
         scores = "S_scaled"
     if problem.bias != "none":
         scores = add_bias(b, scores)
     if problem.key_padding:
         scores = mask_keys(b, "padding", scores, "S_padded")
-    if "mask" in run:
+    if Pass.MASK in run:
         b.hold(terms.stored_mask(problem))
         b.pass_over_scores("mask", (scores, "mask"), (_scores(b, "S_masked"),))
         scores = "S_masked"
     b.pass_over_scores("softmax", (scores,), (_scores(b, "P"),), exps=1)
     weights = "P"
-    if "dropout" in run:
-        dropped = (_scores(b, "P_dropped"), _scores(b, "dropout_mask", _mask_bytes(kernel)))
+    if Pass.DROPOUT in run:
+        dropped = (_scores(b, "P_dropped"), _scores(b, "dropout_mask", options.dropout_mask_bytes))
         b.pass_over_scores("dropout", ("P",), dropped)
         weights = "P_dropped"
     b.hold(matrix(problem, "O", Role.OUTPUT))
@@ -247,12 +275,13 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """dV, dP, dS, dK, dQ, from the P that the forward kept."""
-    b = ChainBuilder(problem, kernel)
+    options = options_of(kernel, NaiveOptions)
+    b = ChainBuilder(problem, kernel, options.score_bytes)
     run = passes(problem, kernel)
-    dropped = "dropout" in run
+    dropped = Pass.DROPOUT in run
     b.hold(*(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "dO")))
     kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
-    sizes = {"dropout_mask": _mask_bytes(kernel)}
+    sizes = {"dropout_mask": options.dropout_mask_bytes}
     b.hold(*(replace(_scores(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
     b.hold(*(matrix(problem, n, Role.OUTPUT) for n in ("dV", "dQ", "dK")))
     b.hold(*head_gradients(problem))
@@ -263,13 +292,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if dropped:
         b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_scores(b, "dP_dropped"),))
         grad = "dP_dropped"
-    if kernel.option("softmax_backward_product"):
+    if options.softmax_backward_product:
         b.pass_over_scores("bwd.product", ("P", grad), (_scores(b, "PdP"),))
         grad = "PdP"
     b.pass_over_scores("bwd.softmax", ("P", grad), (_scores(b, "dS"),))
     b.keep("bwd.softmax", "dP", "dP_dropped")
     scores = "dS"
-    if "mask" in run and problem.mask_storage != "additive":
+    if Pass.MASK in run and problem.mask_storage != "additive":
         b.hold(terms.stored_mask(problem))
         b.pass_over_scores("bwd.mask", (scores, "mask"), (_scores(b, "dS_masked"),))
         scores = "dS_masked"
@@ -278,11 +307,11 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if problem.bias_grad:
         b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
         b.launches.append(terms.sum_bias(problem, scores))
-    if "scale" in run:
+    if Pass.SCALE in run:
         b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
         scores = "dS_scaled"
     b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
-    if "scale_q" in run:
+    if Pass.SCALE_Q in run:
         b.hold(replace(matrix(problem, "dQ", Role.TEMP), name="dQ_scaled"))
         b.product_over_keys("bwd.dq", scores, "K", "dQ_scaled", problem.head_dim)
         b.copy("bwd.scale_q", "dQ_scaled", matrix(problem, "dQ", Role.OUTPUT))
