@@ -10,8 +10,8 @@ import pytest
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.algorithms import options_for, plan
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Direction, Order, Scheduler, Start
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
 from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
@@ -356,3 +356,34 @@ def test_the_free_kernel_takes_a_tile_that_fits(gpu: str, dtype: str, head_dim: 
 def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> None:
     problem = AttentionProblem(heads=8, seq_q=512, head_dim=head_dim, dtype=dtype, mask=mask)
     assert predict(problem, "fa3", gpu, method="capacity").total("l2", "read") > 0
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values", "message"),
+    [
+        (
+            "flash1",
+            {"to_the_leter": False},
+            "flash1: option 'to_the_leter' is not known; did you mean to_the_letter",
+        ),
+        ("flash1", {"to_the_letter": 1}, "to_the_letter 1 is not true or false"),
+        ("flash", {"combine_rows": 0}, "combine_rows 0 is out of range; accepted: 1 or more"),
+        ("flash", {"statistics_per_row": 3}, "statistics_per_row 3 is out of range; accepted: 1 to 2"),
+        ("flash", {"combine_threads": 128.0}, "combine_threads 128.0 is not a whole number"),
+        ("naive", {"passes": ["scale", "mask", "twist"]}, "passes 'twist' is not known; accepted: scale_q, scale"),
+        ("naive", {"gemm_tile": [64]}, r"gemm_tile \[64\] has 1 values; accepted: 2"),
+        ("minimal", {"splits": 1}, "algorithm minimal: option 'splits' is not known; accepted: none"),
+    ],
+)
+def test_options_are_checked(algorithm: str, values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        options_for(algorithm, values)
+
+
+def test_options_of_another_algorithm_are_refused() -> None:
+    kernel = Kernel("k", "flash", Tile(64, 64), options=options_for("naive", {}))
+    with pytest.raises(InputError, match="kernel 'k' has NaiveOptions; accepted by algorithm flash: FlashOptions"):
+        plan(AttentionProblem(seq_q=64), kernel)

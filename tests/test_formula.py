@@ -197,9 +197,17 @@ def test_conditions_are_said_and_matter():
 
 
 def test_a_number_taken_by_the_description_is_said():
-    made = derive(AttentionProblem(heads=2, seq_q=64), Kernel("k", "flash1", Tile(64, 64)))
-    assert made.fixed == {"element_bytes": 2}
-    assert symbol("element_bytes") not in made.total().free_symbols
+    problem = AttentionProblem(heads=2, seq_q=512, head_dim=64, page_size=16)
+    made = derive(problem, Kernel("k", "flash", Tile(64, 64), splits=3))
+    assert made.fixed == {"block_k": 64}  # a split's sectors of the block table go by whole key blocks
+    assert symbol("block_k") not in made.total().free_symbols
+
+
+def test_the_size_of_an_element_stays_a_symbol():
+    for algorithm in ("flash", "flash1", "naive"):
+        made = derive(AttentionProblem(heads=2, seq_q=64, head_dim=64), Kernel("k", algorithm, Tile(64, 64)))
+        assert not made.fixed
+        assert symbol("element_bytes") in made.total().free_symbols
 
 
 def test_flash_by_hand():
@@ -347,8 +355,8 @@ BQ, BK, W = (symbol(x) for x in ("block_q", "block_k", "window"))
         ("flash", {"mask": "window", "window": 100}, B * H * W * (2 * N - W) * D * E / BQ),
         # Q, dO (e bytes), dQ (4 bytes), LSE and D (4 bytes a row) once a key block
         ("flash", {"passes": "bwd"}, B * H * N**2 * (2 * D * E + 4 * D + 8) / BK),
-        # Q, O in, O out at e = 2, l and m in and out
-        ("flash1", {}, B * H * N**2 * (6 * D + 16) / BK),
+        # Q, O in, O out, l and m in and out
+        ("flash1", {}, B * H * N**2 * (3 * D * E + 16) / BK),
     ],
 )
 def test_leading_terms(algorithm, extra, expected):

@@ -125,6 +125,10 @@ class Kernel:
     options: AlgorithmOptions | None = None
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.matrix_unit is not None and not isinstance(self.matrix_unit, MatrixUnit):
+            raise InputError(f"matrix unit '{self.matrix_unit}' is not known; accepted: {', '.join(MatrixUnit)}")
+
     @property
     def cta_threads(self) -> int:
         return self.threads if self.threads is not None else 32 * self.tile.warps
