@@ -9,7 +9,7 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Domain, Launch, Role
+from iosim.kernel.launch import Domain, Launch, Outer, Role
 from iosim.kernel.libraries import Overrides, choices, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -78,11 +78,12 @@ def test_windows_and_what_settles_before_them(accesses: int, windows: int | None
 
 
 @pytest.mark.parametrize(("outer", "rows", "keys", "shares"), [
-    ("q", 64, 512, False), ("q", 65, 512, True),  # a second query block of 64 rows reads the keys again
-    ("k", 512, 64, False), ("k", 512, 65, True), ("k", 64, 512, True), ("q", 512, 64, True),
-    ("q,split", 512, 512, False),
+    (Outer.QUERY, 64, 512, False), (Outer.QUERY, 65, 512, True),  # a second query block of 64 rows reads the keys again
+    (Outer.KEY, 512, 64, False), (Outer.KEY, 512, 65, True), (Outer.KEY, 64, 512, True),
+    (Outer.QUERY, 512, 64, True),
+    (Outer.SPLIT, 512, 512, False),
 ])  # fmt: skip
-def test_two_blocks_share_what_they_stream(outer: str, rows: int, keys: int, shares: bool) -> None:
+def test_two_blocks_share_what_they_stream(outer: Outer, rows: int, keys: int, shares: bool) -> None:
     assert reuses_keys(Launch("main", Domain(1, 1, rows, keys, 64, 64), outer, ())) is shares
 
 

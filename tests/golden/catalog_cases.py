@@ -80,13 +80,14 @@ def described(kernel: Kernel) -> list[Any]:
             made.append(f"{field.name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
         elif field.name in ("schedule", "backward_schedule"):
             s = value
-            made.append(f"{field.name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {int(s.heavy_first)}")
+            made.append(f"{field.name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}")
         elif field.name in ("overheads", "backward_overheads"):
             made += [f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}" for o in value]
         elif field.name == "spill":
             made += [f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"]
         elif field.name == "options":
-            made += [f"{name}={option}" for name, option in value]
+            made += [f"{o.name}={getattr(value, o.name)}" for o in dataclasses.fields(value)
+                     if getattr(value, o.name) != o.default]  # fmt: skip
         else:
             made.append(f"{field.name} {value}")
     return made

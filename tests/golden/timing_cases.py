@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule
+from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule, Start
 from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -158,13 +158,18 @@ def spans() -> Iterator[tuple[str, Any]]:
         ):
             if order is Order.BATCH and per_sm != 2:
                 continue
-            one = replace(launch, schedule=Schedule(order=order, section_heads=section, heavy_first=heavy))
+            one = replace(
+                launch,
+                schedule=Schedule(
+                    order=order, section_heads=section, start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST
+                ),
+            )
             found = makespan(one, sms, per_sm, lambda n: 100.0 + 30.0 * n, 250.0)
             yield (
                 f"span {tokens} {mask} {heads} heads {sms}x{per_sm} {order} {section} {int(heavy)}",
                 [found.cycles, found.steps, found.rounds],
             )
-    for outer, splits in (("q", 1), ("k", 1), ("q,split", 3), ("head", 1)):
+    for outer, splits in ((Outer.QUERY, 1), (Outer.KEY, 1), (Outer.SPLIT, 3), (Outer.HEAD, 1)):
         for lengths in (None, (300, 0, 57)):
             tokens = 357
             p = AttentionProblem(
@@ -187,7 +192,7 @@ def shapes() -> Iterator[tuple[str, Any]]:
             reuses_keys(Launch("x", d, outer, ()))
             for outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT, Outer.PAIR, Outer.FLAT)
         ]
-        yield f"shares keys {q}x{k}", [*found, executed_pairs(Launch("x", d, "q", ()))]
+        yield f"shares keys {q}x{k}", [*found, executed_pairs(Launch("x", d, Outer.QUERY, ()))]
 
 
 def cases() -> Iterator[tuple[str, Any]]:

@@ -233,7 +233,7 @@ class _Call:
             step_s=busy_s * sms / steps if steps else 0.0,
             start_s=CTA_START_S,
             static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-            sm_spread_ppm=round(float(self.kernel.option("sm_spread", self.l2.sm_spread)) * 1e6),
+            sm_spread_ppm=round(1e6 * (self.l2.sm_spread if self.kernel.sm_spread is None else self.kernel.sm_spread)),
             rates=(1.0,) if streams(launch) else self._rates(launch, slots),
             relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         )
