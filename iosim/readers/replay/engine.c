@@ -2,14 +2,14 @@
  *
  * A CTA walks the steps of its work tile. At a step it asks for the next step's tiles and computes; its next step starts
  * when that is done and those tiles have arrived. CTAs of an SM share it, the older ones with a larger share. cache.h is the L2,
- * launch.h what is played, coarse.h and skip.h how a long launch is played in coarse steps or in part, shared.h what Python
+ * launch.h what is played, coarse.h and windows.h how a long launch is played in coarse steps or in part, shared.h what Python
  * hands over and check.h what is refused of it.
  *
  * All times are integers (picoseconds); the same input gives the same result on every machine.
  */
 #include "check.h"
 #include "coarse.h"
-#include "skip.h"
+#include "windows.h"
 
 #ifndef IOSIM_SOURCES
 #define IOSIM_SOURCES ""
@@ -18,38 +18,51 @@
 /* A mark of the sources that this was compiled from (build.py), by which Python knows an engine of another version. */
 const char iosim_sources[] = "iosim-engine-sources:" IOSIM_SOURCES ";";
 
-typedef struct {
-    Cta *ctas;
-    Event *heap, *queue;
-    Sms sms;
-    int64_t *pace;
-} Room;
-
-static void give_back(Room *r, Skipper *k) {
-    free(r->ctas); free(r->heap); free(r->queue); free(r->pace); free(r->sms.step); free(r->sms.live); free(r->sms.factor);
-    free(k->stamp); free(k->passed); free(k->places);
+static void free_play(Play *play) {
+    free(play->ctas); free(play->running); free(play->sms.step); free(play->sms.live); free(play->sms.factor);
 }
 
-static int make_room(Room *r, Skipper *k, const L2State *s, const LaunchPlan *l, int slots) {
-    size_t n = (size_t)slots, sms = (size_t)l->sms, objects = (size_t)s->objects;
-    r->ctas = malloc(sizeof(Cta) * n);
-    r->heap = malloc(sizeof(Event) * n);
-    int ctas = (slots + l->sms - 1) / l->sms;
-    r->sms.most = l->ranks < 2 ? 1 : ctas;
-    r->sms.step = malloc(sizeof(int64_t) * sms);
-    r->sms.live = calloc(sms, sizeof(int32_t));
-    r->sms.factor = malloc(sizeof(int32_t) * (size_t)(ctas + 1) * (size_t)r->sms.most);
-    int there = r->ctas && r->heap && r->sms.step && r->sms.live && r->sms.factor;
-    if (k->to) {
-        r->queue = malloc(sizeof(Event) * n);
-        r->pace = malloc(sizeof(int64_t) * n);
-        k->stamp = calloc(2 * objects, sizeof(int32_t));
-        k->passed = malloc(sizeof(Passed) * 2 * objects);
-        k->room = 2 * s->objects;
-        k->places = malloc(sizeof(Place) * n);
-        there = there && r->queue && r->pace && k->stamp && k->passed && k->places;
+/* Room for the CTAs of a launch, every slot with its first work tile; 0 where there is no memory. */
+static int make_play(Play *play, int64_t start) {
+    const LaunchPlan *l = play->plan;
+    Sms *sms = &play->sms;
+    size_t slots = (size_t)play->slots;
+    int per_sm = (play->slots + l->sms - 1) / l->sms;
+    sms->most = l->ranks < 2 ? 1 : per_sm;
+    play->ctas = malloc(sizeof(Cta) * slots);
+    play->running = malloc(sizeof(Event) * slots);
+    sms->step = malloc(sizeof(int64_t) * (size_t)l->sms);
+    sms->live = calloc((size_t)l->sms, sizeof(int32_t));
+    sms->factor = malloc(sizeof(int32_t) * (size_t)(per_sm + 1) * (size_t)sms->most);
+    if (!play->ctas || !play->running || !sms->step || !sms->live || !sms->factor) return 0;
+    for (int i = 0; i < play->slots; i++) {
+        play->ctas[i] = (Cta){.tile = i * l->group, .step = -1, .sm = i % l->sms, .rank = i / l->sms, .previous = NIL, .last_ps = -1};
+        sms->live[i % l->sms]++;
+        play->running[play->live] = (Event){start + l->start_ps, i, 0};
+        sift_up(play->running, play->live++);
     }
-    return there;
+    play->next = play->slots * l->group;
+    fill_factors(sms, l, per_sm);
+    for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
+    return 1;
+}
+
+/* A CTA has ended its work tile and takes the next; 0 where there is none for it. */
+static int take_next_tile(Play *play, int id) {
+    const LaunchPlan *l = play->plan;
+    Cta *a = &play->ctas[id];
+    int take = tile_after(l, a->tile, &play->next);
+    if (l->relaunched || take == NIL) leave_rank(l, play->ctas, play->slots, id);
+    if (take == NIL) {
+        play->sms.live[a->sm]--;
+        return 0;
+    }
+    if (l->relaunched) a->rank = play->sms.live[a->sm] - 1;
+    a->previous = a->tile;
+    a->tile = take;
+    a->step = -1;
+    a->last_ps = -1;
+    return 1;
 }
 
 /* Replays a launch; returns its end time, or NO_MEMORY, STOPPED when `stop` was set, REFUSED. `to` is NULL where every step
@@ -59,36 +72,24 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
     if (!l2_is_sound(s, c) || !plan_is_sound(s, c, l) || !trace_is_sound(tr, l) || !sampling_is_sound(to) || start < 0)
         return REFUSED;
     int groups = l->tiles / l->group;
-    int slots = l->slots < groups ? l->slots : groups;
-    if (slots <= 0) return start;
-    Room room = {0};
-    Skipper k = {.to = to, .on = to != NULL};
-    if (!make_room(&room, &k, s, l, slots)) {
-        give_back(&room, &k);
+    Play play = {.l2 = s, .config = c, .plan = l, .slots = l->slots < groups ? l->slots : groups};
+    if (play.slots <= 0) return start;
+    Windows windows = {.play = &play, .plan = to, .phase = MEASURE_TO_END};
+    if (!make_play(&play, start) || (to && !make_windows(&windows))) {
+        free_windows(&windows);
+        free_play(&play);
         return NO_MEMORY;
     }
-    Cta *ctas = room.ctas;
-    Event *heap = room.heap;
-    Sms *sms = &room.sms;
+    if (to) start_windows(&windows);
     int64_t end = start;
-    int next = slots * l->group, live = 0;
-    for (int i = 0; i < slots; i++) {
-        ctas[i] = (Cta){.tile = i * l->group, .step = -1, .sm = i % l->sms, .rank = i / l->sms, .previous = NIL, .last_ps = -1};
-        sms->live[i % l->sms]++;
-        heap[live] = (Event){start + l->start_ps, i, 0};
-        sift_up(heap, live++);
-    }
-    fill_factors(sms, l, (slots + l->sms - 1) / l->sms);
-    for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
-    if (to) start_skipper(&k, s, l, ctas, slots);
     uint32_t count = 0;
-    while (live > 0) {
-        Event ev = heap[0];
-        Cta *a = &ctas[ev.cta];
+    while (play.live > 0) {
+        Event ev = play.running[0];
+        Cta *a = &play.ctas[ev.cta];
         int tile = a->tile, p = l->side[a->sm], n = l->count[tile];
         int64_t again;
         if ((++count & 0xffff) == 0) {
-            if (progress) *progress = next;
+            if (progress) *progress = play.next;
             if (stop && *stop) { end = STOPPED; break; }
         }
         if (a->step < 0) {
@@ -97,48 +98,40 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
             if (n > 0 && !l->coarse) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, 0), p, ev.t, tr);
                 if (x > again) again = x;
-                k.loads++;
+                windows.phase_loads++;
             }
             a->step = 0;
         } else if (a->step < n && l->coarse) {
-            again = coarse_step(s, c, l, sms, a, p, ev.t, tr);
+            again = coarse_step(s, c, l, &play.sms, a, p, ev.t, tr);
         } else if (a->step < n) {
-            again = ev.t + step_time(sms, a);
+            again = ev.t + step_time(&play.sms, a);
             if (a->step + 1 < n) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, ev.t, tr);
                 if (x > again) again = x;
-                k.loads++;
+                windows.phase_loads++;
             }
             if (to) note_pace(a, ev.t);
             a->step++;
         } else {
-            int64_t done = ev.t;
             run_templates(s, c, l->epi, l->n_epi, tile, 0, p, ev.t, tr);
-            if (tr && tr->cta_end) tr->cta_end[tile] = done;
-            if (done > end) end = done;
-            int take = tile_after(l, tile, &next);
-            if (l->relaunched || take == NIL) leave_rank(l, ctas, slots, ev.cta);
-            if (take == NIL) {
-                sms->live[a->sm]--;
-                live = drop_first(heap, live);
+            if (tr && tr->cta_end) tr->cta_end[tile] = ev.t;
+            if (ev.t > end) end = ev.t;
+            if (!take_next_tile(&play, ev.cta)) {
+                play.live = drop_first(play.running, play.live);
                 continue;
             }
-            if (l->relaunched) a->rank = sms->live[a->sm] - 1;
-            a->previous = tile;
-            a->tile = take;
-            a->step = -1;
-            a->last_ps = -1;
-            again = done + l->start_ps;
+            again = ev.t + l->start_ps;
         }
-        heap[0].t = again;
-        sift_down(heap, live);
-        if (k.on) live = go_on(&k, s, c, l, ctas, slots, heap, live, &next, sms, room.queue, room.pace);
+        play.running[0].t = again;
+        sift_down(play.running, play.live);
+        if (windows.phase != MEASURE_TO_END) advance_windows(&windows);
     }
     if (to && end != STOPPED) {
-        finish_skipper(&k, s);
+        finish_windows(&windows);
         end = (end > s->now ? end : s->now) + to->skipped_ps;
     }
-    give_back(&room, &k);
+    free_windows(&windows);
+    free_play(&play);
     if (progress) *progress = l->tiles;
     return end;
 }

@@ -139,4 +139,18 @@ static inline int drop_first(Event *h, int n) {
     return n;
 }
 
+/* ---- a launch while it is played ---- */
+
+typedef struct {
+    L2State *l2;
+    const L2Config *config;
+    const LaunchPlan *plan;
+    Cta *ctas;
+    int slots;
+    Event *running; /* a heap: when each live CTA comes to its next step */
+    int live;
+    int next;       /* the head of the queue of work tiles */
+    Sms sms;
+} Play;
+
 #endif
