@@ -165,7 +165,7 @@ OPERATORS = {
     ast.BitXor: "&",
 }
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "round": "int"}
-TEXTS = ("__repr__", "__str__", "to_text", "notes", "_time_lines")
+TEXTS = ("__repr__", "__str__", "to_text", "as_text", "notes", "_time_lines")
 """Functions that make sentences: their numbers are those of others."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import json
@@ -15,25 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import ROOT, load_script
 
-import iosim.show
+from iosim import AttentionProblem, predict
 from iosim.commands import common
 from iosim.show.html import PLOTLY, html
 from iosim.show.markdown import markdown
 from iosim.show.page import Figure, Page, Panel, Section, Series, listed, numbered
 from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table
+from iosim.studies.compare import compare
+from iosim.studies.tiles.pick import pick_tiles
+from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
 COLUMNS = (Column("kernel", "kernel"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"))
 TABLE = Table(COLUMNS, (("fa2", 2_500_000_000, 0.00125), ("naive|wide", 3 << 53, None)))
 NASTY = "<script>alert('&')</script>"
-
-
-def test_show_imports_base_alone() -> None:
-    for file in Path(iosim.show.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                assert not name.startswith("iosim.") or name.startswith(("iosim.base.", "iosim.show.")), (file, name)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -92,6 +85,33 @@ def test_pivoted_puts_each_value_in_its_place() -> None:
     rows = (("a100", 512, "fa2", 2000, "P1"), ("a100", 512, "naive", 4000, "P2"), ("a100", 1024, "fa2", 8000, "P3 P1"))
     made = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
     assert made.cells() == [["a100", "512", "2 kB", "4 kB", "P1 P2"], ["a100", "1,024", "8 kB", "-", "P3 P1"]]
+
+
+# --- results as DataFrames -------------------------------------------------------------------------------------------
+
+
+def test_a_prediction_is_a_frame_of_its_traffic() -> None:
+    made = predict(AttentionProblem(heads=2, seq_q=512), "fa2", "a100")
+    frame = made.to_pandas()
+    of_level = frame.groupby(["level", "direction"])["bytes"].sum()
+    for level in ("l2", "hbm"):
+        for direction in ("read", "write"):
+            assert of_level.get((level, direction), 0) == made.total(level, direction)
+
+
+def test_studies_are_frames_of_their_rows() -> None:
+    problem = AttentionProblem(heads=2, seq_q=512)
+    ranking = pick_tiles(problem, "a100")
+    assert ranking.to_pandas()["time_s"].tolist() == [c.time_s for c in ranking.candidates]
+    side_by_side = compare([problem], ["naive", "fa3"], ["a100"])
+    frame = side_by_side.to_pandas()
+    assert frame["kernel"].tolist() == ["naive", "fa3"]
+    assert frame["reason"].notna().tolist() == [False, True]
+    step = predict_training(Decoder(layers=1, width=128, heads=2, vocabulary=0), Setup(seq_len=64), "l4")
+    assert step.to_pandas()["peak"].max() == step.peak_bytes
+    fitting = frontier(step.model, step.setup, step.profile, "layers", [1, 2], [64, 128, 192])
+    grid = fitting.to_pandas().pivot(index="layers", columns="seq_len", values="peak_bytes")
+    assert grid.to_numpy().tolist() == [list(row) for row in fitting.peak_bytes]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

@@ -157,7 +157,9 @@ def _text(made: TrainingPrediction, form: str) -> str:
         return common.json_text({"schema": 1, "training": [made.to_dict()]})
     if form == "csv":
         return Table.of(made.to_dict()["timeline"]).csv()
-    return made.to_text() + "\n"
+    from iosim.studies.training.text import as_text
+
+    return as_text(made)
 
 
 def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
@@ -167,11 +169,7 @@ def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form
         data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": found.to_dict()}
         return common.json_text({"schema": 1, **data})
     if form == "csv":
-        return Table.of(
-            {found.axis: v, "seq_len": n, "peak_bytes": p, "fits": p <= found.capacity_bytes}
-            for v, row in zip(found.values, found.peak_bytes, strict=True)
-            for n, p in zip(found.seq_lens, row, strict=True)
-        ).csv()
+        return Table.of(found.cells()).csv()
     table = Table.of(
         {found.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= found.capacity_bytes else ' x'}"
                            for n, p in zip(found.seq_lens, row, strict=True)} | {"longest": longest}

@@ -162,7 +162,7 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
         skipped = [s.to_dict() for s in comparison.skipped]
         return common.json_text({"schema": 1, "rows": rows, **summarise(comparison, split=split), "skipped": skipped})
     if form == "csv":
-        return Table.of(flat(r.to_dict()) for r in comparison.residuals).csv()
+        return Table.of(comparison.records()).csv()
     if form in ("md", "html"):
         from iosim.evidence.validate.pages import as_page
         from iosim.show.html import html
@@ -173,8 +173,3 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
     shown = sections(comparison, split=split, most=TABLE_WORST)
     parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
     return "\n".join([*parts, INTRODUCTION + "\n"])
-
-
-def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """One line of the CSV: the problem's fields beside the others."""
-    return {**{k: v for k, v in row.items() if k != "problem"}, **row["problem"]}

@@ -15,8 +15,11 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
+    import pandas
+
     from iosim.readers.replay.replay import Replay
 
 
@@ -99,6 +102,10 @@ class Prediction:
             "memory_bytes": dict(self.memory_bytes),
             "notes": list(self.notes) + list(self.time.missing),
         }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The traffic as a DataFrame, a row a launch, level, tensor and direction."""
+        return Table.of(row.to_dict() for row in self.traffic).to_pandas()
 
     def __str__(self) -> str:
         return self.to_text()

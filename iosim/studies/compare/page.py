@@ -12,22 +12,22 @@ from iosim.studies.report.assemble import fits
 TITLE = "Attention side by side"
 
 
-def as_page(found: Comparison, command: str = "iosim compare") -> Page:
+def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     """The whole page. `command` is the command line that makes it again."""
-    missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in found.missing)
-    ratios = f"Ratios: {found.baseline} over the row; above 1x the row needs less."
+    missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in comparison.missing)
+    ratios = f"Ratios: {comparison.baseline} over the row; above 1x the row needs less."
     sections = (
-        Section("summary", "Side by side", (ratios,), table=summary_table(found)),
+        Section("summary", "Side by side", (ratios,), table=summary_table(comparison)),
         *listed("missing", "Cannot run", tuple(missing)),
-        *numbered(figures(found)),
-        *listed("notes", "Notes", found.notes),
+        *numbered(figures(comparison)),
+        *listed("notes", "Notes", comparison.notes),
     )
     return Page(
-        TITLE, words.subject(found.request), sections, text=(words.LEVELS,), command=command, commands=found.commands
+        TITLE, words.subject(comparison.request), sections, text=(words.LEVELS,), command=command, commands=comparison.commands
     )
 
 
-def summary_table(found: Comparison) -> Table:
+def summary_table(comparison: Comparison) -> Table:
     """Every entry in one row, what cannot run included."""
     columns = (
         Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"), Column("tile", "tile"),
@@ -38,7 +38,7 @@ def summary_table(found: Comparison) -> Table:
         Column("hbm_ratio", "HBM ratio", "ratio"), Column("time_ratio", "time ratio", "ratio"),
         Column("memory_ratio", "memory ratio", "ratio"), Column("reason", "cannot run"),
     )  # fmt: skip
-    return Table(columns, tuple(_row(e) for e in found.entries))
+    return Table(columns, tuple(_row(e) for e in comparison.entries))
 
 
 def _row(e: Entry) -> tuple[Cell, ...]:

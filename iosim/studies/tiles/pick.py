@@ -11,7 +11,7 @@ candidate says which. Splitting keys among CTAs is not searched.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.occupancy import occupancy
@@ -24,7 +24,11 @@ from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.show.tables import Table
 from iosim.studies.tiles.space import rejection, tile_space
+
+if TYPE_CHECKING:
+    import pandas
 
 MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
@@ -91,6 +95,10 @@ class TileRanking:
     candidates: tuple[TileCandidate, ...]
     rejected: tuple[RejectedTile, ...]
     library: tuple[TileCandidate, ...]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The candidates as a DataFrame, fastest first, with the keys of `TileCandidate.to_dict`."""
+        return Table.of(c.to_dict() for c in self.candidates).to_pandas()
 
     @property
     def best(self) -> TileCandidate:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile
+from iosim.show.tables import Table
 from iosim.studies.training.layers import peak_bytes
 from iosim.studies.training.model import Decoder
 from iosim.studies.training.setup import MAX_TOKENS, Setup
+
+if TYPE_CHECKING:
+    import pandas
 
 AXES = ("width", "batch", "layers")
 MAX_CELLS = 2500
@@ -32,6 +36,16 @@ class Frontier:
 
     def fits(self, row: int, column: int) -> bool:
         return self.peak_bytes[row][column] <= self.capacity_bytes
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a row a cell of the map: the axis, seq_len, peak_bytes, fits."""
+        return Table.of(self.cells()).to_pandas()
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """Every cell of the map, row by row."""
+        for value, peaks in zip(self.values, self.peak_bytes, strict=True):
+            for seq_len, peak in zip(self.seq_lens, peaks, strict=True):
+                yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from iosim.show.tables import Column, Table
 from iosim.studies.training.frontier import Frontier
 from iosim.studies.training.graph import Kind
 from iosim.studies.training.prediction import TrainingPrediction
+from iosim.studies.training.text import memory_table
 
 GB = 1e9
 MAX_POINTS = 1500
@@ -19,17 +20,17 @@ CAPACITY_SHOWN_FROM = 0.3
 """Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
 
 
-def as_page(made: TrainingPrediction, found: Frontier | None, command: str) -> Page:
+def as_page(prediction: TrainingPrediction, found: Frontier | None, command: str) -> Page:
     """The whole page. `command` is the command line that makes it again."""
-    m, s = made.model, made.setup
-    title = f"Training memory on {made.profile.name}"
-    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {made.graph.parameter_elements / 1e6:,.1f} M "
+    m, s = prediction.model, prediction.setup
+    title = f"Training memory on {prediction.profile.name}"
+    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {prediction.graph.parameter_elements / 1e6:,.1f} M "
                f"parameters; batch {s.batch}, {s.seq_len:,} tokens, {s.attention} attention, {s.precision}, "
                f"{s.optimizer}, recompute {s.recompute}.")  # fmt: skip
     caption = ("Bytes of tensors that live at once, by what they hold, through forward, backward and the optimizer's "
                "step. A dashed line is the GPU's memory.")  # fmt: skip
     sections = [
-        Section("memory", "Memory over time", (caption,), panels=(memory_panel(made),), table=memory_table(made),
+        Section("memory", "Memory over time", (caption,), panels=(memory_panel(prediction),), table=memory_table(prediction),
                 wide=True),
     ]  # fmt: skip
     if found is not None:
@@ -47,22 +48,12 @@ def as_page(made: TrainingPrediction, found: Frontier | None, command: str) -> P
     return Page(title, subject, tuple(sections), command=command)
 
 
-def memory_table(made: TrainingPrediction) -> Table:
-    """Bytes at the peak and bytes kept for the backward, by what they hold."""
-    at, kept = made.timeline.peak.by_kind, made.saved_by_kind
-    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak", "bytes"),
-               Column("saved_bytes", "saved by the forward", "bytes"))  # fmt: skip
-    kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
-    rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
-    return Table(columns, (*rows, ("all", made.peak_bytes, sum(kept.values()))))
-
-
-def memory_panel(made: TrainingPrediction) -> Panel:
+def memory_panel(prediction: TrainingPrediction) -> Panel:
     """A stacked area a kind; long steps are thinned, each bin showing the event with the most bytes."""
-    curve = made.curve()
+    curve = prediction.curve()
     step = -(-len(curve) // MAX_POINTS)
     bins = [max(curve[n : n + step], key=lambda e: sum(e[2].values())) for n in range(0, len(curve), step)]
-    unit = 1e3 if made.time else 1.0
+    unit = 1e3 if prediction.time else 1.0
     xs = [round(t * unit, 6) for t, _, _ in bins]
     kinds = [k for k in Kind if any(by.get(k) for _, _, by in bins)]
     colours = (*axes.COLOURS, *MORE_COLOURS)
@@ -75,18 +66,18 @@ def memory_panel(made: TrainingPrediction) -> Panel:
             "hovertemplate": "%{text}<extra></extra>", "stackgroup": "bytes",
             "line": {"color": colours[n % len(colours)], "width": 0.5, "shape": "vh"},
         })  # fmt: skip
-    capacity, top = made.capacity_bytes / GB, made.peak_bytes / GB
+    capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
     if top > CAPACITY_SHOWN_FROM * capacity:
         data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
     layout = axes.layout(
-        axes.axis("time (ms)" if made.time else "event"), axes.axis("GB", rangemode="tozero"),
+        axes.axis("time (ms)" if prediction.time else "event"), axes.axis("GB", rangemode="tozero"),
         showlegend=True, legend={"traceorder": "reversed"},
     )  # fmt: skip
-    peak = made.timeline.peak
-    alt = (f"Peak {bytes_text(made.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
-           f"{bytes_text(made.capacity_bytes)}."
-           + (f" A step takes {seconds_text(made.time.total_s)}." if made.time else ""))  # fmt: skip
-    return Panel("memory-0", made.profile.name, alt, tuple(data), layout)
+    peak = prediction.timeline.peak
+    alt = (f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
+           f"{bytes_text(prediction.capacity_bytes)}."
+           + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else ""))  # fmt: skip
+    return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout)
 
 
 def frontier_table(found: Frontier) -> Table:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.show.tables import Table
 from iosim.studies.training import allocator, saved
 from iosim.studies.training.graph import Graph, Kind
 from iosim.studies.training.model import Decoder
@@ -15,6 +15,9 @@ from iosim.studies.training.plan import plan
 from iosim.studies.training.setup import Setup
 from iosim.studies.training.step_time import StepTime, step_time
 from iosim.studies.training.timeline import Timeline, play
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -96,43 +99,9 @@ class TrainingPrediction:
             ],
         }
 
-    def to_text(self) -> str:
-        """A table a person can read."""
-        m, s, peak = self.model, self.setup, self.timeline.peak
-        heads = f"{m.heads} heads" + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
-        lines = [
-            f"{m.layers} layers of width {m.width}, {heads}, {self.graph.parameter_elements / 1e6:,.1f} M parameters; "
-            f"batch {s.batch} x {s.seq_len} tokens, {s.attention} attention, {s.precision}, {s.optimizer} ({s.step}), "
-            f"recompute {s.recompute}; {self.profile.name}",
-            "",
-            f"  {'':<26}{'at the peak':>14}{'saved forward':>16}",
-        ]
-        for kind in sorted(peak.by_kind | self.saved_by_kind, key=lambda k: -peak.by_kind.get(k, 0)):
-            lines.append(f"  {kind:<26}{bytes_text(peak.by_kind.get(kind, 0)):>14}"
-                         f"{bytes_text(self.saved_by_kind.get(kind, 0)):>16}")  # fmt: skip
-        lines += [
-            f"  {'all':<26}{bytes_text(self.peak_bytes):>14}{bytes_text(sum(self.saved_by_kind.values())):>16}",
-            "",
-            f"  peak in {peak.phase}, at {peak.name}; "
-            + ", ".join(f"{p} {bytes_text(b)}" for p, b in self.timeline.phase_peaks().items()),
-            f"  {'fits' if self.fits else 'does not fit'} in {bytes_text(self.capacity_bytes)}; caching allocator: "
-            f"{bytes_text(self.allocator.reserved_bytes)} reserved if no segment is given back",
-        ]
-        return "\n".join(lines + self._time_lines())
-
-    def _time_lines(self) -> list[str]:
-        if self.time is None:
-            return []
-        phases = ", ".join(f"{p} {seconds_text(self.time.phase_s(p))}" for p in self.time.parts if self.time.phase_s(p))
-        parts: dict[str, float] = {}
-        for found in self.time.parts.values():
-            for part, seconds in found.items():
-                parts[part] = parts.get(part, 0.0) + seconds
-        return [
-            f"  step {seconds_text(self.time.total_s)}: {phases}",
-            "  of it " + ", ".join(f"{p} {seconds_text(v)}" for p, v in sorted(parts.items(), key=lambda x: -x[1]))
-            + f" (attention as {self.time.kernel})",
-        ]  # fmt: skip
+    def to_pandas(self) -> pandas.DataFrame:
+        """The step over time as a DataFrame, a row an event: phase, name, peak bytes, bytes after."""
+        return Table.of(self.to_dict()["timeline"]).to_pandas()
 
 
 def predict_training(
