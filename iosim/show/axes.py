@@ -48,12 +48,12 @@ def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between two exponents of ten: the finest of four sets that is not too many."""
     first, last = math.floor(low), math.ceil(high)
     for factors in TICKS:
-        found = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
-        found = [v for v in found if low <= math.log10(v) <= high]
-        if len(found) <= MOST_TICKS:
-            return found
-    step = -(-len(found) // MOST_TICKS)
-    return [v for v in found if round(math.log10(v)) % step == 0]
+        ticks = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
+        ticks = [v for v in ticks if low <= math.log10(v) <= high]
+        if len(ticks) <= MOST_TICKS:
+            return ticks
+    step = -(-len(ticks) // MOST_TICKS)
+    return [v for v in ticks if round(math.log10(v)) % step == 0]
 
 
 def log_axis(values: Iterable[float], title: str, text: Callable[[float], str]) -> dict[str, Any]:

@@ -55,23 +55,23 @@ class Part:
 def parts(comparison: Comparison) -> list[Part]:
     """Launches of library kernels, chains, and launches of the project's own kernels: those that have rows."""
     kinds = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
-    found: dict[str, list[Residual]] = {word: [] for word in kinds}
+    by_kind: dict[str, list[Residual]] = {word: [] for word in kinds}
     for r in comparison.residuals:
-        found["chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"].append(r)
-    return [Part(word, kinds[word], tuple(rows)) for word, rows in found.items() if rows]
+        by_kind["chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"].append(r)
+    return [Part(word, kinds[word], tuple(rows)) for word, rows in by_kind.items() if rows]
 
 
 def sections(comparison: Comparison) -> list[Section]:
     """All tables and lists, in order."""
-    made: list[Section] = []
+    every: list[Section] = []
     for part in parts(comparison):
-        made += [_targets(part), _levels(part)]
+        every += [_targets(part), _levels(part)]
     for part in parts(comparison):
         missed = misses(part.residuals)
-        made += [_why(part, missed)] if missed else []
-        made.append(_missed(part, missed))
-    made.append(skipped_section(comparison))
-    return with_rows(made)
+        every += [_why(part, missed)] if missed else []
+        every.append(_missed(part, missed))
+    every.append(skipped_section(comparison))
+    return with_rows(every)
 
 
 def _targets(part: Part) -> Section:

@@ -38,9 +38,9 @@ def titled(title: str, columns: Sequence[Column], rows: Iterable[tuple[Cell, ...
     return Section(re.sub(r"\W+", "-", title.lower()).strip("-"), title, table=Table(tuple(columns), tuple(rows)))
 
 
-def with_rows(made: Iterable[Section]) -> list[Section]:
+def with_rows(sections: Iterable[Section]) -> list[Section]:
     """Sections but for those whose table is empty."""
-    return [s for s in made if s.table is None or s.table.rows]
+    return [s for s in sections if s.table is None or s.table.rows]
 
 
 def errors(s: Summary) -> tuple[Cell, ...]:
@@ -75,30 +75,30 @@ def name_text(r: Residual) -> str:
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
     """Rows with the largest errors."""
-    found = [r for r in residuals if r.quantity == quantity and r.error is not None]
-    return sorted(found, key=lambda r: -(r.error or 0.0))[:n]
+    comparable = [r for r in residuals if r.quantity == quantity and r.error is not None]
+    return sorted(comparable, key=lambda r: -(r.error or 0.0))[:n]
 
 
 def sections(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
     """All tables, the summaries first."""
     every = comparison.residuals
     of_source = groups(clean(every), lambda r: r.row.source)
-    made = [
+    tables = [
         _summary("Kernels without spills", by_quantity(clean(every))),
         *(_summary(f"Without spills, {name}", found) for name, found in of_source.items() if len(of_source) > 1),
         _summary("Kernels with spills", by_quantity(r for r in every if r.spills)),
         _small(every),
     ]
     if split:
-        made += [_summary(_half(name), found) for name, found in halves(every).items()]
+        tables += [_summary(_half(name), found) for name, found in halves(every).items()]
     of_regime = groups(every, lambda r: r.regime)
-    made += [
+    tables += [
         _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
         _by("implementation", groups(every, lambda r: r.row.implementation)),
         *(_worst(every, q, most) for q in QUANTITIES),
         skipped_section(comparison),
     ]
-    return with_rows(made)
+    return with_rows(tables)
 
 
 def _half(name: str) -> str:
@@ -107,8 +107,8 @@ def _half(name: str) -> str:
     return f"{parity.capitalize()} calls, {'with' if spills else 'without'} spills ({fitted})"
 
 
-def _summary(title: str, found: Mapping[str, Summary]) -> Section:
-    return titled(title, (QUANTITY, *ERRORS), ((NAMES[q], *errors(s)) for q, s in found.items() if s.n))
+def _summary(title: str, by_quantity_name: Mapping[str, Summary]) -> Section:
+    return titled(title, (QUANTITY, *ERRORS), ((NAMES[q], *errors(s)) for q, s in by_quantity_name.items() if s.n))
 
 
 def _small(residuals: Sequence[Residual]) -> Section:
@@ -121,11 +121,11 @@ def _small(residuals: Sequence[Residual]) -> Section:
     return titled("Rows under 2 MB", columns, rows)
 
 
-def _by(what: str, found: Mapping[str, Mapping[str, Summary]]) -> Section:
+def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
     rows = (
         (group, NAMES[q], *errors(s))
         for q in ("hbm_read", "hbm_write")
-        for group, of in found.items()
+        for group, of in by_group.items()
         if (s := of.get(q)) and s.n
     )
     return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)

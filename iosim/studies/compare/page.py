@@ -23,7 +23,12 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         *listed("notes", "Notes", comparison.notes),
     )
     return Page(
-        TITLE, words.subject(comparison.request), sections, text=(words.LEVELS,), command=command, commands=comparison.commands
+        TITLE,
+        words.subject(comparison.request),
+        sections,
+        text=(words.LEVELS,),
+        command=command,
+        commands=comparison.commands,
     )
 
 

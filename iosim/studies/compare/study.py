@@ -175,11 +175,11 @@ def compare(
     points, omissions, commands = collect(request, progress)
     if baseline is None and all(p.kernel != kernel for p in points):
         against = Baseline(points[0].kernel)
-    found = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
+    by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
     reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
     entries = tuple(
-        Entry(g.label, k, n, found.get((g.label, k, n)), reasons.get((g.label, k, n)),
-              found.get((against.gpu or g.label, against.kernel, n)))
+        Entry(g.label, k, n, by_row.get((g.label, k, n)), reasons.get((g.label, k, n)),
+              by_row.get((against.gpu or g.label, against.kernel, n)))
         for n in request.lengths
         for g in request.gpus
         for k in names

@@ -31,9 +31,9 @@ def group_of(chain: Chain, tensor: str) -> str:
 
 def by_group(p: Prediction, level: str) -> dict[str, int]:
     """Bytes at "l2" or "hbm", read and written together, by group; groups without any are left out."""
-    found: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for row in p.traffic:
         if row.level == level and row.bytes:
             group = group_of(p.chain, row.tensor)
-            found[group] = found.get(group, 0) + int(row.bytes)
-    return {group: found[group] for group in GROUPS if group in found}
+            sums[group] = sums.get(group, 0) + int(row.bytes)
+    return {group: sums[group] for group in GROUPS if group in sums}

@@ -17,25 +17,25 @@ ALWAYS_SAID = "HBM: replay; "
 RATIO_WORDS = {"l2": "x less L2", "hbm": "x less HBM", "time": "x faster", "memory": "x less memory"}
 
 
-def as_text(found: Comparison) -> str:
+def as_text(comparison: Comparison) -> str:
     """The whole text."""
-    parts = [subject(found.request), f"Ratios: {found.baseline} over the row's; above 1 the row needs less."]
-    for n in found.request.lengths:
-        mine = [e for e in found.entries if e.seq_len == n]
+    parts = [subject(comparison.request), f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."]
+    for n in comparison.request.lengths:
+        mine = [e for e in comparison.entries if e.seq_len == n]
         parts += [f"N = {n:,}", Table.of(row(e) for e in mine).text().rstrip()]
         for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
             rows = tensor_rows(mine, level)
             if rows:
                 parts.append(f"{name} bytes by tensor\n{Table.of(rows).text().rstrip()}")
-    if found.missing:
-        parts.append("\n".join(["Cannot run:", *dict.fromkeys(_missing(e, found) for e in found.missing)]))
-    notes = [n for n in found.notes if ALWAYS_SAID not in n]
+    if comparison.missing:
+        parts.append("\n".join(["Cannot run:", *dict.fromkeys(_missing(e, comparison) for e in comparison.missing)]))
+    notes = [n for n in comparison.notes if ALWAYS_SAID not in n]
     parts += ["\n".join(f"note: {n}" for n in notes)] if notes else []
     return "\n\n".join(parts) + "\n"
 
 
-def _missing(e: Entry, found: Comparison) -> str:
-    at = f" at N = {e.seq_len:,}" if len(found.request.lengths) > 1 else ""
+def _missing(e: Entry, comparison: Comparison) -> str:
+    at = f" at N = {e.seq_len:,}" if len(comparison.request.lengths) > 1 else ""
     return f"  {e.kernel} on {e.gpu}{at}: {e.reason}"
 
 
@@ -64,11 +64,11 @@ def row(e: Entry) -> dict[str, Any]:
 
 def tensor_rows(entries: Sequence[Entry], level: str) -> list[dict[str, str]]:
     """A line a prediction: bytes by group, for groups that any of them has. Empty where the level is not known."""
-    found = [(e, by_group(e.point.prediction, level)) for e in entries if e.point is not None]
-    used = [g for g in GROUPS if any(g in groups for _, groups in found)]
+    by_entry = [(e, by_group(e.point.prediction, level)) for e in entries if e.point is not None]
+    used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
     if not used:
         return []
     return [
         {"GPU": e.gpu, "kernel": e.kernel} | {g: bytes_text(groups[g]) if g in groups else "-" for g in used}
-        for e, groups in found
+        for e, groups in by_entry
     ]

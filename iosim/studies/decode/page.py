@@ -77,10 +77,10 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
 
 def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
     """Points by the name of their line."""
-    found: dict[str, list[DecodePoint]] = {}
+    lines: dict[str, list[DecodePoint]] = {}
     for p in points:
-        found.setdefault(f"{p.prediction.profile.name}, {p.prediction.kernel.name}", []).append(p)
-    return found
+        lines.setdefault(f"{p.prediction.profile.name}, {p.prediction.kernel.name}", []).append(p)
+    return lines
 
 
 def _panel(
@@ -90,7 +90,7 @@ def _panel(
     """A line a GPU and kernel, and with `bound` the tokens a second that the keys and values allow."""
     data: list[dict[str, Any]] = []
     values: list[float] = []
-    said: list[str] = []
+    readings: list[str] = []
     for n, (line, members) in enumerate(_lines(points).items()):
         shown = [(p.context, v) for p in members if (v := value(p)) is not None]
         bounds = [(p.context, b) for p in members if bound and (b := p.bound_tokens_per_s) is not None]
@@ -103,8 +103,8 @@ def _panel(
             values += ys
             hover = [f"{line}, {c:,} tokens<br>{text(v)}" for c, v in shown]
             data.append(axes.line(line, contexts, ys, hover, n))
-            said.append(f"{line}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
+            readings.append(f"{line}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     heading = f"{title} against the context"
-    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(said)}.", tuple(data),
+    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(readings)}.", tuple(data),
                  axes.layout(x, axes.log_axis(values, title, text)))  # fmt: skip

@@ -74,29 +74,31 @@ def _gantt(result: Result, n: int) -> Panel:
 
 
 def _bars(timeline: Timeline, kind: str, n: int, opacity: float) -> dict[str, Any]:
-    found = [e for e in timeline.events if e.kind == kind]
+    events = [e for e in timeline.events if e.kind == kind]
     text = [
         f"GPU {e.gpu}, step {e.step}: {e.label}" + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
-        + f", {seconds_text(e.end_s - e.start_s)}" for e in found
+        + f", {seconds_text(e.end_s - e.start_s)}" for e in events
     ]  # fmt: skip
     colour = axes.colour(n) if kind == "compute" else axes.NEUTRAL
     return axes.bar(
-        kind, [round(1e3 * (e.end_s - e.start_s), 6) for e in found], [e.gpu for e in found], text, n, orientation="h",
-        base=[round(1e3 * e.start_s, 6) for e in found], opacity=opacity, width=0.8 if kind == "compute" else 0.3,
-        marker={"color": colour, "line": {"width": 0.5}},
+        kind, [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
+        orientation="h", base=[round(1e3 * e.start_s, 6) for e in events], opacity=opacity,
+        width=0.8 if kind == "compute" else 0.3, marker={"color": colour, "line": {"width": 0.5}},
     )  # fmt: skip
 
 
 def _idle(problem: AttentionProblem) -> Panel:
     causal = problem.mask == "causal"
-    data, said = [], []
+    data, readings = [], []
     for n, name in enumerate(schedules(causal)):
         values = [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS]
         hover = [f"{name}, {gpus} GPUs: {idle_of_unbalanced(name, gpus, causal)}" for gpus in IDLE_GPUS]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
-        said.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
+        readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
     layout = axes.layout(axes.axis("GPUs"), axes.axis("idle fraction", rangemode="tozero"), **axes.LEGEND_ABOVE)
-    return Panel("idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(said)}.", tuple(data), layout)
+    return Panel(
+        "idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(readings)}.", tuple(data), layout
+    )
 
 
 def _links(results: Sequence[Result]) -> Panel:

@@ -37,7 +37,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         if not isinstance(ranking, str):
             tile_ids[gpu.label] = f"T{len(tile_ids) + 1:02d}"
             commands[tile_ids[gpu.label]] = tiles_line(gpu, ranking)
-    made: list[Figure | None] = [
+    drawn: list[Figure | None] = [
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
         figures.ratio(request, points, "l2"),
@@ -55,7 +55,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         points=points,
         omissions=omissions,
         summary=summary(points),
-        figures=tuple(f for f in made if f is not None),
+        figures=tuple(f for f in drawn if f is not None),
         commands=commands,
         notes=notes(points),
     )
@@ -94,9 +94,9 @@ def fits(p: Point) -> str | None:
 
 def notes(points: Sequence[Point]) -> tuple[str, ...]:
     """What the predictions say of themselves, each once, with the kernels that say it."""
-    said: dict[str, dict[str, None]] = {}
+    kernels_of: dict[str, dict[str, None]] = {}
     for p in points:
         for note in (*p.prediction.notes, *p.prediction.time.missing):
-            said.setdefault(note, {})[p.kernel] = None
-    named = ((", ".join(kernels), note) for note, kernels in said.items())
+            kernels_of.setdefault(note, {})[p.kernel] = None
+    named = ((", ".join(kernels), note) for note, kernels in kernels_of.items())
     return tuple(note if note.startswith(f"{names}: ") else f"{names}: {note}" for names, note in named)

@@ -75,11 +75,11 @@ def collect(
     jobs = [(gpu, kernel, p) for gpu in request.gpus for kernel in request.kernels for p in request.problems]
     for gpu, kernel, problem in progress(jobs):
         try:
-            found = predict(problem, kernel, gpu.profile, l2_start=request.l2_start, method=request.method)
+            prediction = predict(problem, kernel, gpu.profile, l2_start=request.l2_start, method=request.method)
         except InputError as error:
             refused.setdefault((gpu.label, kernel, str(error)), []).append(problem.seq_q)
             continue
-        point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, found)
+        point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, prediction)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
         points.append(point)
     omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())

@@ -39,39 +39,39 @@ def kept(p: Point) -> float:
 
 def pairs(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> list[tuple[Point, Point]]:
     """(point, the same without a mask) of every point under a list of blocks; the command lines go to `commands`."""
-    found: list[tuple[Point, Point]] = []
+    with_dense: list[tuple[Point, Point]] = []
     for p in points:
         if not isinstance(p.prediction.problem.pair_mask, BlockMask):
             continue
         dense = without_mask(p.prediction.problem)
         try:
-            made = predict(dense, p.kernel, p.gpu.profile, l2_start=request.l2_start, method=request.method)
+            prediction = predict(dense, p.kernel, p.gpu.profile, l2_start=request.l2_start, method=request.method)
         except InputError:  # more than the method takes
             continue
-        other = Point(f"D{len(found) + 1:03d}", p.gpu, p.kernel, p.seq_len, made)
+        other = Point(f"D{len(with_dense) + 1:03d}", p.gpu, p.kernel, p.seq_len, prediction)
         commands[other.id] = request.predict_line(p.gpu, p.kernel, dense)
-        found.append((p, other))
-    return found
+        with_dense.append((p, other))
+    return with_dense
 
 
 def density(request: ReportRequest, points: Sequence[Point], commands: dict[str, str]) -> Figure | None:
     """Sparse over dense against the share of blocks kept; None for a report without lists of blocks."""
-    found = pairs(request, points, commands)
-    if not found:
+    with_dense = pairs(request, points, commands)
+    if not with_dense:
         return None
     columns = (*WHO, Column("kept_fraction", "blocks kept", "percent"),
                *(c for n, (name, _) in QUANTITIES.items() for c in _columns(n, name)), FROM)  # fmt: skip
     rows = tuple(
         (*who(p), kept(p), *(cell for _, value in QUANTITIES.values() for cell in _cells(value(p), value(d))),
          f"{p.id} {d.id}")
-        for p, d in found
+        for p, d in with_dense
     )  # fmt: skip
     return Figure(
         "density", "Block-sparse over dense",
         "Bytes and time of the mask over those of the same kernel without one, against the share of blocks that the "
         "mask keeps. On the dotted line a quantity shrinks as the blocks do: bytes between SMs and L2 follow it until "
         "Q and O weigh in, HBM bytes need not where K and V stay in L2 all the same.",
-        Table(columns, rows), _panels(request, found),
+        Table(columns, rows), _panels(request, with_dense),
         kernel_legend(request, ("as the blocks", "dot")), "kernel", ("kept_fraction", "l2_share", "time_share"),
     )  # fmt: skip
 
@@ -90,25 +90,25 @@ def _percent(share: float) -> str:
     return f"{number_text(100 * share)} %"
 
 
-def _panels(request: ReportRequest, found: list[tuple[Point, Point]]) -> tuple[Panel, ...]:
-    x = axes.log_axis([kept(p) for p, _ in found], "blocks kept", _percent)
-    dense = {p.id: d for p, d in found}
+def _panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tuple[Panel, ...]:
+    x = axes.log_axis([kept(p) for p, _ in with_dense], "blocks kept", _percent)
+    dense = {p.id: d for p, d in with_dense}
     panels: list[Panel] = []
-    for gpu in dict.fromkeys(p.gpu.label for p, _ in found):
-        members = [p for p, _ in found if p.gpu.label == gpu]
+    for gpu in dict.fromkeys(p.gpu.label for p, _ in with_dense):
+        members = [p for p, _ in with_dense if p.gpu.label == gpu]
         for key, (name, value) in QUANTITIES.items():
             shares = {p.id: share for p in members if (share := _cells(value(p), value(dense[p.id]))[2])}
             if not shares:
                 continue
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
-            data, said = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
+            data, readings = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
             for _, kernel, row in series(members):
                 at = sorted((kept(p), shares[p.id], p) for p in row if p.id in shares)
                 hover = [f"{kernel}, N = {p.seq_len:,}<br>{_percent(y)} of dense ({p.id})" for _, y, p in at]
                 data.append(axes.line(kernel, [s for s, *_ in at], [y for _, y, _ in at], hover,
                                       request.kernels.index(kernel)))  # fmt: skip
-                said.append(f"{kernel} {_percent(at[0][1])} of dense with {_percent(at[0][0])} of the blocks")
+                readings.append(f"{kernel} {_percent(at[0][1])} of dense with {_percent(at[0][0])} of the blocks")
             y = axes.log_axis([*shares.values(), *ends], f"{name}, share of dense", _percent)
             panels.append(Panel(f"density-{key}-{len(panels) + 1}", f"{gpu}, {name}", f"{name} on {gpu}: "
-                                f"{'; '.join(said)}.", tuple(data), axes.layout(x, y)))  # fmt: skip
+                                f"{'; '.join(readings)}.", tuple(data), axes.layout(x, y)))  # fmt: skip
     return tuple(panels)

@@ -49,12 +49,12 @@ def gpu_panels(
         drawn.setdefault(p.gpu.label, []).append(p)
     lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
     values = [v for p in points if (v := value(p)) is not None]
-    values += [v for found in lines.values() for *_, ys in found for v in ys]
+    values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
     panels = []
     for n, (label, members) in enumerate(drawn.items(), 1):
         data = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
-        said = []
+        readings = []
         for _, kernel, row in series(members):
             shown = [(p, v) for p in row if (v := value(p)) is not None]
             if not shown:
@@ -62,9 +62,9 @@ def gpu_panels(
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
             data.append(axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
                                   request.kernels.index(kernel)))  # fmt: skip
-            said.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
+            readings.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
                         f"N = {shown[-1][0].seq_len:,}")  # fmt: skip
-        panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(said)}.", tuple(data),
+        panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.", tuple(data),
                             axes.layout(x, y)))  # fmt: skip
     return tuple(panels)
 
@@ -104,12 +104,12 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         least: dict[int, int] = {}
         for p in members:
             least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
-        found: list[Guide] = [("compulsory", f"{gpu.label}: inputs once, outputs once", "dot", list(least),
+        grey_lines: list[Guide] = [("compulsory", f"{gpu.label}: inputs once, outputs once", "dot", list(least),
                                list(least.values()))]  # fmt: skip
         if not known:
-            found += [("with no L2", f"{k}: with no L2", "dash", [p.seq_len for p in row], [p.no_l2 for p in row])
+            grey_lines += [("with no L2", f"{k}: with no L2", "dash", [p.seq_len for p in row], [p.no_l2 for p in row])
                       for _, k, row in series(members)]  # fmt: skip
-        return found
+        return grey_lines
 
     how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
     if known:
@@ -203,14 +203,16 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
     y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
     panels = []
     for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
-        data, said = [], []
+        data, readings = [], []
         for g, label in enumerate(gpus):
             row = [(p, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
             if row:
                 hover = [f"{label}, N = {p.seq_len:,}<br>{_times(r)}" for p, r in row]
                 data.append(axes.line(label, [p.seq_len for p, _ in row], [r for _, r in row], hover, g))
-                said.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
-        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: {'; '.join(said)}."
+                readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
+        alt = (
+            f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: {'; '.join(readings)}."
+        )
         panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(data), axes.layout(x, y)))
     return Figure(
         f"ratio-{level}", f"Naive over tiled: {word} bytes",

@@ -41,16 +41,16 @@ def bandwidth(profile: HardwareProfile, level: str, measured: bool) -> float | N
 def ceilings(profile: HardwareProfile, dtype: str, level: str) -> Ceilings:
     """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
     it that was not measured."""
-    found: Ceilings = {}
+    roofs: Ceilings = {}
     rates = {m: (bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (True, False)}
     if any(rates[True]):
         wide, fast = (best or plain for best, plain in zip(rates[True], rates[False], strict=True))
         if wide and fast:
-            found["measured"] = (wide, fast)
+            roofs["measured"] = (wide, fast)
     wide, fast = rates[False]
     if wide and fast:
-        found["specification"] = (wide, fast)
-    return found
+        roofs["specification"] = (wide, fast)
+    return roofs
 
 
 def roofline(request: ReportRequest, points: Sequence[Point], level: str, profile_ids: dict[str, str]) -> Figure | None:
@@ -65,27 +65,27 @@ def roofline(request: ReportRequest, points: Sequence[Point], level: str, profil
     word = "SM<->L2" if level == "l2" else "HBM"
     roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
     intensity = {p.id: p.flops / moved[p.id] for p in shown}
-    ridges = [fast / wide for found in roofs.values() for wide, fast in found.values()]
+    ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
     x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
     ends = [10**e for e in x["range"]]
-    rates = [p.flops / p.time_s for p in shown] + [f for found in roofs.values() for _, f in found.values()]
+    rates = [p.flops / p.time_s for p in shown] + [f for of_gpu in roofs.values() for _, f in of_gpu.values()]
     y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
     panels, rows, left_out = [], [], []
     labels = [g.label for g in request.gpus if any(p.gpu.label == g.label for p in shown)]
     for n, label in enumerate(labels, 1):
         members = [p for p in shown if p.gpu.label == label]
-        data = [_roof(name, *found, ends) for name, found in roofs[label].items()]
-        said = [f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
+        data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
+        readings = [f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
                 for name, (wide, fast) in roofs[label].items()]  # fmt: skip
         for _, kernel, row in series(members):
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{number_text(intensity[p.id])} FLOP/byte, "
                      f"{rate_text(p.flops / p.time_s)} ({p.id})" for p in row]  # fmt: skip
             data.append(axes.line(kernel, [intensity[p.id] for p in row], [p.flops / p.time_s for p in row], hover,
                                   request.kernels.index(kernel)))  # fmt: skip
-            said.append(f"{kernel} reaches {rate_text(max(p.flops / p.time_s for p in row))}")
+            readings.append(f"{kernel} reaches {rate_text(max(p.flops / p.time_s for p in row))}")
         if not roofs[label]:
             left_out.append(f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate")
-        panels.append(Panel(f"roofline-{level}-{n}", label, f"Roofline at {word}, {label}: {'; '.join(said)}.",
+        panels.append(Panel(f"roofline-{level}-{n}", label, f"Roofline at {word}, {label}: {'; '.join(readings)}.",
                             tuple(data), axes.layout(x, y)))  # fmt: skip
         for p in members:
             roof = next((min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None)

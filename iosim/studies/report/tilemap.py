@@ -33,14 +33,14 @@ COLUMNS = (
 def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking | str]:
     """By GPU label, the ranking of the tiles for the middle length, or why there is none."""
     problem = request.middle.with_(passes="fwd") if request.middle.passes == "fwd+bwd" else request.middle
-    found: dict[str, TileRanking | str] = {}
+    rankings: dict[str, TileRanking | str] = {}
     for gpu in gpus:
         try:
             ranking = pick_tiles(problem, gpu.profile)
-            found[gpu.label] = ranking if ranking.candidates else f"no tile fits: {ranking.rejected[-1].reason}"
+            rankings[gpu.label] = ranking if ranking.candidates else f"no tile fits: {ranking.rejected[-1].reason}"
         except InputError as error:
-            found[gpu.label] = str(error)
-    return found
+            rankings[gpu.label] = str(error)
+    return rankings
 
 
 def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
@@ -76,31 +76,31 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
 
 def best_by_cell(ranking: TileRanking) -> dict[tuple[int, int], TileCandidate]:
     """The fastest candidate of every block_q x block_k that has one."""
-    found: dict[tuple[int, int], TileCandidate] = {}
+    best: dict[tuple[int, int], TileCandidate] = {}
     for c in ranking.candidates:
-        found.setdefault((c.tile.block_q, c.tile.block_k), c)
-    return found
+        best.setdefault((c.tile.block_q, c.tile.block_k), c)
+    return best
 
 
 def reasons(ranking: TileRanking) -> dict[tuple[int, int], str]:
     """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
-    found: dict[tuple[int, int], str] = {}
+    first: dict[tuple[int, int], str] = {}
     for r in sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps)):
-        found.setdefault((r.tile.block_q, r.tile.block_k), r.reason)
-    return found
+        first.setdefault((r.tile.block_q, r.tile.block_k), r.reason)
+    return first
 
 
 def _rows(
     label: str, ranking: TileRanking, cells: Mapping[tuple[int, int], TileCandidate], command: str
 ) -> list[tuple[Cell, ...]]:
     n, why = ranking.problem.seq_q, reasons(ranking)
-    made: list[tuple[Cell, ...]] = []
+    rows: list[tuple[Cell, ...]] = []
     for place in ((q, k) for q in BLOCK_Q for k in BLOCK_K):
         if place in cells:
-            made.append(_row(label, n, cells[place], ranking, command))
+            rows.append(_row(label, n, cells[place], ranking, command))
         else:
-            made.append((label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command))
-    return made + [_row(label, n, c, ranking, command) for c in ranking.library]
+            rows.append((label, "flash", n, *place, *[None] * 8, why.get(place, "not tried"), command))
+    return rows + [_row(label, n, c, ranking, command) for c in ranking.library]
 
 
 def _row(label: str, n: int, c: TileCandidate, ranking: TileRanking, command: str) -> tuple[Cell, ...]:

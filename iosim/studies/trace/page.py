@@ -99,17 +99,17 @@ def _some(values: Any) -> list[float | None]:
 
 def _lines(t: TraceResult, panel: str, values: Any, unit: str, **y: Any) -> list[Panel]:
     """A line a tensor over time."""
-    data, said = [], []
+    data, ranges = [], []
     for n, name in enumerate(t.tensors):
         if t.loaded()[name]:
             ys = _some(values[:, n])
             hover = [f"{name}: {v:g} {unit}" if v is not None else "" for v in ys]
             data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
             known = [v for v in ys if v is not None]
-            said.append(f"{name} {min(known):g} to {max(known):g}")
+            ranges.append(f"{name} {min(known):g} to {max(known):g}")
     layout = axes.layout(axes.axis("time (ms)"), axes.axis(unit, **y), **axes.LEGEND_ABOVE)
     name = t.prediction.kernel.name
-    return [Panel(panel, name, f"{name}, {unit}: {'; '.join(said)}.", tuple(data), layout)]
+    return [Panel(panel, name, f"{name}, {unit}: {'; '.join(ranges)}.", tuple(data), layout)]
 
 
 def _alike(panels: Sequence[Panel]) -> list[Panel]:

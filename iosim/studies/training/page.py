@@ -20,28 +20,28 @@ CAPACITY_SHOWN_FROM = 0.3
 """Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
 
 
-def as_page(prediction: TrainingPrediction, found: Frontier | None, command: str) -> Page:
+def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: str) -> Page:
     """The whole page. `command` is the command line that makes it again."""
     m, s = prediction.model, prediction.setup
     title = f"Training memory on {prediction.profile.name}"
-    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, {prediction.graph.parameter_elements / 1e6:,.1f} M "
-               f"parameters; batch {s.batch}, {s.seq_len:,} tokens, {s.attention} attention, {s.precision}, "
-               f"{s.optimizer}, recompute {s.recompute}.")  # fmt: skip
+    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, "
+               f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.batch}, {s.seq_len:,} tokens, "
+               f"{s.attention} attention, {s.precision}, {s.optimizer}, recompute {s.recompute}.")  # fmt: skip
     caption = ("Bytes of tensors that live at once, by what they hold, through forward, backward and the optimizer's "
                "step. A dashed line is the GPU's memory.")  # fmt: skip
     sections = [
-        Section("memory", "Memory over time", (caption,), panels=(memory_panel(prediction),), table=memory_table(prediction),
-                wide=True),
+        Section("memory", "Memory over time", (caption,), panels=(memory_panel(prediction),),
+                table=memory_table(prediction), wide=True),
     ]  # fmt: skip
-    if found is not None:
+    if frontier is not None:
         caption = "Peak memory by sequence length. Cells beyond the GPU's memory are marked."
         sections.append(
             Section(
                 "frontier",
                 "What fits",
                 (caption,),
-                panels=(frontier_panel(found),),
-                table=frontier_table(found),
+                panels=(frontier_panel(frontier),),
+                table=frontier_table(frontier),
                 wide=True,
             )
         )
@@ -80,34 +80,36 @@ def memory_panel(prediction: TrainingPrediction) -> Panel:
     return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout)
 
 
-def frontier_table(found: Frontier) -> Table:
+def frontier_table(frontier: Frontier) -> Table:
     """Peak bytes a length, and the longest sequence that fits, a row a value of the axis."""
-    columns = (Column(found.axis, found.axis, "count"),
-               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in found.seq_lens),
+    columns = (Column(frontier.axis, frontier.axis, "count"),
+               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in frontier.seq_lens),
                Column("longest_seq_len", "longest that fits", "count"))  # fmt: skip
-    rows = zip(found.values, found.peak_bytes, found.longest, strict=True)
+    rows = zip(frontier.values, frontier.peak_bytes, frontier.longest, strict=True)
     return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
 
 
-def frontier_panel(found: Frontier) -> Panel:
+def frontier_panel(frontier: Frontier) -> Panel:
     """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
-    share = [[p / found.capacity_bytes for p in row] for row in found.peak_bytes]
-    text = [[f"{found.axis} {v:,}, {n:,} tokens: {bytes_text(p)}" for n, p in zip(found.seq_lens, row, strict=True)]
-            for v, row in zip(found.values, found.peak_bytes, strict=True)]  # fmt: skip
-    xs, ys = [length_text(n) for n in found.seq_lens], [f"{v:,}" for v in found.values]
+    share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
+    text = [
+        [f"{frontier.axis} {v:,}, {n:,} tokens: {bytes_text(p)}" for n, p in zip(frontier.seq_lens, row, strict=True)]
+        for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
+    ]
+    xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]
     heat = {
         "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": text,
         "hovertemplate": "%{text}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
         "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
         "colorbar": {"title": {"text": "of memory"}, "tickvals": [0, 1, 2], "ticktext": ["0", "1", "2 or more"]},
     }  # fmt: skip
-    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not found.fits(r, c)]
+    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not frontier.fits(r, c)]
     marks = {
         "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
         "hoverinfo": "skip", "name": "does not fit", "marker": {"symbol": "x", "color": "#5a2a2a", "size": 8},
     }  # fmt: skip
     layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
-                         axes.axis(found.axis, type="category"))  # fmt: skip
+                         axes.axis(frontier.axis, type="category"))  # fmt: skip
     fitting = len(xs) * len(ys) - len(outside)
-    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(found.capacity_bytes)}."
-    return Panel("frontier-0", f"{found.axis} x tokens", alt, (heat, marks), layout)
+    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(frontier.capacity_bytes)}."
+    return Panel("frontier-0", f"{frontier.axis} x tokens", alt, (heat, marks), layout)

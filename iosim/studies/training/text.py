@@ -25,9 +25,9 @@ def as_text(prediction: TrainingPrediction) -> str:
     phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in prediction.timeline.phase_peaks().items())
     fits = "fits" if prediction.fits else "does not fit"
     lines = [
-        f"{m.layers} layers of width {m.width}, {heads}, "
-        f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.batch} x {s.seq_len} tokens, {s.attention} attention, {s.precision}, {s.optimizer} ({s.step}), "
-        f"recompute {s.recompute}; {prediction.profile.name}",
+        f"{m.layers} layers of width {m.width}, {heads}, {prediction.graph.parameter_elements / 1e6:,.1f} M "
+        f"parameters; batch {s.batch} x {s.seq_len} tokens, {s.attention} attention, {s.precision}, {s.optimizer} "
+        f"({s.step}), recompute {s.recompute}; {prediction.profile.name}",
         "",
         memory_table(prediction).text(),
         f"peak in {peak.phase}, at {peak.name}; {phases}",
