@@ -20,6 +20,7 @@ from iosim.base.errors import InputError
 from iosim.hardware import profile as hardware
 from iosim.hardware import profile_file as _profile_file
 from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
+from iosim.hardware.quantities import KINDS, QUANTITIES
 
 MIB = 2**20
 SHIPPED = [
@@ -57,7 +58,7 @@ def test_shipped_profile_is_clean(name: str) -> None:
 def test_every_number_has_a_source_and_a_kind(name: str) -> None:
     profile = load_profile(name)
     numbers = []
-    for key, quantity in _profile_file.QUANTITIES.items():
+    for key, quantity in QUANTITIES.items():
         value = getattr(profile, key)
         if quantity.form == "rates":
             numbers += [f"{key}.{dtype}" for dtype in value]
@@ -67,7 +68,7 @@ def test_every_number_has_a_source_and_a_kind(name: str) -> None:
     assert set(profile.sources) == set(profile.kinds) == set(numbers)
     for number in numbers:
         assert len(profile.source_of(number)) > 15, f"{number}: '{profile.source_of(number)}' is too short for a source"
-        assert profile.kind_of(number) in _profile_file.KINDS
+        assert profile.kind_of(number) in KINDS
         measured = "_measured_" in number or "_achieved_" in number or "latency" in number
         assert not measured or profile.kind_of(number) != "specification"
 
@@ -213,8 +214,8 @@ def test_limits_of_compute_capabilities(cc: str, limits: tuple[int, ...]) -> Non
 
 def test_every_quantity_has_its_attribute() -> None:
     attributes = {f.name for f in fields(HardwareProfile)}
-    others = {"name", "title", "aliases", "compute_capability", "sources", "kinds"}
-    assert attributes == set(_profile_file.QUANTITIES) | others
+    others = {"name", "title", "aliases", "compute_capability", "sources", "kinds", "taken", "validation"}
+    assert attributes == set(QUANTITIES) | others
 
 
 def test_unknown_is_none_and_need_says_so() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from iosim.base.errors import InputError
 from iosim.hardware import profile_file as _profile_file
 from iosim.hardware.profile import HardwareProfile, check_profile_file, load_profile
+from iosim.hardware.quantities import HEADER_KEYS, QUANTITIES
 
 MIB = 2**20
 GOOD = """schema = 1
@@ -21,6 +22,7 @@ name = "mine"
 compute_capability = "8.0"
 sm_count = { value = 108, source = "counted" }
 boost_clock_hz = { value = 1.41e9, source = "read" }
+l2_bytes = { value = 41_943_040, source = "read" }
 dram_bandwidth_bytes_per_s = { value = 2e12, source = "read" }
 [tensor_flops_per_s]
 fp16 = { value = 312e12, source = "read" }
@@ -46,7 +48,7 @@ def test_own_file(tmp_path: Path) -> None:
     for spelled in (path, str(path)):
         profile = load_profile(spelled)
         assert (profile.name, profile.title, profile.cc, profile.sm_count) == ("mine", "mine", 80, 108)
-        assert profile.l2_bytes is None
+        assert profile.memory_bytes is None
         assert profile.max_warps_per_sm == 64  # from the compute capability
         assert profile.source_of("sm_count") == "counted"
     assert check_profile_file(path) == []
@@ -93,43 +95,43 @@ def test_short_sources_are_written_out() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("schema = 1", "schema = 2", "schema: 2 is not supported; this version reads schema 1"),
-        ("schema = 1", "schema = true", "schema: True is not supported"),
+        ("schema = 1", "schema = 2", "schema: 2 is out of range"),
+        ("schema = 1", "schema = true", "schema: must be a whole number, not True"),
         ("schema = 1\n", "", "schema: missing"),
         ('name = "mine"\n', "", "name: missing"),
-        ('name = "mine"', "name = 7", "name: must be a short text"),
-        ('name = "mine"', 'name = "a\\nb"', "name: must be a short text"),
+        ('name = "mine"', "name = 7", "name: must be a text such as"),
+        ('name = "mine"', 'name = "a\\nb"', "name: must be one line of text"),
         ('name = "mine"', 'name = "mine"\naliases = "x"', "aliases: must be a list"),
-        ('name = "mine"', 'name = "mine"\ntitle = 1', "title: must be one line"),
+        ('name = "mine"', 'name = "mine"\ntitle = 1', "title: must be a text"),
         ('"8.0"', "8.0", "compute_capability: must be a text such as"),
         ('"8.0"', '"eight"', "compute_capability: must be a text such as"),
         ('compute_capability = "8.0"\n', "", "compute_capability: missing"),
         ('sm_count = { value = 108, source = "counted" }\n', "", "sm_count: missing"),
-        ("value = 108", "value = true", "sm_count: must be a whole number, not True"),
-        ("value = 108", 'value = "108"', "sm_count: must be a whole number, not '108'"),
-        ("value = 108", "value = 108.5", "sm_count: must be a whole number, not 108.5"),
-        ("value = 108", "value = [108]", "sm_count: must be a whole number, not a list"),
-        ("value = 108", "value = -1", "sm_count: -1 is out of range"),
-        ("value = 108", "value = 0", "sm_count: 0 is out of range"),
-        ("value = 108", f"value = 0x{'f' * 9000}", "sm_count: a number of more than 20 digits is out of range"),
-        ("value = 2e12", "value = nan", "dram_bandwidth_bytes_per_s: must be finite, not nan"),
-        ("value = 2e12", "value = inf", "dram_bandwidth_bytes_per_s: must be finite, not inf"),
-        ("value = 2e12", "value = 1e999", "dram_bandwidth_bytes_per_s: must be finite, not inf"),
-        ("value = 2e12", "value = -2e12", "dram_bandwidth_bytes_per_s: -2000000000000.0 is out of range"),
-        ("value = 2e12", "value = 2039", "dram_bandwidth_bytes_per_s: 2039 is out of range (1e+09 to 1e+15)"),
-        ("value = 2e12, ", "", "dram_bandwidth_bytes_per_s: needs a value"),
+        ("value = 108", "value = true", "sm_count.value: must be a whole number, not True"),
+        ("value = 108", 'value = "108"', "sm_count.value: must be a whole number, not '108'"),
+        ("value = 108", "value = 108.5", "sm_count.value: must be a whole number, not 108.5"),
+        ("value = 108", "value = [108]", "sm_count.value: must be a whole number, not a list"),
+        ("value = 108", "value = -1", "sm_count.value: -1 is out of range"),
+        ("value = 108", "value = 0", "sm_count.value: 0 is out of range"),
+        ("value = 108", f"value = 0x{'f' * 9000}", "sm_count.value: a number of more than 20 digits is out of range"),
+        ("value = 2e12", "value = nan", "dram_bandwidth_bytes_per_s.value: must be finite, not nan"),
+        ("value = 2e12", "value = inf", "dram_bandwidth_bytes_per_s.value: must be finite, not inf"),
+        ("value = 2e12", "value = 1e999", "dram_bandwidth_bytes_per_s.value: must be finite, not inf"),
+        ("value = 2e12", "value = -2e12", "dram_bandwidth_bytes_per_s.value: -2000000000000.0 is out of range"),
+        ("value = 2e12", "value = 2039", "dram_bandwidth_bytes_per_s.value: 2039 is out of range; accepted: 1e+09"),
+        ("value = 2e12, ", "", "dram_bandwidth_bytes_per_s.value: missing"),
         ("value = 2e12", "valeu = 2e12", "dram_bandwidth_bytes_per_s.valeu: unknown key; did you mean"),
-        (', source = "counted"', "", "sm_count: needs a source"),
-        ('source = "counted"', 'source = " "', "sm_count: needs a source"),
-        ('source = "counted"', 'source = "counted", kind = "guess"', "sm_count: kind must be one of specification"),
+        (', source = "counted"', "", "sm_count.source: missing"),
+        ('source = "counted"', 'source = " "', "sm_count.source: must be a text"),
+        ('source = "counted"', 'source = "counted", kind = "guess"', "sm_count.kind: 'guess' is not known; accepted"),
         ('{ value = 108, source = "counted" }', "108", "sm_count: write { value = ..., source"),
         ("dram_bandwidth_bytes", "dram_bandwith_bytes", "dram_bandwith_bytes_per_s: unknown key; did you mean dram_"),
         ("[tensor", 'hello = "you"\n[tensor', "hello: unknown key; see docs/profiles.md"),
         ("fp16", "fp61", "tensor_flops_per_s.fp61: unknown key; did you mean tensor_flops_per_s.fp16?"),
         ("value = 312e12", "value = 312e9", "tensor_flops_per_s.fp16: 3.12e+11 would be 2.05 operations per clock"),
-        ("value = 312e12", "value = 312", "tensor_flops_per_s.fp16: 312 is out of range"),
+        ("value = 312e12", "value = 312", "tensor_flops_per_s.fp16.value: 312 is out of range"),
         ("[tensor_flops_per_s]\nfp16", "tensor_flops_per_s", "tensor_flops_per_s.value: unknown key"),
-        ("[tensor", "[sources]\na = 1\n[tensor", "sources: must be a table of texts"),
+        ("[tensor", "[sources]\na = 1\n[tensor", "sources.a: must be a text"),
     ],
 )  # fmt: skip
 def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -152,7 +154,7 @@ def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) ->
         ({"shared_memory_per_sm_bytes": entry(230_000)}, "more than l1_shared_bytes"),
         ({"shared_memory_per_sm_bytes": entry(131_072)}, "carveouts_bytes: ends in 167,936"),
         ({"shared_memory_carveouts_bytes": entry([8192, 0])}, "must be in ascending order"),
-        ({"shared_memory_carveouts_bytes": entry([])}, "must be a list with at least one entry"),
+        ({"shared_memory_carveouts_bytes": entry([])}, "must be a list with at least 1 entry"),
         ({"max_warps_per_sm": entry(48)}, "2,048 is not max_warps_per_sm x warp_size (1,536)"),
         ({"registers_per_block": entry(131_072)}, "more than registers_per_sm"),
         ({"sector_bytes": entry(256)}, "more than line_bytes"),
@@ -172,17 +174,17 @@ def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) ->
         ),
         (
             {"l2_read_bandwidth_by_footprint_bytes_per_s": entry([[2, 1e12], [1, 1e12]])},
-            "footprints must be in ascending",
+            "footprint in bytes must be in ascending",
         ),
         ({"l2_read_bandwidth_by_footprint_bytes_per_s": entry([1e12])}, "must be a list of pairs"),
-        ({"l2_bytes": entry(40)}, "l2_bytes: 40 is out of range"),
-        ({"boost_clock_hz": entry(1410)}, "boost_clock_hz: 1410 is out of range"),
-        ({"tensor_flops_per_s": 5}, "must be a table with an entry for each dtype"),
+        ({"l2_bytes": entry(40)}, "l2_bytes.value: 40 is out of range"),
+        ({"boost_clock_hz": entry(1410)}, "boost_clock_hz.value: 1410 is out of range"),
+        ({"tensor_flops_per_s": 5}, "must be a table with an entry for each of fp16"),
     ],
 )
 def test_contradictions_and_slips(more: dict[str, Any], problem: str) -> None:
     problems = _profile_file.parse(minimal(**more)).problems
-    assert any(problem in line for line in problems), problems
+    assert any(problem in str(line) for line in problems), problems
     with pytest.raises(InputError, match=re.escape("profile: ")):
         HardwareProfile.from_dict(minimal(**more))
 
@@ -253,7 +255,7 @@ toml_values = st.recursive(
 @settings(deadline=None, max_examples=200)
 @given(
     keys=st.dictionaries(
-        st.sampled_from([*_profile_file.QUANTITIES, *_profile_file.HEADER_KEYS]) | st.text(max_size=5),
+        st.sampled_from([*QUANTITIES, *HEADER_KEYS]) | st.text(max_size=5),
         toml_values | st.fixed_dictionaries({"value": toml_values, "source": st.just("s")}),
         max_size=5,
     )
@@ -261,7 +263,7 @@ toml_values = st.recursive(
 def test_any_content_gives_problems_or_a_profile(keys: dict[str, Any]) -> None:
     data = minimal() | keys
     problems = _profile_file.parse(data).problems
-    assert all(line and len(line.splitlines()) == 1 for line in problems)
+    assert all(len(str(line).splitlines()) == 1 for line in problems)
     if not problems:
         profile = HardwareProfile.from_dict(data)
         assert HardwareProfile.from_dict(profile.to_dict()) == profile

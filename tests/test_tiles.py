@@ -25,7 +25,7 @@ from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q, STAGES, WARPS, rejection
 
 HEADER = (
     "kernel,cc,head_dim,block_q,block_k,warps,stages,dtype,causal,registers,spill_store_bytes,spill_load_bytes,"
-    "static_smem_bytes,dynamic_smem_bytes,compiler\n"
+    "static_smem_bytes,dynamic_smem_bytes,compiler,min_ctas\n"
 )
 
 
@@ -225,19 +225,26 @@ def test_bad_input(call: Callable[[], object], message: str) -> None:
 class TestResourceTable:
     def test_rows_and_comments(self, tmp_path: Path) -> None:
         path = tmp_path / "resources.csv"
-        path.write_text(f"# made by a script\n{HEADER}flash_fwd,8.9,64,128,64,4,2,bf16,1,168,0,4,128,49152,13.0\n")
+        path.write_text(f"# made by a script\n{HEADER}flash_fwd,8.9,64,128,64,4,2,bf16,1,168,0,4,128,49152,13.0,1\n")
         table = read_table(path)
         report = table["flash_fwd", 89, 64, 128, 64, 4, 2, "bf16", True]
         assert (report.registers, report.shared_memory_bytes, report.spills) == (168, 49280, True)
         assert len(table) == 1
 
     @pytest.mark.parametrize(
-        "text", ["kernel,cc\nflash_fwd,8.9\n", HEADER + "flash_fwd,8.9,64,x,64,4,2,bf16,1,1,0,0,0,0,1\n"]
+        ("text", "wrong"),
+        [
+            ("kernel,cc\nflash_fwd,8.9\n", ": head_dim: missing"),
+            (
+                HEADER + "flash_fwd,8.9,64,x,64,4,2,bf16,1,1,0,0,0,0,13.0,1\n",
+                ", line 2: block_q: must be a whole number",
+            ),
+        ],
     )
-    def test_a_broken_table_is_one_line(self, tmp_path: Path, text: str) -> None:
+    def test_a_broken_table_is_one_line(self, tmp_path: Path, text: str, wrong: str) -> None:
         path = tmp_path / "resources.csv"
         path.write_text(text)
-        with pytest.raises(InputError, match=re.escape(f"resource table '{path}' cannot be read")):
+        with pytest.raises(InputError, match=re.escape(f"resource table '{path}'{wrong}")):
             read_table(path)
 
     def test_fp16_takes_the_bf16_build_and_windows_none(self, no_builds: dict[object, BuildReport]) -> None:

@@ -19,7 +19,9 @@ from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
+from iosim.hardware.quantities import QUANTITIES, SCHEMA
 
 _DTYPE_WORDS = {
     "float16": "fp16",
@@ -96,6 +98,10 @@ class HardwareProfile:
     power_w: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     kinds: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    taken: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    """The GPU from whose profile a value is taken, for those of kind "taken"."""
+    validation: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
+    """The measurements by which predictions for this GPU were checked: of "l2", "hbm" and "time" bytes and seconds."""
 
     @property
     def cc(self) -> int:
@@ -110,7 +116,7 @@ class HardwareProfile:
             InputError: the profile does not know it.
             AttributeError: there is no such quantity, or it is a list or a table.
         """
-        if quantity not in _file.QUANTITIES or _file.QUANTITIES[quantity].form not in ("int", "float"):
+        if quantity not in QUANTITIES or QUANTITIES[quantity].form not in ("int", "float"):
             raise AttributeError(f"'{quantity}' is not a single number of a hardware profile")
         value: float | None = getattr(self, quantity)
         if value is None:
@@ -140,7 +146,7 @@ class HardwareProfile:
         if word not in rates:
             what = "measured tensor rate" if measured else "tensor rate"
             known = ", ".join(rates) or "none"
-            raise InputError(f"profile '{self.name}' has no {what} for '{_file.one_line(dtype, 40)}'; it knows {known}")
+            raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
 
     def l2_read_bandwidth(self, footprint_bytes: float) -> float:
@@ -170,12 +176,13 @@ class HardwareProfile:
         return self._note(self.sources, quantity)
 
     def kind_of(self, quantity: str) -> str:
-        """`specification`, `measured`, `estimate` or `inferred`; names and errors as `source_of`."""
+        """`specification`, `measured`, `estimate`, `inferred` or `taken` (from the GPU in `taken`); names and errors as
+        `source_of`."""
         return self._note(self.kinds, quantity)
 
     def _note(self, notes: Mapping[str, str], quantity: str) -> str:
         if quantity not in notes:
-            raise InputError(f"profile '{self.name}' has no source for '{_file.one_line(quantity, 60)}'")
+            raise InputError(f"profile '{self.name}' has no source for '{one_line(quantity, 60)}'")
         return notes[quantity]
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,17 +190,20 @@ class HardwareProfile:
 
         def entry(key: str, value: Any) -> dict[str, Any]:
             plain = [list(v) if isinstance(v, tuple) else v for v in value] if isinstance(value, tuple) else value
-            return {"value": plain, "source": self.source_of(key), "kind": self.kind_of(key)}
+            noted = {"value": plain, "source": self.source_of(key), "kind": self.kind_of(key)}
+            return noted | ({"from": self.taken[key]} if key in self.taken else {})
 
         major, minor = self.compute_capability
         result: dict[str, Any] = {
-            "schema": _file.SCHEMA,
+            "schema": SCHEMA,
             "name": self.name,
             "title": self.title,
             "aliases": list(self.aliases),
             "compute_capability": f"{major}.{minor}",
         }
-        for key, quantity in _file.QUANTITIES.items():
+        if self.validation:
+            result["validation"] = dict(self.validation)
+        for key, quantity in QUANTITIES.items():
             value = getattr(self, key)
             if quantity.form == "rates" and value:
                 result[key] = {dtype: entry(f"{key}.{dtype}", rate) for dtype, rate in value.items()}
@@ -211,9 +221,7 @@ class HardwareProfile:
             InputError: the data has a problem; the message tells the first and how many more there are.
         """
         parsed = _file.parse(data)
-        if parsed.problems:
-            more = f" (and {len(parsed.problems) - 1} more)" if len(parsed.problems) > 1 else ""
-            raise InputError(f"{_file.one_line(origin)}: {parsed.problems[0]}{more}")
+        refuse(parsed.problems, origin)
         capability = _file.parse_capability(parsed.header["compute_capability"])
         assert capability is not None, "parse() has checked it"
         name = parsed.header["name"]
@@ -224,6 +232,8 @@ class HardwareProfile:
             compute_capability=capability,
             sources=parsed.sources,
             kinds=parsed.kinds,
+            taken=parsed.taken,
+            validation=parsed.validation,
             **parsed.values,
         )
 
@@ -246,7 +256,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
         return _load_shipped(stem)
     if name_or_path and _exists(name_or_path):
         return _load_file(Path(name_or_path))
-    shown, stems = _file.one_line(name_or_path, 60), list_profiles()
+    shown, stems = one_line(name_or_path, 60), list_profiles()
     names = [*stems, *(alias for stem in stems for alias in _head_names(stem)[1:])]
     raise unknown_name("GPU", shown, names if get_close_matches(shown.lower(), names, cutoff=0.5) else stems)
 
@@ -258,12 +268,14 @@ def list_profiles() -> list[str]:
 
 
 def check_profile_file(path: str | os.PathLike[str]) -> list[str]:
-    """Everything that is wrong with a profile file, one line each, the key first; empty when it is fine.
+    """Everything that is wrong with a profile file, one line each, the key first; empty when it is fine. A number that
+    predictions need and that is missing counts, though a profile without it can be read.
 
     Raises:
         InputError: the file cannot be read as TOML at all.
     """
-    return _file.parse(_file.read_toml(Path(path))).problems
+    parsed = _file.parse(_file.read_toml(Path(path)))
+    return [str(problem) for problem in parsed.problems or _file.missing_for_predictions(parsed.values)]
 
 
 def _load_file(path: Path) -> HardwareProfile:

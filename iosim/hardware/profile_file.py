@@ -7,314 +7,174 @@ describes the format. This module knows the file: keys, types, plausible ranges,
 
 from __future__ import annotations
 
-import math
-import stat
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from iosim.base import schema
 from iosim.base.data import data_dir
-from iosim.base.errors import InputError
+from iosim.base.schema import Problem, one_line
+from iosim.hardware.quantities import (
+    CAPABILITY,
+    CAPABILITY_TABLE,
+    HEADER_KEYS,
+    PREDICTIONS_NEED,
+    PROFILE,
+    QUANTITIES,
+    Quantity,
+)
 
-SCHEMA = 1
-MAX_FILE_BYTES = 1_000_000
-KINDS = ("specification", "measured", "estimate", "inferred")
-TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 INHERITANCE_FILE = "compute_capability.toml"
-HEADER_KEYS = ("schema", "name", "title", "aliases", "compute_capability", "sources")
-
-_ENTRY_KEYS = ("value", "source", "kind")
-_KIB, _GIB = 2**10, 2**30
-
-
-class Quantity(NamedTuple):
-    """What a quantity may be: its form, and the range outside which it must be a slip of units (both ends allowed)."""
-
-    form: str  # "int", "float", "ints" (ascending list), "rates" (table by dtype) or "points" (bytes, bytes per second)
-    low: float
-    high: float
-    required: bool = False
-
-
-_BANDWIDTH = (1e9, 1e15)  # bytes per second: a slower memory or link means that giga was forgotten
-_CLOCK = (1e8, 1e10)  # hertz
-_RATE = (1e10, 1e18)  # operations per second
-
-QUANTITIES: Mapping[str, Quantity] = {
-    "sm_count": Quantity("int", 1, 4096, required=True),
-    "boost_clock_hz": Quantity("float", *_CLOCK),
-    "sustained_clock_hz": Quantity("float", *_CLOCK),
-    "warp_size": Quantity("int", 1, 128),
-    "max_warps_per_sm": Quantity("int", 1, 1024),
-    "max_threads_per_sm": Quantity("int", 32, 65536),
-    "max_threads_per_block": Quantity("int", 32, 65536),
-    "max_blocks_per_sm": Quantity("int", 1, 1024),
-    "registers_per_sm": Quantity("int", 1024, 2**24),
-    "registers_per_block": Quantity("int", 1024, 2**24),
-    "max_registers_per_thread": Quantity("int", 16, 65536),
-    "register_allocation_unit": Quantity("int", 1, 65536),
-    "warp_allocation_granularity": Quantity("int", 1, 64),
-    "l1_shared_bytes": Quantity("int", _KIB, 2**26),
-    "shared_memory_per_sm_bytes": Quantity("int", _KIB, 2**26),
-    "shared_memory_per_block_bytes": Quantity("int", _KIB, 2**26),
-    "shared_memory_per_block_optin_bytes": Quantity("int", _KIB, 2**26),
-    "shared_memory_reserved_per_block_bytes": Quantity("int", 0, 2**20),
-    "shared_memory_allocation_unit_bytes": Quantity("int", 1, 2**20),
-    "shared_memory_carveouts_bytes": Quantity("ints", 0, 2**26),
-    "shared_memory_bytes_per_clock_per_sm": Quantity("int", 1, 2**16),
-    "exp_per_clock_per_sm": Quantity("float", 0.25, 4096),
-    "l2_bytes": Quantity("int", 64 * _KIB, 16 * _GIB),
-    "l2_partitions": Quantity("int", 1, 2),
-    "l2_ways": Quantity("int", 1, 32),
-    "l2_effective_capacity_fraction": Quantity("float", 0.25, 2.0),
-    "l2_dirty_fraction": Quantity("float", 0.0, 1.0),
-    "l2_side_ends": Quantity("ints", 1, 2**16),
-    "l2_foreign_dirty_bytes": Quantity("int", 0, 2**30),
-    "launch_fetch_bytes": Quantity("int", 0, 2**20),
-    "sm_speed_spread_fraction": Quantity("float", 0.0, 0.5),
-    "l2_read_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "l2_read_bandwidth_measured_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "l2_read_bandwidth_by_footprint_bytes_per_s": Quantity("points", *_BANDWIDTH),
-    "l2_latency_near_cycles": Quantity("float", 10, 1e5),
-    "l2_latency_far_cycles": Quantity("float", 10, 1e5),
-    "dram_latency_cycles": Quantity("float", 10, 1e5),
-    "memory_bytes": Quantity("int", 1e8, 1e14),
-    "dram_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "dram_bandwidth_measured_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "sector_bytes": Quantity("int", 1, 65536),
-    "line_bytes": Quantity("int", 1, 65536),
-    "tensor_flops_per_s": Quantity("rates", *_RATE),
-    "tensor_flops_achieved_per_s": Quantity("rates", *_RATE),
-    "fp32_flops_per_s": Quantity("float", *_RATE),
-    "nvlink_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "pcie_bytes_per_s": Quantity("float", *_BANDWIDTH),
-    "power_w": Quantity("float", 1, 1e5),
-}
 
 
 class Parsed(NamedTuple):
-    """A profile file taken apart. Keys of `sources` and `kinds` are fields, or `table.dtype` for tables by dtype."""
+    """A profile file taken apart. Keys of `sources`, `kinds` and `taken` are fields, or `table.dtype` for tables by
+    dtype; `taken` holds the GPU that a value is taken from; `validation` what was checked by which measurements."""
 
     header: dict[str, Any]
     values: dict[str, Any]
     sources: dict[str, str]
     kinds: dict[str, str]
-    problems: list[str]
-
-
-def one_line(text: object, limit: int = 200) -> str:
-    """`text` as one line of printable characters, cut after `limit` of them, for messages about hostile input."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit]).split())
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    taken: dict[str, str]
+    validation: dict[str, str]
+    problems: list[Problem]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """The tables of a profile file.
 
     Raises:
-        InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML.
+        InputError: it cannot be read as TOML.
     """
-    shown = one_line(path)
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"profile file '{shown}' is a directory; a TOML file is needed")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"profile file '{shown}' is not a regular file; a TOML file is needed")
-        if status.st_size > MAX_FILE_BYTES:
-            raise InputError(f"profile file '{shown}' is too large: {status.st_size:,} bytes; a profile is a few KB")
-        raw = path.read_bytes()
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"profile file '{shown}' does not exist") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"profile file '{shown}' cannot be read: {one_line(reason)}") from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"profile file '{shown}' is not UTF-8 text; a TOML file is needed") from None
-    if not text.strip():
-        raise InputError(f"profile file '{shown}' is empty; docs/profiles.md shows what belongs in it")
-    import tomllib  # costs milliseconds; whoever loads no profile need not wait for it
-
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise InputError(f"profile file '{shown}' is not a profile: nested too deeply") from None
-    except ValueError as error:  # TOMLDecodeError, and integers beyond Python's limit of digits
-        raise InputError(f"profile file '{shown}' is not valid TOML: {one_line(error)}") from None
+    return schema.read_toml(path, "profile file", "docs/profiles.md")
 
 
 def parse(data: Mapping[str, Any]) -> Parsed:
     """Takes a profile apart, with what its compute capability adds, and lists every problem that it has."""
-    problems = list(_header_problems(data))
+    problems = list(PROFILE.problems(dict(data)))
     capability = data.get("compute_capability")
-    inherited = _inherited(capability) if isinstance(capability, str) else None
-    # What [all] and the capability's table give comes first, so that the file's own entries win.
-    values: dict[str, Any] = dict(inherited.values) if inherited else {}
-    sources: dict[str, str] = dict(inherited.sources) if inherited else {}
-    kinds: dict[str, str] = dict(inherited.kinds) if inherited else {}
     header = {key: data[key] for key in HEADER_KEYS if key in data}
-    short = {k: v for k, v in _table(data.get("sources")).items() if isinstance(v, str)}
-    for field, quantity in QUANTITIES.items():
-        if field not in data:
-            if quantity.required:
-                problems.append(f"{field}: missing; every profile needs it")
-            continue
-        own = _Collector(short)
-        values.pop(field, None)
-        values.update(own.quantity(field, quantity, data[field]))
-        sources.update(own.sources)
-        kinds.update(own.kinds)
-        problems.extend(own.problems)
-    for key in data:
-        if key not in QUANTITIES and key not in HEADER_KEYS:
-            problems.append(_unknown(key, [*QUANTITIES, *HEADER_KEYS]))
-    problems.extend(_contradictions(values))
-    return Parsed(header, values, sources, kinds, problems)
+    short = _texts(data.get("sources"))
+    own = _Collector(short)
+    for field in QUANTITIES:
+        if field in data and not _mentions(problems, field):
+            own.quantity(field, data[field])
+    problems += own.problems
+    inherited = _inherited(capability if isinstance(capability, str) else "", str(data.get("name", "")))
+    # What [all] and the capability's table give comes first, so that the file's own entries win.
+    values = {key: value for key, value in inherited.values.items() if key not in data} | own.values
+    validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
+    taken = {key for key in inherited.taken if key not in own.values}  # by default: not the file's own contradiction
+    problems.extend(_contradictions({key: value for key, value in values.items() if key not in taken}))
+
+    def both(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
+        return {key: note for key, note in first.items() if key.partition(".")[0] not in data} | dict(second)
+
+    sources, kinds = both(inherited.sources, own.sources), both(inherited.kinds, own.kinds)
+    return Parsed(header, values, sources, kinds, both(inherited.taken, own.taken), validation, problems)
+
+
+def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
+    """What a profile that can be read must still state before every prediction can be made on it."""
+    return [Problem(key, "missing; predictions need it") for key in PREDICTIONS_NEED if key not in values]
 
 
 def parse_capability(text: object) -> tuple[int, int] | None:
     """`"8.0"` as `(8, 0)`; None when it is not a string of that form."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not re.fullmatch(CAPABILITY, text):
         return None
-    major, dot, minor = text.partition(".")
-    if dot and major.isascii() and major.isdigit() and minor.isascii() and minor.isdigit() and len(text) <= 5:
-        return int(major), int(minor)
-    return None
-
-
-def _header_problems(data: Mapping[str, Any]) -> Iterator[str]:
-    schema = data.get("schema")
-    if "schema" not in data:
-        yield f"schema: missing; write schema = {SCHEMA}"
-    elif type(schema) is not int or schema != SCHEMA:
-        yield f"schema: {_shown(schema)} is not supported; this version reads schema {SCHEMA}"
-    name = data.get("name")
-    if "name" not in data:
-        yield "name: missing; every profile needs it"
-    elif not isinstance(name, str) or not name.strip() or name != one_line(name, 64):
-        yield 'name: must be a short text such as "a100-sxm-80gb"'
-    if "title" in data and (not isinstance(data["title"], str) or data["title"] != one_line(data["title"])):
-        yield "title: must be one line of text"
-    aliases = data.get("aliases", [])
-    if not isinstance(aliases, list) or not all(isinstance(a, str) and a.strip() for a in aliases):
-        yield 'aliases: must be a list of texts such as ["a100"]'
-    if "compute_capability" not in data:
-        yield 'compute_capability: missing; write for example compute_capability = "8.0"'
-    elif parse_capability(data["compute_capability"]) is None:
-        yield f'compute_capability: must be a text such as "8.0", not {_shown(data["compute_capability"])}'
-    if "sources" in data:
-        sources = data["sources"]
-        if not isinstance(sources, dict) or not all(isinstance(v, str) and v.strip() for v in sources.values()):
-            yield "sources: must be a table of texts"
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
 
 
 class _Collector:
-    """Parses one quantity; gathers sources, kinds and problems on the way."""
+    """Takes entries that have the right form apart, with their sources and kinds, and looks up those that are taken
+    from another GPU."""
 
     def __init__(self, short_sources: Mapping[str, str]) -> None:
         self.short_sources = short_sources
+        self.values: dict[str, Any] = {}
         self.sources: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
-        self.problems: list[str] = []
+        self.taken: dict[str, str] = {}
+        self.problems: list[Problem] = []
 
-    def quantity(self, field: str, quantity: Quantity, entry: Any) -> dict[str, Any]:
-        """`{field: value}`, or nothing when the entry has a problem."""
-        if quantity.form != "rates":
-            value = self._entry(field, quantity, entry)
-            return {} if value is None else {field: value}
-        if not isinstance(entry, dict):
-            self.problems.append(f"{field}: must be a table with an entry for each dtype: {', '.join(TENSOR_DTYPES)}")
-            return {}
-        rates = {}
-        for dtype, one in entry.items():
-            if dtype not in TENSOR_DTYPES:
-                self.problems.append(_unknown(f"{field}.{dtype}", [f"{field}.{d}" for d in TENSOR_DTYPES]))
-                continue
-            rate = self._entry(f"{field}.{dtype}", quantity, one)
-            if rate is not None:
-                rates[dtype] = rate
-        return {field: rates}
+    def quantity(self, field: str, entry: Mapping[str, Any]) -> None:
+        """Takes in what stands under `field`."""
+        quantity = QUANTITIES[field]
+        if quantity.form == "rates":
+            rates = {dtype: self._entry(f"{field}.{dtype}", quantity, one) for dtype, one in entry.items()}
+            self.values[field] = {dtype: rate for dtype, rate in rates.items() if rate is not None}
+            return
+        value = self._entry(field, quantity, entry)
+        if value is not None:
+            self.values[field] = value
 
-    def _entry(self, key: str, quantity: Quantity, entry: Any) -> Any:
-        if not isinstance(entry, dict):
-            self.problems.append(f'{key}: write {{ value = ..., source = "..." }}, not a bare value')
-            return None
-        before = len(self.problems)
-        allowed = [f"{key}.{k}" for k in _ENTRY_KEYS]
-        self.problems += [_unknown(f"{key}.{k}", allowed) for k in entry if k not in _ENTRY_KEYS]
-        source = entry.get("source")
-        if not isinstance(source, str) or not source.strip():
-            self.problems.append(f"{key}: needs a source, a text that says where the number comes from")
-        else:
-            self.sources[key] = _expand(source, self.short_sources)
-        kind = entry.get("kind", KINDS[0])
-        if kind not in KINDS:
-            self.problems.append(f"{key}: kind must be one of {', '.join(KINDS)}, not {_shown(kind)}")
-        else:
-            self.kinds[key] = kind
-        if "value" not in entry:
-            self.problems.append(f"{key}: needs a value")
-            return None
-        try:
-            value = _value(quantity, entry["value"])
-        except ValueError as error:
-            self.problems.append(f"{key}: {error}")
-            return None
-        return value if len(self.problems) == before else None
+    def _entry(self, key: str, quantity: Quantity, entry: Mapping[str, Any]) -> Any:
+        source = _expand(entry["source"], self.short_sources) if "source" in entry else ""
+        kind = entry.get("kind", "specification")
+        raw = entry.get("value")
+        if "from" in entry:
+            kind, other = "taken", str(entry["from"])
+            stated = _stated(other, key)
+            if raw is None and isinstance(stated, str):
+                self.problems.append(Problem(f"{key}.from", stated))
+                return None
+            if not isinstance(stated, str):
+                if raw is not None and raw != stated["value"]:
+                    self.problems.append(Problem(key, f"{schema.shown(raw)} is not what {other} states "
+                                                 f"({schema.shown(stated['value'])})"))  # fmt: skip
+                    return None
+                raw = stated["value"]
+                source = source or f"{other}: {stated['source']}"
+            self.taken[key] = other
+        self.sources[key], self.kinds[key] = source or f"{entry['from']}, as this file says", kind
+        return _typed(quantity, raw)
 
 
-def _value(quantity: Quantity, raw: Any) -> Any:
-    """The value in its final type. Raises ValueError with the reason."""
-    if quantity.form == "int":
-        return _number(raw, quantity, whole=True)
-    if quantity.form in ("float", "rates"):
-        return _number(raw, quantity, whole=False)
-    if not isinstance(raw, list) or not raw:
-        raise ValueError("must be a list with at least one entry")
+def _stated(name: str, key: str) -> Mapping[str, Any] | str:
+    """The entry of that key that the shipped profile `name` states itself, its source written out; else why there is
+    none."""
+    data = _shipped(name)
+    if data is None:
+        return f"'{one_line(name, 60)}' is no shipped profile; accepted: a name that `iosim profiles list` shows"
+    field, _, dtype = key.partition(".")
+    entry = data.get(field, {}).get(dtype) if dtype else data.get(field)
+    if entry is None or "from" in entry:
+        return f"{name} does not state it either; accepted: a GPU whose profile does"
+    return {**entry, "source": _expand(entry["source"], _texts(data.get("sources")))}
+
+
+@lru_cache(maxsize=32)
+def _shipped(name: str) -> dict[str, Any] | None:
+    if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
+        return None
+    path = data_dir("hardware_profiles") / f"{name}.toml"
+    return read_toml(path) if path.is_file() else None
+
+
+def _typed(quantity: Quantity, raw: Any) -> Any:
+    """The value in its final type."""
     if quantity.form == "ints":
-        items = tuple(_number(item, quantity, whole=True) for item in raw)
-        if any(b <= a for a, b in pairwise(items)):
-            raise ValueError("must be in ascending order")
-        return items
-    footprint = Quantity("int", 1, 1e14)
-    points = []
-    for pair in raw:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ValueError("must be a list of pairs [footprint in bytes, bytes per second]")
-        points.append((_number(pair[0], footprint, whole=True), _number(pair[1], quantity, whole=False)))
-    if any(b[0] <= a[0] for a, b in pairwise(points)):
-        raise ValueError("footprints must be in ascending order")
-    return tuple(points)
+        return tuple(raw)
+    if quantity.form == "points":
+        return tuple((size, float(rate)) for size, rate in raw)
+    return raw if quantity.form == "int" else float(raw)
 
 
-def _number(raw: Any, quantity: Quantity, whole: bool) -> int | float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float):
-        wanted = "a whole number" if whole else "a number"
-        raise ValueError(f"must be {wanted}, not {_shown(raw)}")
-    if isinstance(raw, float) and not math.isfinite(raw):
-        raise ValueError(f"must be finite, not {raw}")
-    if whole and not isinstance(raw, int):
-        raise ValueError(f"must be a whole number, not {raw}")
-    if not quantity.low <= raw <= quantity.high:
-        allowed = f"{quantity.low:g} to {quantity.high:g}"
-        raise ValueError(f"{_shown(raw)} is out of range ({allowed}); check the unit that the name ends in")
-    return raw if whole else float(raw)
+def _mentions(problems: list[Problem], field: str) -> bool:
+    return any(p.key == field or p.key.startswith((f"{field}.", f"{field}[")) for p in problems)
 
 
-def _contradictions(v: Mapping[str, Any]) -> Iterator[str]:
+def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     """What cannot hold at once. Quantities that are absent contradict nothing."""
 
-    def exceeds(small: str, large: str, factor: float = 1.0) -> Iterator[str]:
+    def exceeds(small: str, large: str, factor: float = 1.0) -> Iterator[Problem]:
         if small in v and large in v and v[small] > factor * v[large]:
             times = f"{factor:g} times " if factor != 1 else ""
-            yield f"{small}: {v[small]:,} is more than {times}{large} ({v[large]:,})"
+            yield Problem(f"{small}", f"{v[small]:,} is more than {times}{large} ({v[large]:,})")
 
     yield from exceeds("shared_memory_per_block_bytes", "shared_memory_per_block_optin_bytes")
     yield from exceeds("shared_memory_per_block_optin_bytes", "shared_memory_per_sm_bytes")
@@ -332,21 +192,24 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[str]:
     if {"max_warps_per_sm", "warp_size", "max_threads_per_sm"} <= v.keys():
         threads = v["max_warps_per_sm"] * v["warp_size"]
         if threads != v["max_threads_per_sm"]:
-            yield f"max_threads_per_sm: {v['max_threads_per_sm']:,} is not max_warps_per_sm x warp_size ({threads:,})"
+            is_not = f"{v['max_threads_per_sm']:,} is not max_warps_per_sm x warp_size ({threads:,})"
+            yield Problem("max_threads_per_sm", is_not)
     if {"shared_memory_carveouts_bytes", "shared_memory_per_sm_bytes"} <= v.keys():
         largest, whole = v["shared_memory_carveouts_bytes"][-1], v["shared_memory_per_sm_bytes"]
         if largest != whole:
-            yield f"shared_memory_carveouts_bytes: ends in {largest:,}, not in shared_memory_per_sm_bytes ({whole:,})"
+            ends = f"ends in {largest:,}, not in shared_memory_per_sm_bytes ({whole:,})"
+            yield Problem("shared_memory_carveouts_bytes", ends)
     rates = v.get("tensor_flops_per_s", {})
     for dtype, achieved in v.get("tensor_flops_achieved_per_s", {}).items():
         if dtype in rates and achieved > 1.2 * rates[dtype]:
-            yield f"tensor_flops_achieved_per_s.{dtype}: {achieved:g} is more than 1.2 times the rated {rates[dtype]:g}"
+            more = f"{achieved:g} is more than 1.2 times the rated {rates[dtype]:g}"
+            yield Problem(f"tensor_flops_achieved_per_s.{dtype}", more)
     if {"sm_count", "boost_clock_hz"} <= v.keys():
         clocks = v["sm_count"] * v["boost_clock_hz"]
         for dtype, rate in rates.items():
             if not 64 <= rate / clocks <= 65536:
                 per = f"{rate / clocks:,.3g} operations per clock and SM"
-                yield f"tensor_flops_per_s.{dtype}: {rate:,g} would be {per}; check the unit"
+                yield Problem(f"tensor_flops_per_s.{dtype}", f"{rate:,g} would be {per}; check the unit")
 
 
 def capabilities() -> list[str]:
@@ -360,46 +223,29 @@ def _capability_tables() -> dict[str, Any]:
     return read_toml(data_dir("hardware_profiles") / INHERITANCE_FILE)
 
 
-@lru_cache(maxsize=32)
-def _inherited(capability: str) -> Parsed:
-    """What every GPU shares and what this compute capability fixes; only the former when it is not known."""
+@lru_cache(maxsize=64)
+def _inherited(capability: str, name: str) -> _Collector:
+    """What every GPU shares and what this compute capability fixes; only the former when it is not known. What is taken
+    from the GPU called `name` itself is left out: what it does not state, it does not know."""
     tables = _capability_tables()
-    collector = _Collector(_table(tables["sources"]))
-    values: dict[str, Any] = {}
+    collector = _Collector(_texts(tables["sources"]))
     for table in ("all", capability):
-        entries = dict(_table(tables.get(table) if table == "all" or parse_capability(table) else None))
-        source = entries.pop("source", None)
+        entries = dict(tables.get(table, {}) if table == "all" or parse_capability(table) else {})
+        schema.checked(entries, CAPABILITY_TABLE, f"{INHERITANCE_FILE} of this installation, [{table}]")
+        source = entries.pop("source", "")
         for field, raw in entries.items():
             entry = raw if isinstance(raw, dict) else {"value": raw, "source": source}
-            if field not in QUANTITIES:
-                collector.problems.append(_unknown(field, QUANTITIES))
-            else:
-                values |= collector.quantity(field, QUANTITIES[field], entry)
-    if collector.problems:
-        raise InputError(f"{INHERITANCE_FILE} of this installation is broken: {collector.problems[0]}")
-    return Parsed({}, values, collector.sources, collector.kinds, [])
+            if entry.get("from") != name or not name:
+                collector.quantity(field, entry)
+    schema.refuse(collector.problems, f"{INHERITANCE_FILE} of this installation")
+    return collector
 
 
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _shown(raw: object) -> str:
-    """A value of a TOML file, short enough for a message."""
-    if isinstance(raw, dict | list):
-        return "a table" if isinstance(raw, dict) else "a list"
-    if isinstance(raw, int) and abs(raw) >= 10**21:
-        return "a number of more than 20 digits"
-    return one_line(repr(raw), 40)
+def _texts(value: Any) -> dict[str, str]:
+    return {k: v for k, v in value.items() if isinstance(v, str)} if isinstance(value, dict) else {}
 
 
 def _expand(source: str, short: Mapping[str, str]) -> str:
     """`datasheet` or `datasheet: page 2` with the name in the table [sources] written out."""
     head, colon, rest = source.partition(":")
     return one_line(short[head] + colon + rest if head in short else source, 400)
-
-
-def _unknown(key: object, known: Iterable[str]) -> str:
-    shown = one_line(key, 60)
-    near = get_close_matches(shown, list(known), n=1, cutoff=0.6)
-    return f"{shown}: unknown key; did you mean {near[0]}?" if near else f"{shown}: unknown key; see docs/profiles.md"

@@ -5,14 +5,15 @@ A row is one build; what no row covers is not known here, and callers estimate i
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.schema import Column, Table, Text, Whole, checked, read_csv, read_toml, whole, word
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Tile
 from iosim.problem.attention import AttentionProblem
@@ -38,41 +39,60 @@ class BuildReport:
         return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
 
 
+def _capability(text: str) -> int:
+    major, _, minor = text.partition(".")
+    try:
+        return 10 * whole(major) + whole(minor or "0")
+    except ValueError:
+        raise ValueError(f"must be a compute capability such as 8.0, not '{text}'") from None
+
+
+COLUMNS: Mapping[str, Column] = {
+    "kernel": str,
+    "cc": _capability,
+    **dict.fromkeys(("head_dim", "block_q", "block_k", "warps", "stages"), whole),
+    "dtype": word("fp16", "bf16", "fp32", "tf32", "fp8"),
+    "causal": word("0", "1"),
+    **dict.fromkeys(("registers", "spill_store_bytes", "spill_load_bytes", "static_smem_bytes", "dynamic_smem_bytes"),
+                    whole),
+    "compiler": str,
+    "min_ctas": whole,
+}  # fmt: skip
+"""Columns of a resource table, and what makes values of their cells."""
+STAMP = Table(
+    {"schema": Whole(1, 1), "sources": Text(pattern="[0-9a-f]{16}"), "of": Text(),
+     "compiler": Text(pattern=r"\d+(\.\d+)*"), "command": Text()},
+    required=("schema", "sources", "of", "compiler", "command"),
+)  # fmt: skip
+"""The file beside a resource table that says which sources it describes."""
+
+
 def read_table(path: Path) -> dict[Key, BuildReport]:
     """All builds of a resource table, by (kernel, cc, head_dim, block_q, block_k, warps, stages, dtype, causal).
 
     Raises:
-        InputError: the file cannot be read, lacks a column, or holds a value that is not a number.
+        InputError: the file cannot be read, its columns are not those of a resource table, or a cell is not what its
+            column holds.
     """
-    table: dict[Key, BuildReport] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(line for line in file if not line.startswith("#")):
-                table[_key(row)] = BuildReport(
-                    int(row["registers"]), int(row["spill_store_bytes"]), int(row["spill_load_bytes"]),
-                    int(row["static_smem_bytes"]) + int(row["dynamic_smem_bytes"]),
-                )  # fmt: skip
-    except (OSError, KeyError, ValueError, TypeError) as error:
-        raise InputError(f"resource table '{path}' cannot be read: {type(error).__name__} {error}") from None
-    return table
+    return {
+        _key(row): BuildReport(row["registers"], row["spill_store_bytes"], row["spill_load_bytes"],
+                               row["static_smem_bytes"] + row["dynamic_smem_bytes"])
+        for row in read_csv(path, COLUMNS, "resource table")
+    }  # fmt: skip
 
 
-def _key(row: Mapping[str, str]) -> Key:
-    major, _, minor = row["cc"].partition(".")
-    sizes = (int(row[n]) for n in ("head_dim", "block_q", "block_k", "warps", "stages"))
-    head_dim, block_q, block_k, warps, stages = sizes
-    causal = int(row["causal"]) != 0
-    return (
-        row["kernel"],
-        10 * int(major) + int(minor or 0),
-        head_dim,
-        block_q,
-        block_k,
-        warps,
-        stages,
-        row["dtype"],
-        causal,
-    )
+def read_stamp(path: Path) -> Mapping[str, Any]:
+    """What the file beside a resource table says of it.
+
+    Raises:
+        InputError: it cannot be read, or is not such a file.
+    """
+    return checked(read_toml(path), STAMP, path.name)
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    sizes = tuple(row[n] for n in ("cc", "head_dim", "block_q", "block_k", "warps", "stages"))
+    return (row["kernel"], *sizes, row["dtype"], row["causal"] == "1")
 
 
 @lru_cache(maxsize=1)

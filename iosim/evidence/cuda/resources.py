@@ -18,7 +18,6 @@ import itertools
 import os
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,11 +27,10 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.compiler import compile_to, compiler_version, find_nvcc, source_files
 from iosim.evidence.cuda.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, FwdSpec
+from iosim.kernel import resource_table
+from iosim.kernel.resource_table import read_stamp
 
-COLUMNS = (
-    "kernel", "cc", "head_dim", "block_q", "block_k", "warps", "stages", "dtype", "causal", "registers",
-    "spill_store_bytes", "spill_load_bytes", "static_smem_bytes", "dynamic_smem_bytes", "compiler", "min_ctas",
-)  # fmt: skip
+COLUMNS = tuple(resource_table.COLUMNS)
 KEY = COLUMNS[:9]
 BLOCK_Q, BLOCK_K = (64, 128, 192, 256), (16, 32, 48, 64, 96, 128, 192, 256)
 REGISTERS_PER_SM, DRIVER_SHARED_BYTES = 65_536, 1_024
@@ -106,9 +104,8 @@ def read_table(path: Path) -> dict[tuple[str, ...], Row]:
     stamp = path.with_suffix(".toml")
     if not path.is_file() or not stamp.is_file():
         return {}
-    with stamp.open("rb") as file:
-        if tomllib.load(file).get("sources") != source_digest():
-            return {}
+    if read_stamp(stamp)["sources"] != source_digest():
+        return {}
     with path.open(newline="") as text:
         return {tuple(row[name] for name in KEY): row for row in csv.DictReader(text)}
 

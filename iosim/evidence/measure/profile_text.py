@@ -15,6 +15,7 @@ from iosim.base.errors import InputError
 from iosim.evidence.measure.calibrate import Entry, derive, digits, plain, tensor
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.profile_file import read_toml
+from iosim.hardware.quantities import source_heads
 
 VENDORS = ("boost_clock_hz",)
 """What a shipped profile knows better than the driver."""
@@ -96,6 +97,9 @@ def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -
         else:
             made[table] = plain(entry)
     _drop_contradictions(made)
+    if "sources" in made:
+        used = source_heads(made)
+        made["sources"] = {name: text for name, text in made["sources"].items() if name in used}
     HardwareProfile.from_dict(made, "the calibrated profile")
     return made
 
@@ -104,7 +108,7 @@ def _drop_contradictions(known: dict[str, Any]) -> None:
     """Latencies known before that a measured one overtakes are left out."""
     order = ("l2_latency_near_cycles", "l2_latency_far_cycles", "dram_latency_cycles")
     near, far = known.get(order[0]), known.get(order[1])
-    if near and far and far["value"] < near["value"]:
+    if near and far and {"value"} <= near.keys() & far.keys() and far["value"] < near["value"]:
         del known[order[1]]
 
 
@@ -123,9 +127,10 @@ def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry
     for key, value in made.items():
         if not isinstance(value, dict):
             lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
-        elif key == "sources":
-            tables += ["", "[sources]", *(f"{word} = {_quoted(text)}" for word, text in value.items())]
-        elif "value" in value:
+        elif key in ("sources", "validation"):
+            if value:
+                tables += ["", f"[{key}]", *(f"{word} = {_quoted(text)}" for word, text in value.items())]
+        elif "value" in value or "from" in value:
             lines.append(f"{key} = {_inline(value)}")
         elif value:
             tables += ["", f"[{key}]", *(f"{dtype} = {_inline(entry)}" for dtype, entry in value.items())]
@@ -152,6 +157,8 @@ def remarks(raw: Mapping[str, Any]) -> list[str]:
 
 
 def _inline(entry: Mapping[str, Any]) -> str:
+    if "value" not in entry:
+        return f"{{ from = {_quoted(entry['from'])} }}"
     value = entry["value"]
     if isinstance(value, list) and value and isinstance(value[0], list):
         points = "\n".join(f"  [{size:_}, {rate:.4e}]," for size, rate in value)

@@ -6,14 +6,13 @@ an experiment isolates it; a group that nothing explains yet says so (`found = f
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from iosim.base.errors import InputError
+from iosim.base.schema import Flag, ListOf, OneOrMany, Table, Text, Whole, checked, read_toml
 from iosim.evidence.validate.residuals import REGIMES, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 
@@ -23,6 +22,18 @@ SECTOR_ROWS = 8
 """Query rows whose fp32 log-sum-exp fills a sector of 32 bytes."""
 FACTS = ("implementation", "order", "direction", "persistent", "heavy_first", "causal", "note", "window", "head_dim")
 TEXTS = ("title", "reason", "experiment", "command")
+_YES_NO = Text(("yes", "no"))
+WHEN = Table(
+    {**dict.fromkeys(FACTS, OneOrMany(Text())), "regime": OneOrMany(Text(REGIMES)), "stage": OneOrMany(Text()),
+     "sign": Text(("over", "under")), "ragged": _YES_NO, "sections": _YES_NO, "small": _YES_NO},
+)  # fmt: skip
+GROUP = Table(
+    {"name": Text(), "quantities": ListOf(Text(QUANTITIES)), "when": WHEN, "found": Flag(),
+     **dict.fromkeys(TEXTS, Text(lines=True))},
+    required=("name", "quantities", "when", "found", *TEXTS),
+)  # fmt: skip
+REASONS = Table({"schema": Whole(SCHEMA, SCHEMA), "group": ListOf(GROUP)}, required=("schema", "group"))
+"""The file of groups."""
 
 
 @dataclass(frozen=True)
@@ -73,26 +84,14 @@ def groups(path: Path = FILE) -> tuple[Group, ...]:
     Raises:
         InputError: the file names something that is not known.
     """
-    with open(path, "rb") as file:
-        data = tomllib.load(file)
-    if data.get("schema") != SCHEMA:
-        raise InputError(f"{path.name} has schema {data.get('schema')}; accepted: {SCHEMA}")
-    return tuple(_group(entry, path.name) for entry in data.get("group", ()))
+    data = checked(read_toml(path), REASONS, path.name)
+    return tuple(_group(entry) for entry in data["group"])
 
 
-def _group(entry: Mapping[str, Any], where: str) -> Group:
-    name = str(entry.get("name", ""))
-    missing = [key for key in ("name", "quantities", "when", "found", *TEXTS) if key not in entry]
-    if missing:
-        raise InputError(f"{where}: group '{name}' lacks {', '.join(missing)}")
+def _group(entry: Mapping[str, Any]) -> Group:
     when = {key: tuple(v) if isinstance(v, list) else (v,) for key, v in entry["when"].items()}
-    known = (*FACTS, "regime", "stage", "sign", "ragged", "sections", "small")
-    wrong = [key for key in when if key not in known] + [q for q in entry["quantities"] if q not in QUANTITIES]
-    wrong += [word for word in when.get("regime", ()) if word not in REGIMES]
-    if wrong:
-        raise InputError(f"{where}: group '{name}' asks for '{wrong[0]}'; accepted: {', '.join(known)}")
-    texts = {key: " ".join(str(entry[key]).split()) for key in TEXTS}
-    return Group(name, quantities=tuple(entry["quantities"]), when=when, found=bool(entry["found"]), **texts)
+    texts = {key: " ".join(entry[key].split()) for key in TEXTS}
+    return Group(entry["name"], quantities=tuple(entry["quantities"]), when=when, found=entry["found"], **texts)
 
 
 def reason_of(r: Residual, among: Sequence[Group]) -> Group | None:

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.schema import ListOf, MapOf, Problem, Real, Table, Text, Whole, checked, read_toml
 from iosim.hardware.profile import HardwareProfile
 
 GB = 1e9
 DEFAULT_LATENCY_S = 18.0e-6
 """Latency of a link given by its bandwidth alone: the largest in links.toml."""
+
+
+FILE = Path(__file__).with_name("links.toml")
+
+
+def _one_bandwidth(row: Mapping[str, Any]) -> Iterator[Problem]:
+    if ("profile_key" in row) == ("bandwidth_bytes_per_s" in row):
+        yield Problem("bandwidth_bytes_per_s", "a link has either this or profile_key")
+
+
+LINK = Table(
+    {
+        "title": Text(),
+        "aliases": ListOf(Text(pattern="[a-z0-9-]+")),
+        "profile_key": Text(("nvlink_bytes_per_s", "pcie_bytes_per_s")),
+        "bandwidth_bytes_per_s": Real(1e6, 1e15),
+        "latency_s": Real(1e-9, 1.0),
+        "source": Text(),
+    },
+    required=("title", "latency_s", "source"),
+    rules=(_one_bandwidth,),
+)
+"""One link of links.toml: its bandwidth in one direction, or the profile's quantity that holds it for both."""
+LINKS = Table({"schema": Whole(1, 1), "link": MapOf(LINK)}, required=("schema", "link"))
 
 
 @dataclass(frozen=True)
@@ -34,9 +58,7 @@ class Link:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    with open(Path(__file__).resolve().parent / "links.toml", "rb") as file:
-        data: dict[str, Any] = tomllib.load(file)
-    links: dict[str, Any] = data["link"]
+    links: dict[str, Any] = checked(read_toml(FILE), LINKS, FILE.name)["link"]
     aliases = {alias: {**row, "name": name} for name, row in links.items() for alias in row.get("aliases", ())}
     return links | aliases
 

@@ -1,0 +1,460 @@
+"""The one checker of data files: what a TOML or CSV file may hold, declared as data beside the code that reads it.
+
+A schema is made of `Table`, `MapOf`, `ListOf`, `Pairs` and the leaves `Text`, `Whole`, `Real`, `Flag`; `Table.of` makes
+one of a dataclass. `problems` lists everything that is wrong, each with the key it is about and what is accepted there;
+`checked` raises the first with the file's name. It reads values, and converts none.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import stat
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from iosim.base.errors import InputError
+
+MAX_FILE_BYTES = 1_000_000
+NEAR = 0.6
+"""How alike a misspelt word must be to a known one to be taken for it (difflib's ratio)."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: the key, as TOML would write it with the places of lists in brackets, and why."""
+
+    key: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.reason}" if self.key else self.reason
+
+
+Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
+"""Finds contradictions in a table; it is asked only when every value of the table has its form."""
+
+
+class Spec(Protocol):
+    """What a value may be."""
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        """What is wrong with `value`, which stands under `key`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line of text that is not blank, of `choices` where there are any.
+
+    Attributes:
+        lines: whether more than one line is allowed.
+        pattern: what the whole text must match.
+        such_as: an example for messages.
+    """
+
+    choices: Sequence[str] | Callable[[], Sequence[str]] | None = None
+    lines: bool = False
+    longest: int = 1000
+    pattern: str | None = None
+    such_as: str = ""
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        example = f' such as "{self.such_as}"' if self.such_as else ""
+        if not isinstance(value, str):
+            yield Problem(key, f"must be a text{example}, not {shown(value)}")
+        elif not value.strip():
+            yield Problem(key, f"must be a text{example}, not an empty one")
+        elif not self.lines and value != one_line(value, self.longest):
+            yield Problem(key, f"must be one line of text{example}, of up to {self.longest} characters")
+        elif self.pattern and not re.fullmatch(self.pattern, value):
+            yield Problem(key, f"must be a text{example}, not {shown(value)}")
+        elif self.choices is not None:
+            choices = self.choices() if callable(self.choices) else self.choices
+            if value not in choices:
+                yield Problem(key, f"{shown(value)} is not known; {_meant(value, choices)}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number from `low` to `high`."""
+
+    low: float = 0
+    high: float = 2**63
+    hint: str = ""
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if isinstance(value, bool) or not isinstance(value, int):
+            yield Problem(key, f"must be a whole number, not {shown(value)}")
+        else:
+            yield from _in_range(value, self.low, self.high, key, self.hint)
+
+
+@dataclass(frozen=True)
+class Real:
+    """A finite number from `low` to `high`."""
+
+    low: float
+    high: float
+    hint: str = ""
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            yield Problem(key, f"must be a number, not {shown(value)}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield Problem(key, f"must be finite, not {value}")
+        else:
+            yield from _in_range(value, self.low, self.high, key, self.hint)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """true or false; one of them alone where `only` says so."""
+
+    only: bool | None = None
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        accepted = "true or false" if self.only is None else str(self.only).lower()
+        if not isinstance(value, bool) or self.only not in (None, value):
+            yield Problem(key, f"must be {accepted}, not {shown(value)}")
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list of `item`s.
+
+    Attributes:
+        least: entries at least; `exactly`: that many, neither more nor fewer.
+        ascending: whether each must be more than the one before.
+    """
+
+    item: Spec
+    least: int = 1
+    exactly: int | None = None
+    ascending: bool = False
+    unique: bool = False
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if not isinstance(value, list):
+            yield Problem(key, f"must be a list, not {shown(value)}")
+            return
+        if self.exactly is not None and len(value) != self.exactly:
+            yield Problem(key, f"must be a list of {self.exactly}, not of {len(value)}")
+        if len(value) < self.least:
+            entries = "1 entry" if self.least == 1 else f"{self.least} entries"
+            yield Problem(key, f"must be a list with at least {entries}")
+        wrong = [problem for n, one in enumerate(value) for problem in self.item.problems(one, f"{key}[{n}]")]
+        yield from wrong
+        if not wrong and self.ascending and any(b <= a for a, b in pairwise(value)):
+            yield Problem(key, "must be in ascending order")
+        if not wrong and self.unique and any(one in value[:n] for n, one in enumerate(value)):
+            yield Problem(key, "has the same entry twice")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A list of pairs, ascending by their first numbers; `names` say what the two are."""
+
+    first: Spec
+    second: Spec
+    names: tuple[str, str]
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if not isinstance(value, list) or not value:
+            yield Problem(key, "must be a list with at least one entry")
+            return
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+            yield Problem(key, f"must be a list of pairs [{self.names[0]}, {self.names[1]}]")
+            return
+        wrong = [problem for n, (one, other) in enumerate(value)
+                 for problem in (*self.first.problems(one, f"{key}[{n}]"),
+                                 *self.second.problems(other, f"{key}[{n}]"))]  # fmt: skip
+        yield from wrong
+        if not wrong and any(b[0] <= a[0] for a, b in pairwise(value)):
+            yield Problem(key, f"{self.names[0]} must be in ascending order")
+
+
+@dataclass(frozen=True)
+class OneOrMany:
+    """An `item`, or a list of them."""
+
+    item: Spec
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if isinstance(value, list):
+            yield from ListOf(self.item).problems(value, key)
+        else:
+            yield from self.item.problems(value, key)
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A table whose keys are names: any, or those of `names`; every value is an `item`."""
+
+    item: Spec
+    names: Sequence[str] | None = None
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        if not isinstance(value, dict):
+            of = f" with an entry for each of {', '.join(self.names)}" if self.names else ""
+            yield Problem(key, f"must be a table{of}, not {shown(value)}")
+            return
+        for name, one in value.items():
+            path = _path(key, name)
+            if self.names is not None and name not in self.names:
+                yield _unknown(path, [_path(key, n) for n in self.names])
+            else:
+                yield from self.item.problems(one, path)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with keys of its own.
+
+    Attributes:
+        keys: what each may be.
+        required: those that must be there.
+        rules: what cannot hold at once.
+        form: how the table is written, for messages where something else stands in its place.
+        see: where the keys are described, for messages about a key that is like none of them.
+        others: what stands under keys of another kind: a pattern of their names, and the specification of each.
+    """
+
+    keys: Mapping[str, Spec]
+    required: Sequence[str] = ()
+    rules: Sequence[Rule] = field(default=())
+    form: str = ""
+    see: str = ""
+    others: tuple[str, Spec] | None = None
+
+    def problems(self, value: Any, key: str = "") -> Iterator[Problem]:
+        if not isinstance(value, dict):
+            yield Problem(key, f"write {self.form}, not {shown(value)}" if self.form else
+                          f"must be a table, not {shown(value)}")  # fmt: skip
+            return
+        fine = True
+        for name in self.required:
+            if name not in value:
+                fine = False
+                yield Problem(_path(key, name), "missing; it is needed")
+        for name, one in value.items():
+            path = _path(key, name)
+            spec = self.keys.get(name)
+            if spec is None and self.others is not None and re.fullmatch(self.others[0], name):
+                spec = self.others[1]
+            if spec is None:
+                fine = False
+                yield _unknown(path, [_path(key, n) for n in self.keys], self.see)
+                continue
+            for problem in spec.problems(one, path):
+                fine = False
+                yield problem
+        if fine:
+            for rule in self.rules:
+                yield from (Problem(".".join(part for part in (key, p.key) if part), p.reason) for p in rule(value))
+
+    @classmethod
+    def of(cls, kind: type, *, form: str = "", **more: Spec) -> Table:
+        """The table of a dataclass: its fields are the keys, their types what is accepted; those without a default are
+        required. `more` replaces the specification of single fields."""
+        kinds = typing.get_type_hints(kind)
+        keys = {f.name: more.get(f.name) or spec_of(kinds[f.name]) for f in fields(kind) if f.init}
+        needed = [f.name for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
+        return cls(keys, needed, form=form)
+
+
+def spec_of(kind: Any) -> Spec:
+    """What a field of type `kind` accepts: bool, int, float, str, StrEnum, tuple[T, ...] and each of these or None."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (kind,) = [one for one in inner if one is not type(None)]
+        return spec_of(kind)
+    if origin is tuple:
+        if inner[-1] is Ellipsis:
+            return ListOf(spec_of(inner[0]), least=0)
+        return ListOf(spec_of(inner[0]), exactly=len(inner))
+    if origin is typing.Literal:
+        return Text(tuple(inner))
+    if kind is bool:
+        return Flag()
+    if kind is int:
+        return Whole()
+    if kind is float:
+        return Real(0, 1e18)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return Text(tuple(str(word) for word in kind))
+    if kind is str:
+        return Text()
+    raise TypeError(f"no specification for a field of type {kind}")
+
+
+def checked(data: Mapping[str, Any], schema: Table, where: object) -> Mapping[str, Any]:
+    """`data`, once the schema has nothing against it.
+
+    Args:
+        where: what the data is, with its file's name: the beginning of the message.
+
+    Raises:
+        InputError: tells the first problem, and how many more there are.
+    """
+    refuse(list(schema.problems(data)), where)
+    return data
+
+
+def refuse(wrong: Sequence[Problem | str], where: object) -> None:
+    """Raise where there is a problem.
+
+    Raises:
+        InputError: tells the first, and how many more there are.
+    """
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise InputError(f"{one_line(where)}: {wrong[0]}{more}")
+
+
+def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Args:
+        what: what the file is, for messages.
+        such_as: where to read what belongs in it.
+
+    Raises:
+        InputError: there is no such regular file, it is empty, longer than a megabyte, not UTF-8 or not valid TOML.
+    """
+    name = f"{what} '{one_line(path)}'"
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"{name} is a directory; a TOML file is needed")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{name} is not a regular file; a TOML file is needed")
+        if status.st_size > MAX_FILE_BYTES:
+            raise InputError(f"{name} is too large: {status.st_size:,} bytes; a few KB are expected")
+        raw = path.read_bytes()
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{name} does not exist") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{name} cannot be read: {one_line(reason)}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is not UTF-8 text; a TOML file is needed") from None
+    if not text.strip():
+        raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
+    import tomllib  # costs milliseconds; whoever reads no file need not wait for it
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise InputError(f"{name} is not what it should be: nested too deeply") from None
+    except ValueError as error:  # TOMLDecodeError, and integers beyond Python's limit of digits
+        raise InputError(f"{name} is not valid TOML: {one_line(error)}") from None
+
+
+Column = Callable[[str], Any]
+"""Makes a cell's value of its text; raises ValueError where the text is none."""
+
+
+def whole(text: str) -> int:
+    """A cell that holds a whole number, zero or more."""
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"must be a whole number, not {shown(text)}")
+    return int(text)
+
+
+def word(*choices: str) -> Column:
+    """A cell that holds one of `choices`."""
+
+    def one(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{shown(text)} is not known; {_meant(text, choices)}")
+        return text
+
+    return one
+
+
+def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> Iterator[dict[str, Any]]:
+    """The rows of a CSV file, its cells converted; lines that begin with # are comments.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column or has an unknown one, or a cell is not what it should be.
+    """
+    name = f"{what} '{one_line(path)}'"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = [(n, line) for n, line in enumerate(file, start=1) if not line.startswith("#")]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {one_line(getattr(error, 'strerror', None) or error)}") from None
+    rows = csv.reader(line for _, line in lines)
+    header = next(rows, [])
+    for column in header:
+        if column not in columns:
+            raise InputError(f"{name}: {_unknown(column, columns)}")
+    for column in columns:
+        if column not in header:
+            raise InputError(f"{name}: {column}: missing; it is needed")
+    makers = [columns[column] for column in header]
+    for (number, _), cells in zip(lines[1:], rows, strict=False):
+        if len(cells) != len(header):
+            raise InputError(f"{name}, line {number}: has {len(cells)} cells; accepted: {len(header)}")
+        row = {}
+        for column, make, cell in zip(header, makers, cells, strict=True):
+            try:
+                row[column] = make(cell)
+            except ValueError as error:
+                raise InputError(f"{name}, line {number}: {column}: {error}") from None
+        yield row
+
+
+def one_line(text: object, limit: int = 200) -> str:
+    """`text` as one line of printable characters, cut after `limit` of them, for messages about hostile input."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(text)[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def shown(raw: object) -> str:
+    """A value of a data file, short enough for a message."""
+    if isinstance(raw, dict | list):
+        return "a table" if isinstance(raw, dict) else "a list"
+    if isinstance(raw, int) and abs(raw) >= 10**21:
+        return "a number of more than 20 digits"
+    return one_line(repr(raw), 40)
+
+
+def _in_range(value: float, low: float, high: float, key: str, hint: str) -> Iterator[Problem]:
+    if not low <= value <= high:
+        more = f"; {hint}" if hint else ""
+        yield Problem(key, f"{shown(value)} is out of range; accepted: {low:g} to {high:g}{more}")
+
+
+def _path(table: str, name: object) -> str:
+    plain = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name)
+    if not plain and not table:
+        return one_line(name, 60)
+    last = str(name) if plain else f'"{one_line(name, 60)}"'
+    return f"{table}.{last}" if table else last
+
+
+def _meant(value: str, choices: Iterable[str]) -> str:
+    words = list(choices)
+    near = get_close_matches(value.lower(), words, n=1, cutoff=NEAR)
+    return f"did you mean {near[0]}?" if near else f"accepted: {', '.join(words)}"
+
+
+def _unknown(path: str, known: Iterable[str], see: str = "") -> Problem:
+    words = list(known)
+    near = get_close_matches(path, words, n=1, cutoff=NEAR)
+    if near:
+        return Problem(path, f"unknown key; did you mean {near[0]}?")
+    return Problem(path, f"unknown key; see {see}" if see else f"unknown key; accepted: {', '.join(words)}")

@@ -1,0 +1,176 @@
+"""The schema checker: each shipped data file, mutated in every key, is refused with the file and the key named."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from iosim.base import schema
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.base.schema import Problem, Table, read_toml
+from iosim.evidence.validate import reasons
+from iosim.hardware import profile_file, quantities
+from iosim.kernel import resource_table
+from iosim.studies.distributed import links
+
+Check = Callable[[dict[str, Any]], list[Problem]]
+PROFILES = data_dir("hardware_profiles")
+
+
+class File(NamedTuple):
+    """A shipped file: how it is checked, and the tables whose keys are names that anybody may choose."""
+
+    path: Path
+    check: Check
+    free: tuple[str, ...] = ()
+
+
+def by(table: Table) -> Check:
+    return lambda data: list(table.problems(data))
+
+
+FILES = [
+    *(File(path, lambda data: profile_file.parse(data).problems, ("sources",))
+      for path in sorted(PROFILES.glob("*.toml")) if path.name != profile_file.INHERITANCE_FILE),
+    File(PROFILES / profile_file.INHERITANCE_FILE, by(quantities.INHERITANCE), ("sources",)),
+    File(links.FILE, by(links.LINKS), ("link",)),
+    File(reasons.FILE, by(reasons.REASONS)),
+    File(data_dir("kernels") / "resources.toml", by(resource_table.STAMP)),
+]  # fmt: skip
+
+
+class Place(NamedTuple):
+    """A key in a file: the tables and list places that lead to it, and how messages write it."""
+
+    steps: tuple[str | int, ...]
+    key: str
+
+    def parent(self, data: Any) -> Any:
+        for step in self.steps[:-1]:
+            data = data[step]
+        return data
+
+
+def places(value: Any, steps: tuple[str | int, ...] = (), key: str = "") -> Iterator[Place]:
+    """Every key of a file, but one alone of tables that are alike: the first of a list."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            path = f'{key}."{name}"' if "." in name else f"{key}.{name}" if key else name
+            path = path.removeprefix(".") if key else name
+            yield Place((*steps, name), path)
+            yield from places(one, (*steps, name), path)
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for n, one in enumerate(value):
+            yield from places(one, (*steps, n), f"{key}[{n}]")
+
+
+def named(problems: list[Problem], key: str) -> bool:
+    """Whether a problem is told of this key, or of what stands in it."""
+    return any(p.key.replace('"', "").startswith(key.replace('"', "")) for p in problems)
+
+
+def other_type(value: Any) -> Any:
+    """A value of another type."""
+    if isinstance(value, bool):
+        return "yes"
+    if isinstance(value, str):
+        return 17
+    if isinstance(value, list):
+        return 1.5
+    if isinstance(value, dict):
+        return "a text"
+    return [str(value)]
+
+
+@pytest.fixture(params=FILES, ids=lambda file: file.path.name)
+def shipped(request: pytest.FixtureRequest) -> tuple[File, dict[str, Any]]:
+    file: File = request.param
+    return file, read_toml(file.path)
+
+
+def test_shipped_files_are_clean(shipped: tuple[File, dict[str, Any]]) -> None:
+    file, data = shipped
+    assert file.check(data) == []
+
+
+def test_a_misspelt_key_is_refused(shipped: tuple[File, dict[str, Any]]) -> None:
+    file, data = shipped
+    for place in places(data):
+        if isinstance(place.steps[-1], str) and not (len(place.steps) == 2 and place.steps[0] in file.free):
+            wrong = copy.deepcopy(data)
+            parent, name = place.parent(wrong), place.steps[-1]
+            misspelt = {f"{key}x" if key == name else key: value for key, value in parent.items()}
+            parent.clear()
+            parent.update(misspelt)
+            assert named(file.check(wrong), f"{place.key}x"), place.key
+
+
+def test_a_misspelt_key_gets_the_right_one_suggested() -> None:
+    data = read_toml(PROFILES / "t4.toml")
+    data["l2_byte"] = data.pop("l2_bytes")
+    (problem,) = profile_file.parse(data).problems
+    assert problem.key == "l2_byte"
+    assert problem.reason.endswith("did you mean l2_bytes?")
+
+
+def test_a_value_of_another_type_is_refused(shipped: tuple[File, dict[str, Any]]) -> None:
+    file, data = shipped
+    for place in places(data):
+        wrong = copy.deepcopy(data)
+        parent = place.parent(wrong)
+        parent[place.steps[-1]] = other_type(parent[place.steps[-1]])
+        assert named(file.check(wrong), place.key), place.key
+
+
+def test_a_required_key_that_is_missing_is_named(shipped: tuple[File, dict[str, Any]]) -> None:
+    """Without any one key the file is as clean as before, or that key (or the one that needs it) is named."""
+    file, data = shipped
+    refused = 0
+    for place in places(data):
+        wrong = copy.deepcopy(data)
+        del place.parent(wrong)[place.steps[-1]]
+        problems = file.check(wrong)
+        refused += bool(problems)
+        if problems and place.steps[0] != "sources":
+            above = place.key.rpartition(".")[0]
+            assert named(problems, place.key) or named(problems, above) or named(problems, "sources"), place.key
+    assert refused >= 2
+
+
+def test_the_resource_table(tmp_path: Path) -> None:
+    with (data_dir("kernels") / resource_table.FILE).open(encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file))[:3]
+    path = tmp_path / "resources.csv"
+
+    def refused(head: list[str], cells: list[str]) -> str:
+        text = io.StringIO()
+        csv.writer(text).writerows([head, rows[0], cells])
+        path.write_text(text.getvalue())
+        with pytest.raises(InputError) as caught:
+            resource_table.read_table(path)
+        return str(caught.value)
+
+    assert tuple(header) == tuple(resource_table.COLUMNS)
+    for n, column in enumerate(header):
+        renamed = [f"{name}x" if name == column else name for name in header]
+        assert f"{path}': {column}x: unknown key; did you mean {column}?" in refused(renamed, rows[1])
+        assert f"{path}': {column}: missing" in refused(header[:n] + header[n + 1 :], rows[1][:-1])
+        if column not in ("kernel", "compiler"):
+            cells = [*rows[1][:n], "x1", *rows[1][n + 1 :]]
+            assert f"{path}', line 3: {column}: " in refused(header, cells)
+    assert "line 3: has 3 cells; accepted: 16" in refused(header, rows[1][:3])
+
+
+def test_messages_are_one_line_with_file_and_key() -> None:
+    table = Table({"warps": schema.Whole(1, 32)}, required=("warps",))
+    with pytest.raises(InputError, match=r"^kernels\.toml: warps: must be a whole number, not 'four'$"):
+        schema.checked({"warps": "four"}, table, "kernels.toml")
+    with pytest.raises(InputError, match=r"^kernels\.toml: warps: missing; it is needed \(and 1 more\)$"):
+        schema.checked({"waprs": 4}, table, "kernels.toml")
