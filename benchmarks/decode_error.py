@@ -1,9 +1,9 @@
 """Decode times against published latencies of serving stacks: `python benchmarks/decode_error.py`.
 
-The latencies (`kernels/measurements/published_latency.csv`, from NVIDIA AIConfigurator's data, Apache-2.0) are of one
-attention call inside vLLM or SGLang: one query token, a paged cache, and what the stack puts around the kernel. Nothing
-is fitted to them. The table gives, by GPU and stack, the relative error of the predicted kernel time, and the same for
-the rows that run at least 50 us, where launches and bookkeeping weigh less.
+The latencies (`experiments/measurements/published_latency.csv`, from NVIDIA AIConfigurator's data, Apache-2.0) are of
+one attention call inside vLLM or SGLang: one query token, a paged cache, and what the stack puts around the kernel.
+Nothing is fitted to them. The table gives, by GPU and stack, the relative error of the predicted kernel time, and the
+same for the rows that run at least 50 us, where launches and bookkeeping weigh less.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
+from recorders import measurements
+
 from iosim import AttentionProblem, predict
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 
 GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
@@ -26,7 +27,7 @@ Key = tuple[str, str, str]
 
 def rows() -> Iterator[tuple[Key, float, float]]:
     """((gpu, stack, kernel), measured seconds, predicted seconds) of every decode row a catalog kernel stands for."""
-    path = data_dir("kernels") / "measurements" / "published_latency.csv"
+    path = measurements("published_latency.csv")
     with open(path, encoding="utf-8", newline="") as file:
         for r in csv.DictReader(file):
             if r["phase"] != "decode":

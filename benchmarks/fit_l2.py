@@ -1,7 +1,7 @@
 """The L2's constants beside the measured capacity curves: `python benchmarks/fit_l2.py`.
 
-Ways and capacity are not fitted: kernels/sets.py finds them line by line. Tries others over a small grid, prints the
-error of each on the cliffs, and the residuals of those that hardware_profiles/h200-sxm.toml holds.
+Ways and capacity are not fitted: experiments/sets.py finds them line by line. Tries others over a small grid, prints
+the error of each on the cliffs, and the residuals of those that hardware_profiles/h200-sxm.toml holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from iosim.base.data import data_dir
+from recorders import measurements
+
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.scan import scan, with_capacity
@@ -38,7 +39,7 @@ class Scan:
 
 def scans() -> list[Scan]:
     """Every row of the capacity curves."""
-    with open(data_dir("kernels") / "measurements" / "l2_capacity_curve.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("l2_capacity_curve.csv"), encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     return [Scan(r["pattern"], int(r["footprint_MiB"]), int(r["passes"]), int(r["dram_read"])) for r in table]
 

@@ -1,9 +1,9 @@
 """Recorded reads and writes of groups in step through the replay's L2: `python benchmarks/followers.py`.
 
-kernels/followers.py had groups of CTAs read and write what a table tells them, step by step, under the profiler. Here
-the same tables go through the model of the L2, in the order of their steps, so that the model alone is on trial and
-times play no part. Prints three Markdown tables: HBM reads of the cases that only load, HBM writes of those that store,
-and what was measured at the edge. An error is the model's bytes less the measured ones.
+experiments/followers.py had groups of CTAs read and write what a table tells them, step by step, under the profiler.
+Here the same tables go through the model of the L2, in the order of their steps, so that the model alone is on trial
+and times play no part. Prints three Markdown tables: HBM reads of the cases that only load, HBM writes of those that
+store, and what was measured at the edge. An error is the model's bytes less the measured ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from recorders import recorder
+from recorders import measurements, recorder
 
-from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model
@@ -34,7 +33,7 @@ KERNEL = recorder("followers")
 
 def recorded() -> pd.DataFrame:
     """The recorded rows, with the Case of each."""
-    table = pd.read_csv(data_dir("kernels") / "measurements" / "h200_iosim_followers.csv")
+    table = pd.read_csv(measurements("h200_iosim_followers.csv"))
     names = list(KERNEL.Case.__dataclass_fields__)
     table["case"] = [KERNEL.Case(**row) for row in table[names].to_dict("records")]
     return table

@@ -1,6 +1,6 @@
 """Which lines of a set stay, on the GPU and in the replay's model: `python benchmarks/orders.py [--gpu h100]`.
 
-kernels/sets.py loaded and stored lines of one set in some orders, and asked where a line was after so many loads of
+experiments/sets.py loaded and stored lines of one set in some orders, and asked where a line was after so many loads of
 others. Here the model does the same in a single set. Prints a Markdown table: after how many loads a line was last
 found on the SM's side, and where it was then.
 """

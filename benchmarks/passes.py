@@ -1,9 +1,9 @@
 """Recorded passes over tensors through the replay's L2: `python benchmarks/passes.py`.
 
-kernels/passes.py counted what fills, copies, softmax and sums read from HBM and write to it, one after the other. Here
-the model of the L2 makes the same passes, with loads ahead of stores by what the threads of a pass hold, and beside it
-in step. Prints two Markdown tables: some sizes, and mean errors by chain. A copy is taken for an elementwise pass. In
-the recording process a flush left no dirty lines of others.
+experiments/passes.py counted what fills, copies, softmax and sums read from HBM and write to it, one after the other.
+Here the model of the L2 makes the same passes, with loads ahead of stores by what the threads of a pass hold, and
+beside it in step. Prints two Markdown tables: some sizes, and mean errors by chain. A copy is taken for an elementwise
+pass. In the recording process a flush left no dirty lines of others.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from recorders import recorder
+from recorders import measurements, recorder
 
-from iosim.base.data import data_dir
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model, sm_partitions
@@ -31,7 +30,7 @@ KERNEL = recorder("passes")
 
 
 def recorded() -> pd.DataFrame:
-    return pd.read_csv(data_dir("kernels") / "measurements" / NAME)
+    return pd.read_csv(measurements(NAME))
 
 
 def ahead_bytes(what: str, profile: HardwareProfile) -> int:

@@ -1,8 +1,8 @@
 """HBM reads by where tensors lie, beside what is predicted: `python benchmarks/placement.py [--gpu h100]`.
 
-kernels/placement.py ran library kernels with their tensors at other places in memory. A prediction knows no place: it
-is the mean over several. `apart` is how far two launches at the very same place lie apart; `recorded` are the rows of
-kernels/measurements/h200_library_kernels.csv for the same call, on the H200. Prints a Markdown table.
+experiments/placement.py ran library kernels with their tensors at other places in memory. A prediction knows no place:
+it is the mean over several. `apart` is how far two launches at the very same place lie apart; `recorded` are the rows
+of kernels/measurements/h200_library_kernels.csv for the same call, on the H200. Prints a Markdown table.
 """
 
 from __future__ import annotations

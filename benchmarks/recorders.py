@@ -1,6 +1,7 @@
-"""Scripts as modules: those of kernels/ that recorded what benchmarks read. `tests/scripts.py` loads with it, too.
+"""Scripts as modules, and recorded tables: those of experiments/ are what benchmarks read. Tests load with it, too.
 
-No package holds them, and some have one name in benchmarks/ and in kernels/, so that `import` does not tell them apart.
+No package holds them, and some have one name in benchmarks/ and in experiments/, so that `import` does not tell them
+apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from iosim.base.data import data_dir
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def load(script: Path) -> ModuleType:
@@ -26,13 +27,14 @@ def load(script: Path) -> ModuleType:
 
 
 def recorder(name: str) -> ModuleType:
-    """kernels/NAME.py."""
-    return load(data_dir("kernels") / f"{name}.py")
+    """experiments/NAME.py."""
+    return load(ROOT / "experiments" / f"{name}.py")
 
 
 def measurements(name: str) -> Path:
-    """kernels/measurements/NAME."""
-    return data_dir("kernels") / "measurements" / name
+    """A recorded table: one of experiments/, or one of kernels/ that commands read, too."""
+    of_experiment = ROOT / "experiments" / "measurements" / name
+    return of_experiment if of_experiment.is_file() else ROOT / "kernels" / "measurements" / name
 
 
 def asked_gpu(said: str | None) -> str:

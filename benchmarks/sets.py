@@ -1,8 +1,8 @@
 """How pages of memory fill the L2's sets, measured and in the model: `python benchmarks/sets.py [--gpu h100]`.
 
-kernels/sets.py found which lines of 1,024 pages in a row share a set with each of some 400 lines. Prints what follows
-from them, and two Markdown tables that set the measured sets beside those that iosim/readers/replay/l2.py makes of as
-many pages: how unevenly pages in a row fill them, and how many sets get more lines than they have ways.
+experiments/sets.py found which lines of 1,024 pages in a row share a set with each of some 400 lines. Prints what
+follows from them, and two Markdown tables that set the measured sets beside those that iosim/readers/replay/l2.py makes
+of as many pages: how unevenly pages in a row fill them, and how many sets get more lines than they have ways.
 """
 
 from __future__ import annotations

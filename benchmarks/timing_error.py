@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from iosim.base.data import data_dir
+from recorders import measurements
+
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
@@ -85,7 +86,7 @@ def moved(call: Call) -> Traffic:
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    with (data_dir("kernels") / "measurements" / name).open(newline="", encoding="utf-8") as file:
+    with measurements(name).open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/training_error.py
 
-Prints a Markdown table from kernels/measurements/h200_training_*.csv. Nothing is fitted to these rows.
+Prints a Markdown table from experiments/measurements/h200_training_*.csv. Nothing is fitted to these rows.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import csv
 import json
 from statistics import median
 
+from recorders import measurements
+
 from iosim import load_profile
-from iosim.base.data import data_dir
 from iosim.studies.training import Decoder, Kind, Setup, plan
 from iosim.studies.training.allocator import peaks
 from iosim.studies.training.layers import step_seconds
@@ -24,7 +25,7 @@ HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 def main() -> None:
     gpu = load_profile("h200")
     groups: dict[tuple[str, str], list[tuple[bool, float, float]]] = {}
-    with open(data_dir("kernels") / "measurements" / "h200_training_times.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_training_times.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             model, setup = Decoder(**json.loads(row["model"])), Setup(**json.loads(row["setup"]))
             line = play(plan(model, setup), setup.rule, setup.number.parameter_bytes)

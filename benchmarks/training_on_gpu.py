@@ -5,8 +5,9 @@
 
 A row has what PyTorch counts: `requested_bytes` of torch.cuda.memory_stats at the peak of forward, backward and step,
 beyond what lived before the step, after a first step that fills cuBLAS' workspace. The last line says how many rows
-iosim.studies.training predicts to the byte. kernels/measurements/h200_training_bytes.csv and h200_training_times.csv
-are its output on an H200 with PyTorch 2.11; tests/test_training.py compares them with the predictions.
+iosim.studies.training predicts to the byte. experiments/measurements/h200_training_bytes.csv and
+h200_training_times.csv are its output on an H200 with PyTorch 2.11; tests/test_training.py compares them with the
+predictions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CTAs' true times through the replay's L2: `python benchmarks/true_times.py`. Prints a Markdown table.
 
-kernels/timeline.py --steps recorded when every CTA of five launches was where, on which side of the L2, and the
+experiments/timeline.py --steps recorded when every CTA of five launches was where, on which side of the L2, and the
 profiler counted what the same launches read from HBM. Replayed at these times the L2 alone is on trial. The last
 columns have the replay's own times: with even shares of an SM for its CTAs, and with the share that these launches
 show.
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from recorders import measurements
 
-from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
@@ -52,7 +52,7 @@ def launch(name: str) -> tuple[AttentionProblem, Kernel, Chain]:
 def at_recorded_times(name: str) -> int:
     """HBM bytes read where CTAs run when and where they did."""
     made = model(GPU)
-    recorded = np.load(data_dir("kernels") / "measurements" / "h200_iosim_steps.npz")
+    recorded = np.load(measurements("h200_iosim_steps.npz"))
     low = lower(launch(name)[2], spill_slots=1)
     l2 = L2(made, low.size, low.owner)
     l2.replay_recorded(
@@ -70,7 +70,7 @@ def at_own_times(name: str, share: float) -> int:
 
 
 def counted() -> dict[str, int]:
-    with open(data_dir("kernels") / "measurements" / "h200_iosim_steps.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_iosim_steps.csv"), encoding="utf-8", newline="") as file:
         return {row["case"]: int(row["hbm_read"]) for row in csv.DictReader(file)}
 
 

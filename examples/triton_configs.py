@@ -2,27 +2,28 @@
 
     python examples/triton_configs.py
 
-Predictions stand beside the recorded times of an H200 (kernels/measurements/triton_tiles_d64_time.csv), of which
+Predictions stand beside the recorded times of an H200 (experiments/measurements/triton_tiles_d64_time.csv), of which
 nothing is an input.
 """
 
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 from iosim import AttentionProblem
-from iosim.base.data import data_dir
 from iosim.commands.triton_list import ranked, source
 from iosim.integrations.triton.kernel import Config, rank
 from iosim.integrations.triton.model import TritonModel
 from iosim.integrations.triton.streaming_mask import streaming_mask
 
+RECORDED = Path(__file__).resolve().parent.parent / "experiments" / "measurements" / "triton_tiles_d64_time.csv"
 PROBLEM = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
 
 
 def recorded() -> dict[Config, float]:
     """Measured milliseconds by configuration."""
-    with (data_dir("kernels") / "measurements" / "triton_tiles_d64_time.csv").open(encoding="utf-8") as file:
+    with RECORDED.open(encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["BM"]]
     sides = ("BM", "BN", "warps", "stages")
     return {Config(*(int(float(r[n])) for n in sides)): float(r["ms"]) for r in rows}

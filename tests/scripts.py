@@ -1,4 +1,4 @@
-"""Loads scripts of this repository, which no package holds, as modules."""
+"""Loads scripts of this repository, which no package holds, as modules; finds what was recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from types import ModuleType
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))  # for what its scripts share
 
-from recorders import load
+from recorders import load, measurements
+
+__all__ = ["ROOT", "load_script", "measurements"]
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 from strategies import disagreements, flash1_cases, flash_cases, naive_cases, table, tiles
 from test_lowering import loop_steps, wrong_bytes
 
 from iosim import InputError, load_profile, predict
-from iosim.base.data import data_dir
 from iosim.commands import common
 from iosim.commands.cli import main
 from iosim.evidence.validate.match import problem_of
@@ -287,8 +287,9 @@ def test_flex_matches_its_recorded_row() -> None:
 
 
 def recorded() -> list[Row]:
-    """kernels/flex.py on an H200: butterfly, strided and window+global at 16,384 and 65,536 tokens, grouped heads."""
-    return read(data_dir("kernels") / "measurements" / "h200_flex.csv")
+    """experiments/flex.py on an H200: butterfly, strided and window+global at 16,384 and 65,536 tokens, grouped
+    heads."""
+    return read(measurements("h200_flex.csv"))
 
 
 @pytest.mark.parametrize("row", recorded(), ids=lambda row: f"{row.call} {row.facts['note'].split(',')[0]}")

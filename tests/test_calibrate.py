@@ -64,8 +64,8 @@ def test_rates_and_latencies_of_the_recorded_run(measured: dict[str, Entry]) -> 
 
 
 def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
-    """Two partitions and 16 ways, as line by line (kernels/sets.py). Scans at one place in memory tell the capacity to
-    a few percent: where the buffer lies moves their cliff by 1 to 2 MiB of 30."""
+    """Two partitions and 16 ways, as line by line (experiments/sets.py). Scans at one place in memory tell the capacity
+    to a few percent: where the buffer lies moves their cliff by 1 to 2 MiB of 30."""
     shipped = load_profile("h200")
     assert measured["l2_partitions"].value == shipped.l2_partitions == 2
     assert measured["l2_ways"].value == shipped.l2_ways == DEFAULT_WAYS

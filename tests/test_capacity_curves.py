@@ -7,8 +7,8 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.scan import PATTERNS, scan
 
@@ -21,7 +21,7 @@ CLIFF_MIB = {"shared_scan": (28, 34), "private_scan": (36, 52)}
 @cache
 def measured() -> dict[tuple[str, int], tuple[int, int]]:
     """(pattern, MiB) -> (bytes read from HBM, bytes that crossed)."""
-    with open(data_dir("kernels") / "measurements" / "l2_capacity_curve.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("l2_capacity_curve.csv"), encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {int(r["passes"]) for r in rows} == {PASSES}
     return {(r["pattern"], int(r["footprint_MiB"])): (int(r["dram_read"]), int(r["fabric"])) for r in rows}

@@ -6,8 +6,8 @@ import csv
 import re
 
 import pytest
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
@@ -193,7 +193,7 @@ def test_flash1_takes_the_papers_own_tile() -> None:
 def test_recorded_splits() -> None:
     """The grids that an H200 was given: (query blocks, splits, heads)."""
     found = []
-    with open(data_dir("kernels") / "measurements" / "h200_library_kernels.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_library_kernels.csv"), encoding="utf-8", newline="") as file:
         for r in csv.DictReader(file):
             if "splitkv" not in r["kernel"] or r["launch"] != "1":
                 continue

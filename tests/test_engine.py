@@ -162,7 +162,7 @@ def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
     (16, 1, 0, False), (16, 22, 15, True), (16, 23, 15, False),  # the first 8 were written back as others came
 ])  # fmt: skip
 def test_a_dirty_line_gets_a_second_chance(stored: int, loads: int, asked: int, there: bool) -> None:
-    """What an H200's sets did (kernels/sets.py --orders): stores, loads of others, then one is asked for."""
+    """What an H200's sets did (experiments/sets.py --orders): stores, loads of others, then one is asked for."""
     old, new = range(100, 116), range(200, 200 + loads)
     trace = [(LOAD, o, 0) for o in old] + [(STORE, o, 0) for o in range(stored)] + [(LOAD, o, 0) for o in new]
     before = play(small(1, 1, 16, dirty_ways=8), trace, 300)

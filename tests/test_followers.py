@@ -1,4 +1,5 @@
-"""Groups in step: the tables that kernels/followers.py gives its kernel, and their recorded launches through the L2."""
+"""Groups in step: the tables that experiments/followers.py gives its kernel, and their recorded launches through the
+L2."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts import ROOT, load_script
+from scripts import load_script, measurements
 from test_engine import LINE, Access, play, random_trace, small
 
 from iosim.base.errors import InputError
@@ -27,7 +28,7 @@ STORE, REDUCE = KERNEL.OPS["store"], KERNEL.OPS["reduce"]
 
 
 def side_of_each_sm() -> np.ndarray[Any, Any]:
-    with (ROOT / "kernels" / "measurements" / "h200_iosim_followers.provenance.toml").open("rb") as file:
+    with measurements("h200_iosim_followers.provenance.toml").open("rb") as file:
         return np.array([int(x) for x in tomllib.load(file)["side_of_each_sm"]])
 
 

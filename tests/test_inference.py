@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 from strategies import disagreements, problems, tiles
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.reproduce.d_decode import TABLE_US, decode_rows
@@ -175,7 +175,7 @@ def test_packing_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 def recorded() -> list[list[dict[str, str]]]:
     """Calls whose rows are a group's heads packed by hand: as many `heads` as key/value heads, four query rows."""
     calls: dict[str, list[dict[str, str]]] = {}
-    with open(data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_iosim_kernels.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["note"] == "packed, 32 query heads":
                 calls.setdefault(row["call"], []).append(row)
@@ -210,7 +210,7 @@ def test_packed_groups_against_counters() -> None:
 @cache
 def library_calls() -> dict[str, list[dict[str, str]]]:
     calls: dict[str, list[dict[str, str]]] = {}
-    with open(data_dir("kernels") / "measurements" / "h200_decode.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_decode.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             calls.setdefault(row["call"], []).append(row)
     return calls

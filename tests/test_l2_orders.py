@@ -1,4 +1,4 @@
-"""Which lines of a set stay: how kernels/sets.py asks, what it recorded, and the model of the L2 beside it."""
+"""Which lines of a set stay: how experiments/sets.py asks, what it recorded, and the model of the L2 beside it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from scripts import ROOT, load_script
+from scripts import ROOT, load_script, measurements
 
 BENCHMARK = load_script("benchmarks/orders.py")
 KERNEL = BENCHMARK.KERNEL
-RECORDED = ROOT / "kernels" / "measurements" / "h200_l2_orders.csv"
+RECORDED = measurements("h200_l2_orders.csv")
 
 
 # How it is asked, on sets that are known.
@@ -102,7 +102,7 @@ def test_every_line_that_is_asked_for_was_used() -> None:
 
 
 def test_a_dry_run_needs_no_gpu() -> None:
-    command = [sys.executable, str(ROOT / "kernels" / "sets.py"), "--orders", "--dry-run"]
+    command = [sys.executable, str(ROOT / "experiments" / "sets.py"), "--orders", "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (
         done.stdout.splitlines()[1] == "899 questions to the set of each"

@@ -1,4 +1,4 @@
-"""Which lines share a set: the search of kernels/sets.py, what it recorded, and the model of the L2 beside it."""
+"""Which lines share a set: the search of experiments/sets.py, what it recorded, and the model of the L2 beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts import ROOT, load_script
 
 from iosim.readers.replay import l2
 
-BENCHMARK, KERNEL = load_script("benchmarks/sets.py"), load_script("kernels/sets.py")
+BENCHMARK, KERNEL = load_script("benchmarks/sets.py"), load_script("experiments/sets.py")
 
 
 # The search, on a set that is known.
@@ -86,7 +86,7 @@ def test_bases_never_hold_the_target() -> None:
 
 
 def test_a_dry_run_needs_no_gpu() -> None:
-    command = [sys.executable, str(ROOT / "kernels" / "sets.py"), "--dry-run", "--lines", "10"]
+    command = [sys.executable, str(ROOT / "experiments" / "sets.py"), "--dry-run", "--lines", "10"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "10 lines of 10 pages, among 16,777,216 lines of 1,024 pages\n"
 

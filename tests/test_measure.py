@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import measurements
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
@@ -25,7 +26,7 @@ from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, fl
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
-OWN = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+OWN = measurements("h200_iosim_kernels.csv")
 FULL = plan.named(["full"])
 SMALL = Case(FwdSpec(64, 64, 64, 4, 2), Shape(1, 8, 8, 512, 512, 64))
 SPLIT = Case(FwdSpec(64, 64, 64, 4, 2, split=True), Shape(1, 8, 8, 1, 4096, 64), Order(splits=4))

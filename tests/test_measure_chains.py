@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS, Profiled
@@ -112,7 +112,7 @@ def test_the_plan_has_every_chain_and_both_passes() -> None:
 
 
 def test_columns_begin_as_the_recorded_table_does() -> None:
-    with (data_dir("kernels") / "measurements" / "h200_chains.csv").open(newline="") as file:
+    with measurements("h200_chains.csv").open(newline="") as file:
         header = next(csv.reader(file))
     assert list(COLUMNS[: len(header)]) == header
 

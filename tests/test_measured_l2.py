@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
@@ -36,7 +36,7 @@ FLEX_WINDOW = 1024  # the note of the one flex row: a sliding window, so many ke
 def calls() -> dict[int, list[Row]]:
     """The recorded launches by call, in order."""
     found: dict[int, list[Row]] = {}
-    with open(data_dir("kernels") / "measurements" / "h200_library_kernels.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_library_kernels.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             found.setdefault(int(row["call"]), []).append(row)
     return found

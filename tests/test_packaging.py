@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -60,6 +61,26 @@ def test_it_carries_the_data(names: set[str]) -> None:
     assert names >= shipped("kernels", "*.cu", "iosim/_data/kernels")
     assert names >= shipped("kernels", "*.csv", "iosim/_data/kernels")
     assert "iosim/py.typed" in names
+
+
+def test_of_what_was_recorded_it_carries_what_commands_read(names: set[str]) -> None:
+    """A table that the package names in its code lies in kernels/, every other one in experiments/."""
+    recorded = {p.name for folder in ("kernels", "experiments") for p in (ROOT / folder).rglob("*.csv")}
+    recorded |= {p.name for p in (ROOT / "experiments").rglob("*.npz")}
+    read = set()
+    for module in (ROOT / "iosim").rglob("*.py"):
+        texts = [n.value for n in ast.walk(ast.parse(module.read_text())) if isinstance(n, ast.Constant)]
+        read |= {t.removeprefix("measurements/") for t in texts if isinstance(t, str)} & recorded
+    carried = {n.split("/")[-1] for n in names if n.endswith((".csv", ".npz"))}
+    assert carried == read
+    assert len(recorded) > 2 * len(carried)
+
+
+def test_it_carries_no_scripts_beside_its_modules(names: set[str]) -> None:
+    kinds = {Path(n).suffix for n in names if n.startswith("iosim/_data/kernels/")}
+    assert kinds == {".cu", ".cuh", ".csv", ".toml", ".md"}
+    sources = {Path(n).name for n in names if n.endswith(".cu")}
+    assert sources == {p.name for p in (ROOT / "kernels").glob("*.cu")}
 
 
 def test_it_carries_every_module_and_no_build_product(names: set[str]) -> None:

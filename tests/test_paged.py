@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 from strategies import altered, disagreements, problems, tiles
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
@@ -115,12 +115,12 @@ def test_sums_of_sectors_in_closed_form(
     assert access_bytes(domain, table, access) == 32 * TableSums(domain).sectors(8 * page)
 
 
-# Counters of a Triton kernel that decodes through a shuffled table (kernels/paged.py), on an H200.
+# Counters of a Triton kernel that decodes through a shuffled table (experiments/paged.py), on an H200.
 
 
 @cache
 def recorded() -> list[dict[str, str]]:
-    with open(data_dir("kernels") / "measurements" / "h200_paged.csv", encoding="utf-8", newline="") as file:
+    with open(measurements("h200_paged.csv"), encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -1,4 +1,4 @@
-"""Passes over tensors: what kernels/passes.py runs, what it recorded, and the model of the L2 beside it."""
+"""Passes over tensors: what experiments/passes.py runs, what it recorded, and the model of the L2 beside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_dry_run_needs_no_gpu() -> None:
-    command = [sys.executable, str(ROOT / "kernels" / "passes.py"), "--dry-run"]
+    command = [sys.executable, str(ROOT / "experiments" / "passes.py"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "285 ranges of 9 chains\n"  # 8 chains of 2 passes and one of 3, 15 sizes
 

@@ -1,4 +1,5 @@
-"""Kernels with their tensors at other places: what kernels/placement.py runs, what it recorded, what is predicted."""
+"""Kernels with their tensors at other places: what experiments/placement.py runs, what it recorded, what is
+predicted."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from scripts import ROOT, load_script
 import iosim
 from iosim.readers.replay.replay import PLACEMENT_TOLD
 
-BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("kernels/placement.py")
+BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("experiments/placement.py")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def rows() -> list[Any]:
 
 
 def test_a_dry_run_needs_no_gpu() -> None:
-    command = [sys.executable, str(ROOT / "kernels" / "placement.py"), "--dry-run"]
+    command = [sys.executable, str(ROOT / "experiments" / "placement.py"), "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "152 calls of 8 problems\n"  # 3 allocations and 16 places each
 

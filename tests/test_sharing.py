@@ -268,8 +268,8 @@ def test_slopes(share: float, ctas: int) -> None:
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """kernels/ends.py."""
-    return load_script(data_dir("kernels") / "ends.py")
+    """experiments/ends.py."""
+    return load_script("experiments/ends.py")
 
 
 def test_keys_of_a_causal_kernel(script: ModuleType) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
@@ -270,7 +270,7 @@ class TestChainTime:
 
 
 def recorded(implementation: str) -> list[dict[str, str]]:
-    path = data_dir("kernels") / "measurements" / "h200_library_kernels.csv"
+    path = measurements("h200_library_kernels.csv")
     with path.open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["implementation"] == implementation and r["dtype"] == "bfloat16"]
     return [r for r in rows if float(r["seconds"]) > 30e-6 and r["seq_q"] != "1"]
@@ -298,7 +298,7 @@ def test_measured_launches_of_the_held_out_half(implementation: str, mean: float
 
 def test_triton_tiles_are_ranked_as_measured() -> None:
     """Rank correlation above 0.9, and the predicted best tile within 15 % of the best measured one."""
-    with (data_dir("kernels") / "measurements" / "triton_tiles_d64_time.csv").open(newline="") as file:
+    with measurements("triton_tiles_d64_time.csv").open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["BM"] and float(r["spills"]) == 0]
     predicted = []
     for r in rows:
@@ -316,7 +316,7 @@ def test_triton_tiles_are_ranked_as_measured() -> None:
 
 def test_own_kernel_outside_the_profiler() -> None:
     """Calls of h200_iosim_times.csv, of which nothing was fitted: 32, warm and cold, two head dimensions and types."""
-    with (data_dir("kernels") / "measurements" / "h200_iosim_times.csv").open(newline="", encoding="utf-8") as file:
+    with measurements("h200_iosim_times.csv").open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["implementation"] == "flash_fwd"]
     errors = []
     for r in rows:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
@@ -26,7 +26,7 @@ SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
 
 
 def recorded(name: str) -> list[tuple[Decoder, Setup, dict[str, str]]]:
-    with open(data_dir("kernels") / "measurements" / name, encoding="utf-8", newline="") as file:
+    with open(measurements(name), encoding="utf-8", newline="") as file:
         return [(Decoder(**json.loads(r["model"])), Setup(**json.loads(r["setup"])), r) for r in csv.DictReader(file)]
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
@@ -79,7 +79,7 @@ def autotuner_prunes(
 
 
 def recorded() -> list[tuple[Config, dict[str, str]]]:
-    path = data_dir("kernels") / "measurements" / "triton_tiles_d64_time.csv"
+    path = measurements("triton_tiles_d64_time.csv")
     with path.open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["BM"]]
     return [(Config(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages"))), r) for r in rows]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.evidence.validate import Residual, Row, compare, own_launches, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
@@ -23,7 +23,7 @@ from iosim.readers.timing import step_time
 from iosim.readers.timing.chain_time import executed_pairs
 
 PROFILE = load_profile("h200")
-OWN = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+OWN = measurements("h200_iosim_kernels.csv")
 
 
 def members_of(*numbers: int) -> list[Row]:

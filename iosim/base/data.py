@@ -1,4 +1,4 @@
-"""Finds the data that iosim ships: hardware profiles, CUDA sources, recorded measurements.
+"""Finds the data that iosim ships: hardware profiles, CUDA sources, the recorded measurements that commands read.
 
 In a wheel they lie in `iosim/_data/`; in a checkout (editable install) they lie beside the package.
 """

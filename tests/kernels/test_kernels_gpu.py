@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
+from scripts import ROOT
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, driver, find_nvcc
 from iosim.evidence.cuda.launch import Forward, Order, Shape
@@ -30,7 +29,7 @@ SPECS = [
 
 @pytest.fixture(scope="module")
 def bench() -> object:
-    """kernels/bench.py, or a skip with what is missing here."""
+    """experiments/bench.py, or a skip with what is missing here."""
     try:
         find_nvcc()
         driver.use_device()
@@ -39,7 +38,7 @@ def bench() -> object:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch here is built without CUDA")
-    sys.path.insert(0, str(Path(data_dir("kernels"))))
+    sys.path.insert(0, str(ROOT / "experiments"))
     return pytest.importorskip("bench")
 
 

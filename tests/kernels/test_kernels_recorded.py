@@ -8,11 +8,11 @@ import tomllib
 from itertools import groupby
 
 import pytest
+from scripts import measurements
 
-from iosim.base.data import data_dir
 from iosim.evidence.cuda import FwdSpec
 
-PATH = data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+PATH = measurements("h200_iosim_kernels.csv")
 with PATH.open(newline="") as _file:
     ROWS = list(csv.DictReader(_file))
 

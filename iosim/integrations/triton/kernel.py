@@ -79,7 +79,7 @@ class TimedConfig:
 def unit_of(config: Config, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:
     """What Triton computes the products with: wgmma on cc 9.0 from 64 query rows and a warpgroup, else mma.sync.
 
-    Seen in kernels/measurements/triton_tiles_d64_time.csv: tiles of 32 rows run at mma.sync's speed.
+    Seen in experiments/measurements/triton_tiles_d64_time.csv: tiles of 32 rows run at mma.sync's speed.
     """
     if problem.dtype == "fp32":
         return MatrixUnit.FP32
@@ -91,7 +91,8 @@ def shared_bytes(config: Config, problem: AttentionProblem, unit: MatrixUnit) ->
     """Shared memory that Triton allocates, without the driver's kilobyte.
 
     wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P,
-    whose layout is converted through shared memory. Meets every row of kernels/measurements/triton_tiles_d64_time.csv.
+    whose layout is converted through shared memory. Meets every row of
+    experiments/measurements/triton_tiles_d64_time.csv.
     """
     size = problem.input_type.bytes
     q = config.block_m * problem.head_dim * size

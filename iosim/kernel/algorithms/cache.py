@@ -5,7 +5,7 @@ entries of that block's rows: FlashAttention-2 advances its K and V pointers thr
 (csrc/flash_attn/src/flash_fwd_kernel.h, compute_attn_1rowblock_splitkv), FlashAttention-3 loads the entries of a key
 block's rows (hopper/paged_kv.h @2a204125, load_page_table), FlashMLA one entry for its key block of one page. Of these
 reads a work tile's first of each sector crosses from L2; the others hit L1, where K and V do not pass. Counters of a
-Triton kernel say so to the byte, for pages of 1 to 256 tokens (kernels/measurements/h200_paged.csv).
+Triton kernel say so to the byte, for pages of 1 to 256 tokens (experiments/measurements/h200_paged.csv).
 NB: a sequence's entries are taken to start on a sector.
 
 K and V rows in pages move the bytes they move without: pages start on sectors, and a page's rows of one head are whole

@@ -5,8 +5,8 @@ Half-precision inputs are cast to fp32, Q and K are each scaled by the square ro
 (PyTorch, aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math and _safe_softmax).
 An explicit mask, or a bias, is added to the scores; a mask of bytes is made additive first, in fp32 as Q is by then.
 It writes 15 bytes an N x N element for fp16 inputs. Order, element sizes and tiles are those of the launches of
-PyTorch 2.11 on an H200, listed by the profiler (kernels/measurements/h200_chain_launches.csv). What the function holds
-by a name of its own lives to its end (the casts, Q scaled, P), the scores until the softmax returns.
+PyTorch 2.11 on an H200, listed by the profiler (experiments/measurements/h200_chain_launches.csv). What the function
+holds by a name of its own lives to its end (the casts, Q scaled, P), the scores until the softmax returns.
 
 NB: passes over more than 2^31 bytes are two launches there, one here. Products in fp32 find up to 21 % of their reads
 in L1, which is not modelled.

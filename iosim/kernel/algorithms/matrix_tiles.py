@@ -1,7 +1,8 @@
 """Tiles of a matrix library's batched products: what PyTorch's products through N x N tensors run with.
 
-Source: the launches of PyTorch 2.11 on an H200, listed by the profiler (kernels/measurements/h200_chain_launches.csv).
-Tiles stand in the kernels' names; which one is taken is not published. Listed, with their tile, as heads x tokens:
+Source: the launches of PyTorch 2.11 on an H200, listed by the profiler
+(experiments/measurements/h200_chain_launches.csv). Tiles stand in the kernels' names; which one is taken is not
+published. Listed, with their tile, as heads x tokens:
 
     half precision   S = Q K^T      8x512 128x128; 8x1024, 8x4096 (head_dim 64) and 32x2048 (128) 256x128
                      O = P V        8x512 48x64 in clusters of 4; 8x1024 64x64; 8x4096 256x64; 32x2048 (128) 256x128

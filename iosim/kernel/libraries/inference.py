@@ -148,8 +148,8 @@ def overheads(data: Entry, problem: AttentionProblem) -> tuple[Overhead, ...]:
     """What the split kernel reads besides its tensors: cuDNN's CTAs fetch 16 rows of Q from their group's first head
     on, as far as there are heads, and use their group's. The mean over the groups, in whole bytes.
 
-    Inferred from eleven recorded calls (kernels/measurements/h200_decode.csv, h200_library_kernels.csv), which it meets
-    to the byte; not published.
+    Inferred from eleven recorded calls (experiments/measurements/h200_decode.csv, h200_library_kernels.csv), which it
+    meets to the byte; not published.
     """
     if data["name"] != "cudnn" or problem.seq_q != 1:
         return ()
@@ -157,7 +157,7 @@ def overheads(data: Entry, problem: AttentionProblem) -> tuple[Overhead, ...]:
     extra = sum(min(box, problem.heads - first) - group for first in range(0, problem.heads, group))
     row_bytes = problem.head_dim * problem.input_type.bytes
     per_tile = round(extra * row_bytes / problem.kv_heads)
-    source = "kernels/measurements/h200_decode.csv"
+    source = "experiments/measurements/h200_decode.csv"
     made = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
     return (made,) if per_tile else ()
 

@@ -33,7 +33,7 @@ TWINS, TWIN_LINES = 2, 128
 of them has its home on one side of the L2, one on the other."""
 SHUFFLED_PAGES = 2.0
 """By how many places a page may come before its turn around the sets: fitted to how many sets 12 to 17 pages in a row
-overfill (kernels/measurements/h200_l2_sets.npz, `python benchmarks/sets.py`)."""
+overfill (experiments/measurements/h200_l2_sets.npz, `python benchmarks/sets.py`)."""
 RUN_PAGES = 64
 """Pages after which the turn begins anew somewhere else."""
 PLACEMENTS = 8

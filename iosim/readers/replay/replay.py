@@ -35,7 +35,7 @@ SPILL_TURNOVER = 2
 kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
 PASS_REGISTERS, LEAST_REGISTERS = 16, 32
 """Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
-holds 16, 32 and 64 values in 32, 48 and 80 registers (kernels/measurements/h200_chain_launches.csv)."""
+holds 16, 32 and 64 values in 32, 48 and 80 registers (experiments/measurements/h200_chain_launches.csv)."""
 WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015

@@ -1,7 +1,7 @@
 """The scans that a microbenchmark runs to find an L2's capacity, played through the replay.
 
 Every CTA (one an SM) reads its part of a footprint a few times over. "shared_scan": all CTAs read all of it, in step;
-"private_scan": each CTA re-reads its own slice. kernels/measurements/l2_capacity_curve.csv holds both, measured.
+"private_scan": each CTA re-reads its own slice. experiments/measurements/l2_capacity_curve.csv holds both, measured.
 """
 
 from __future__ import annotations

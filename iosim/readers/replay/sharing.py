@@ -1,7 +1,7 @@
 """How the CTAs of an SM share it: rates by age, measured on compiled kernels.
 
 Warps of an SM's oldest CTA go first, by how much is the compiled kernel's own: from nothing to half. The ends of the
-first CTAs of a launch tell (kernels/ends.py): they start together on the same work, so that the oldest ends first.
+first CTAs of a launch tell (experiments/ends.py): they start together on the same work, so that the oldest ends first.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Which lines share a set of the L2: `python kernels/sets.py --out h200_l2_sets.npz`; and which of a set's lines stay:
-`python kernels/sets.py --orders --out h200_l2_orders.csv`.
+"""Which lines share a set of the L2: `python experiments/sets.py --out h200_l2_sets.npz`; and which of a set's lines
+stay: `python experiments/sets.py --orders --out h200_l2_orders.csv`.
 
 A test (sets.cu) reads a target line, then others, then times the target: a short load found it in the L2, a long one
 came from device memory. From a target:
@@ -417,7 +417,7 @@ def main() -> None:
         told = (record_orders if arguments.orders else record)(out, probe, count)
     options = f"{' --orders' * arguments.orders} --out {out.name}{f' --lines {count}' * (count != usual)}"
     write_provenance(
-        out, f"python kernels/sets.py{options}", seed=str(SEED),
+        out, f"python experiments/sets.py{options}", seed=str(SEED),
         buffer=f"{PAGES} pages of 2 MiB in a row; line n is bytes [128 n, 128 n + 128)", **told,
     )  # fmt: skip
 

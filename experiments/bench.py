@@ -1,7 +1,7 @@
 """Checks the project's kernels against float64, and times them beside PyTorch's, on the GPU of this machine.
 
-    python kernels/bench.py check                       # every instantiation of the plan against float64
-    python kernels/bench.py time --out times.csv        # beside PyTorch's backends, without the profiler
+    python experiments/bench.py check                       # every instantiation of the plan against float64
+    python experiments/bench.py time --out times.csv        # beside PyTorch's backends, without the profiler
 
 Counters are collected by `iosim measure --plan full`. Needs PyTorch with CUDA, and nvcc.
 """

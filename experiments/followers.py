@@ -1,4 +1,4 @@
-"""What the L2 still holds at which distance: `python kernels/followers.py --out h200_iosim_followers.csv`.
+"""What the L2 still holds at which distance: `python experiments/followers.py --out h200_iosim_followers.csv`.
 
 Groups of CTAs read a buffer step by step, all in step (followers.cu). Leaders read new data; followers read the same
 data at a distance; a hot set is read again and again beside a stream; scans go round. The profiler counts what is
@@ -232,7 +232,7 @@ def main() -> None:
         table = measured(plan(), side, compiled(HERE / "followers.cu", folder / "followers.cubin"), folder)
     write_whole(out, table.to_csv(index=False))
     write_provenance(
-        out, f"python kernels/followers.py --out {out.name}", profiler=profiler_version(),
+        out, f"python experiments/followers.py --out {out.name}", profiler=profiler_version(),
         profiler_options=" ".join(FROM_EMPTY), side_of_each_sm="".join(map(str, side)),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""HBM bytes of passes over tensors, one after the other: `python kernels/passes.py --out h200_passes.csv`.
+"""HBM bytes of passes over tensors, one after the other: `python experiments/passes.py --out h200_passes.csv`.
 
 PyTorch fills, copies, scales, sums and normalises tensors of 8 to 64 MiB, so that a pass finds some of what the one
 before left in the L2. A range holds the first launches of a chain: one, two, and so on, each range from a flushed L2.
@@ -110,7 +110,7 @@ def main() -> None:
     if arguments.out is None:
         parser.error("--out FILE is needed")
     out: Path = arguments.out
-    command = f"python kernels/passes.py --out {out.name}"
+    command = f"python experiments/passes.py --out {out.name}"
     record(out, measured, command, OPTIONS, tensors=f"fp32, rows of {COLUMNS:,}")
 
 

@@ -1,4 +1,5 @@
-"""Profiles library kernels as they decode: `python kernels/decode.py --out FILE.csv`, on a GPU with PyTorch and ncu.
+"""Profiles library kernels as they decode: `python experiments/decode.py --out FILE.csv`, on a GPU with PyTorch and
+ncu.
 
 PyTorch's flash and cuDNN backends with one or a few query tokens and grouped heads. A row is a launch, its L2 flushed
 before, in the columns of `h200_library_kernels.csv`; grids tell how many splits a library chose and what it packs.

@@ -1,4 +1,4 @@
-"""HBM reads of library kernels by where their tensors lie: `python kernels/placement.py --out h200_placement.csv`.
+"""HBM reads of library kernels by where their tensors lie: `python experiments/placement.py --out h200_placement.csv`.
 
 PyTorch's flash, memory-efficient and cuDNN backends run the same problems with Q, K and V at other places in memory,
 under the profiler, from an empty L2: as the allocator gives them, and in one pool, at several bases, with gaps between
@@ -169,7 +169,7 @@ def main() -> None:
         parser.error("--out FILE is needed")
     out: Path = arguments.out
     record(
-        out, measured, f"python kernels/placement.py --out {out.name}", FROM_EMPTY, inputs="random normal",
+        out, measured, f"python experiments/placement.py --out {out.name}", FROM_EMPTY, inputs="random normal",
         pages="of 2 MiB, counted from the lowest that holds a tensor of the table",
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""Measures what a paged decode reads: `python kernels/paged.py --out FILE.csv`, on a GPU with PyTorch, Triton and ncu.
+"""Measures what a paged decode reads: `python experiments/paged.py --out FILE.csv`, on a GPU with PyTorch, Triton and
+ncu.
 
 A split-KV decode kernel in Triton looks up the block-table entry of every key row of a key block, as the Triton kernels
 of serving stacks do; pages lie in a shuffled order. One launch a page size, each with the L2 flushed before: bytes into

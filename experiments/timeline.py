@@ -1,4 +1,4 @@
-"""When and where the CTAs of flash_fwd really run: `python kernels/timeline.py --out h200_iosim_timeline.csv`.
+"""When and where the CTAs of flash_fwd really run: `python experiments/timeline.py --out h200_iosim_timeline.csv`.
 
 Builds flash_fwd with two additions, the global timer and the SM's number at the start and at the end of every CTA, runs
 it on problems where CTAs that share an SM all have the same work, and writes per case how far the older and the younger
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import compiled, run_script, write_provenance
 
+from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
@@ -30,7 +31,7 @@ from iosim.evidence.cuda.compiler import Built
 from iosim.evidence.cuda.launch import Forward, Order, Shape
 from iosim.evidence.cuda.spec import FwdSpec
 
-HERE = Path(__file__).resolve().parent
+SOURCES = data_dir("kernels")
 TILES = 4096
 TILE = {"head_dim": 128, "block_q": 128, "block_k": 64, "warps": 4, "stages": 2}
 CASES = (
@@ -97,7 +98,7 @@ LOOP = '  _Pragma("unroll 1") for (int t = 0; t < walk.count; ++t) {\n'
 
 def marked_source(folder: Path, steps: bool = False) -> Path:
     """flash_fwd's sources with marks at starts and ends of CTAs, and in the loop where `steps` are asked for."""
-    text = (HERE / "flash_fwd.cuh").read_text(encoding="utf-8")
+    text = (SOURCES / "flash_fwd.cuh").read_text(encoding="utf-8")
     for old, new in (
         ("struct FwdParams {", STORE + "struct FwdParams {"),
         ("  plan<T>(p, w, walk);\n", "  plan<T>(p, w, walk);\n" + MARK_START),
@@ -109,7 +110,7 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
         text = text.replace(old, new)
     (folder / "flash_fwd.cuh").write_text(text, encoding="utf-8")
     for name in ("flash_fwd.cu", "ptx.cuh"):
-        (folder / name).write_text((HERE / name).read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / name).write_text((SOURCES / name).read_text(encoding="utf-8"), encoding="utf-8")
     return folder / "flash_fwd.cu"
 
 
@@ -250,7 +251,7 @@ def main() -> None:
                 rows += [measure(*case, forward, side) for case in CASES if case[0] == mask for _ in range(2)]
             write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     write_provenance(
-        out, f"python kernels/timeline.py{' --steps' * given.steps} --out {out.name}",
+        out, f"python experiments/timeline.py{' --steps' * given.steps} --out {out.name}",
         l2_start="256 MB written before every case", profiler="the kernel marks its own times",
         side_of_each_sm="".join(map(str, side)),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Profiles FlexAttention over block masks: `python kernels/flex.py --out FILE.csv`, on a GPU with PyTorch and ncu.
+"""Profiles FlexAttention over block masks: `python experiments/flex.py --out FILE.csv`, on a GPU with PyTorch and ncu.
 
 A row is a launch, its L2 flushed before, in the columns of `h200_library_kernels.csv`; `note` names the mask in the
 words of `AttentionProblem`, from which `iosim.problem.masks` makes the blocks.

@@ -1,7 +1,7 @@
 """When the work tiles of a kernel end, seen from outside.
 
-    python kernels/ends.py --out h200_cta_ends.npz        # long launches, every tile
-    python kernels/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
+    python experiments/ends.py --out h200_cta_ends.npz        # long launches, every tile
+    python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
 the very binary that others run: this project's, PyTorch's, cuDNN's. From the ends of the first CTAs of a launch, which
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from experiment import compiled, run_script, write_provenance
 
+from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
@@ -220,7 +221,7 @@ def recorded() -> list[Shared]:
     """Every instantiation of flash_fwd in the recorded table of which an SM holds several CTAs."""
     import pandas as pd
 
-    table = pd.read_csv(HERE / "measurements" / "h200_iosim_kernels.csv")
+    table = pd.read_csv(data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv")
     table = table[(table.implementation == "flash_fwd") & (table.kernel == "flash_fwd") & (table.min_ctas >= 2)]
     table = table[table.splits.fillna(1) == 1]
     found = {}
@@ -394,7 +395,7 @@ def main() -> None:
         else:
             record_ends(out, watcher)
     write_provenance(
-        out, f"python kernels/ends.py {'--shares ' * arguments.shares}--out {out.name}", pytorch=torch.__version__,
+        out, f"python experiments/ends.py {'--shares ' * arguments.shares}--out {out.name}", pytorch=torch.__version__,
         l2_start="256 MB written before every case",
         unit="microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
     )  # fmt: skip
