@@ -58,7 +58,7 @@ class Recorded:
 
 
 def recorded(gpu: str = "h200") -> Recorded:
-    """What is in kernels/measurements/GPU_l2_sets.npz."""
+    """What is in experiments/measurements/GPU_l2_sets.npz."""
     with np.load(measurements(f"{gpu}_l2_sets.npz")) as file:
         of_set = np.split(file["lines"].astype(np.int64), np.cumsum(file["count"])[:-1])
         lines = [np.sort(np.append(found, target)) for found, target in zip(of_set, file["target"], strict=True)]
