@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from iosim.base import progress as module
-from iosim.base.progress import counter, progress, silent
+from iosim.base.progress import announce, counter, progress, silent
 
 
 def test_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +15,7 @@ def test_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(silent([3, 1, 2])) == [3, 1, 2]
     with counter(10, "replay", after_s=0.0) as shown:
         shown(10)
+    announce("measuring: clocks")
     assert capsys.readouterr() == ("", "")
 
 

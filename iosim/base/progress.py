@@ -1,4 +1,4 @@
-"""How far work is, on standard error: a bar on a terminal for work of more than two seconds, nothing in a pipe."""
+"""How far work is, on standard error: bars on a terminal for work of more than two seconds, nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def progress(what: str) -> Progress:
         return bar
 
     return shown
+
+
+def announce(line: str) -> None:
+    """A line on standard error, on a terminal only: what is being done, or how long it will take."""
+    if sys.stderr.isatty():
+        print(line, file=sys.stderr)
 
 
 @contextmanager

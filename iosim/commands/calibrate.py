@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.progress import counter
+from iosim.base.progress import announce, counter
 from iosim.commands import common
 from iosim.show.tables import Table
 
@@ -75,10 +75,10 @@ def _measure(no_profiler: bool) -> dict[str, Any]:
     from iosim.evidence.measure.machine import require
 
     require(profiler=False, torch=False)
-    raw = microbench.measure(_say)
+    raw = microbench.measure(_announce)
     if no_profiler:
         return raw | {"counters": None, "no_counters": "--no-profiler"}
-    _say("miss counters")
+    _announce("miss counters")
     try:
         return raw | {"counters": counters.count(raw["l2_bytes"])}
     except InputError as reason:
@@ -95,9 +95,8 @@ def _derive(raw: Mapping[str, Any]) -> dict[str, Entry]:
         return derive(raw, lambda: shown(next(tried)))
 
 
-def _say(what: str) -> None:
-    if sys.stderr.isatty():
-        print(f"measuring: {what}", file=sys.stderr)
+def _announce(what: str) -> None:
+    announce(f"measuring: {what}")
 
 
 def _read(path: str) -> dict[str, Any]:

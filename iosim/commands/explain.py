@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.progress import progress
+from iosim.base.progress import announce, progress
 from iosim.commands import common
 from iosim.show.tables import Table
 
@@ -46,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
     ]
     for one in asked:
         accesses = check_traceable(one[0], planned(*one, settings).chain)
-        if accesses > MAX_ACCESSES and sys.stderr.isatty():
-            print(f"iosim: {one[1]} on {one[2]}: {accesses:,} accesses are replayed twice, some "
-                  f"{2 * accesses // ACCESSES_PER_S} s, and no change is tried", file=sys.stderr)  # fmt: skip
+        if accesses > MAX_ACCESSES:
+            seconds = 2 * accesses // ACCESSES_PER_S
+            announce(f"iosim: {one[1]} on {one[2]}: {accesses:,} accesses are replayed twice, some {seconds} s, and no "
+                     "change is tried")  # fmt: skip
     explanations = [
         explain(
             predict(*one, l2_start=args.l2, method="replay", overrides=settings), progress=progress("trying changes")

@@ -22,6 +22,7 @@ STATIC = Path(__file__).resolve().parent / "static"
 PLOTLY = STATIC / "plotly-cartesian.min.js"
 """plotly.js 4.1.1 with the traces that x and y axes need: https://www.npmjs.com/package/plotly.js-cartesian-dist-min."""
 _EXACT_IN_JAVASCRIPT = 1 << 53
+_PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
 
 
@@ -58,6 +59,8 @@ def prose(text: str) -> Markup:
     """Escaped, with arrows, line breaks, bold and code."""
     from markupsafe import Markup, escape
 
+    if _PLAIN.fullmatch(text):  # most cells of tables
+        return Markup(text)
     safe = str(escape(_arrows(text)))
     safe = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", safe).replace("\n", "<br>")
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", safe))

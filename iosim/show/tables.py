@@ -79,6 +79,11 @@ class Table:
         """Position of the column called `key`."""
         return next(n for n, c in enumerate(self.columns) if c.key == key)
 
+    def without(self, *keys: str) -> Table:
+        """The table without some columns."""
+        kept = [n for n, c in enumerate(self.columns) if c.key not in keys]
+        return Table(tuple(self.columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in self.rows))
+
     def cells(self) -> list[list[str]]:
         """Every cell as a person reads it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
