@@ -515,20 +515,11 @@ def copied_tree(to: Path) -> None:
 
 
 def compiled(tree: Path) -> bool:
-    """The engine of the tree, built from its C."""
-    (source,) = tree.glob("iosim/**/engine.c")
-    command = [
-        "gcc",
-        "-O1",
-        "-w",
-        "-std=c11",
-        "-ffp-contract=off",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(source.with_name("_engine.so")),
-        str(source),
-    ]
+    """The engine of the tree, built from its C; with few optimizations, which take longer than the tests."""
+    (build,) = tree.glob("iosim/**/build.py")
+    engine = build.with_name("_engine.so")
+    engine.unlink(missing_ok=True)  # not written to: a run of tests may have opened it
+    command = [sys.executable, str(build), str(engine), "-O1", "-w"]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -621,18 +612,17 @@ class Runner:
         file = self.tree / one.file
         source, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
         is_c = file.suffix in (".c", ".h")
-        engines = {path: path.read_bytes() for path in self.tree.glob("iosim/**/_engine.so")} if is_c else {}
+        engine = file.with_name("_engine.so")
+        content = engine.read_bytes() if is_c else b""
         try:
             file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
-            for path in engines:  # a new file: the old one may be mapped
-                path.unlink()
             yield not is_c or compiled(self.tree)
         finally:
             file.write_text(source, encoding="utf-8")
             os.utime(file, (written, written))  # so that its compiled form is taken for new
-            for path, content in engines.items():
-                path.unlink(missing_ok=True)
-                path.write_bytes(content)
+            if is_c:
+                engine.unlink(missing_ok=True)
+                engine.write_bytes(content)
 
 
 def options(words: list[str] | None) -> argparse.Namespace:
