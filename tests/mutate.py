@@ -65,7 +65,7 @@ AREAS = {
         ),
     ),
     "simulator": Area(
-        ("iosim/readers/replay/*.py",),
+        ("iosim/readers/replay/*.py", "iosim/studies/trace/trace.py"),
         (*studies("engine", "replay"), "tests/test_engine.py"),
         (
             "tests/test_once_missed.py",
@@ -100,8 +100,8 @@ AREAS = {
         ("tests/test_once_missed.py", "tests/test_tiles.py"),
     ),
 }
-APART = ("page.py",)
-"""Files of an area that only show what others found."""
+APART = ("page.py", "build.py")
+"""Files of an area that only show what others found, or compile it."""
 
 
 @dataclass(frozen=True)
