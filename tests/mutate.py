@@ -468,21 +468,34 @@ class Notes:
         equal = {(e["file"], e["before"], e["after"]): e["reason"] for e in data["equal"]}
         return cls(equal, frozenset((e["file"], e["before"], e["after"]) for e in data["once_missed"]))
 
+    def gone(self) -> list[tuple[str, str, str]]:
+        """Those whose line is no longer there."""
+        return [key for key in (*self.equal, *sorted(self.once_missed)) if line_of(key) is None]
+
+
+def line_of(key: tuple[str, str, str]) -> tuple[int, int, str] | None:
+    """(number, where it starts, text) of the line that a change is of; None where it is not there."""
+    file, before, _ = key
+    if not (ROOT / file).exists():
+        return None
+    at = 0
+    for number, line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if " ".join(line.split()) == before:
+            return number, at, line.rstrip("\n")
+        at += len(line)
+    return None
+
 
 def by_hand(key: tuple[str, str, str]) -> Change | None:
     """A change that is not of the kinds above, by its line; None where that line is not there."""
     file, before, after = key
     area = next((n for n, a in AREAS.items() if any(Path(file).match(p) for p in a.files)), None)
-    if area is None or not (ROOT / file).exists():
+    found = line_of(key)
+    if area is None or found is None:
         return None
-    source = (ROOT / file).read_text(encoding="utf-8")
-    at = 0
-    for number, line in enumerate(source.splitlines(keepends=True), 1):
-        if " ".join(line.split()) == before:
-            text = line[: len(line) - len(line.lstrip())] + after
-            return Change(area, file, at, at + len(line.rstrip("\n")), text, number, before, after)
-        at += len(line)
-    return None
+    number, at, line = found
+    text = line[: len(line) - len(line.lstrip())] + after
+    return Change(area, file, at, at + len(line), text, number, before, after)
 
 
 def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[Change]:
@@ -669,6 +682,8 @@ def main(words: list[str] | None = None) -> int:
         print("\n".join(map(str, chosen)))
         print(f"{len(chosen)} changes")
         return 0
+    for file, before, _ in notes.gone():
+        print(f"mutants.json: {file} has no line '{before}' any more")
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
         runner = Runner(Path(folder))
         return int(report(((c, runner.caught(c)) for c in chosen), notes) < LEAST_CAUGHT)
