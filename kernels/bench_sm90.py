@@ -15,9 +15,9 @@ import csv
 import itertools
 import math
 import os
+import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -216,26 +216,22 @@ def guarded(arguments: list[str], items: int) -> int:
     start = lost = 0
     while start < items and lost < 4:
         command = [sys.executable, "-u", __file__, *arguments, "--worker", str(start)]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert worker.stdout is not None
-        os.set_blocking(worker.stdout.fileno(), False)
-        heard, rest = time.monotonic(), ""
+        rest = b""
         while True:
-            chunk = worker.stdout.read()
-            if chunk:
-                heard, rest = time.monotonic(), rest + chunk
-                *lines, rest = rest.split("\n")
-                for line in lines:
-                    if line.startswith("ITEM "):
-                        start = int(line.split()[1]) + 1
-                    else:
-                        print(line, flush=True)
-            elif worker.poll() is not None:
-                break
-            elif time.monotonic() - heard > SILENT_S:
+            if not select.select([worker.stdout], [], [], SILENT_S)[0]:
                 worker.kill()
-            else:
-                time.sleep(0.05)
+            chunk = os.read(worker.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.startswith(b"ITEM "):
+                    start = int(line.split()[1]) + 1
+                else:
+                    print(line.decode(), flush=True)
+        worker.wait()
         if worker.returncode == 0:
             break
         lost += 1
