@@ -11,61 +11,73 @@ Needs PyTorch with CUDA, and nvcc.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import math
 import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
 import torch
-from sm90 import Ragged, Sm90Forward, Sm90Order, Sm90Spec
+from sm90 import PIPELINES, SCHEDULES, TURNS, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from iosim.files import write_whole
 from iosim.kernelbuild import build
 from iosim.kernelbuild.launch import Shape
+from iosim.measure.machine import facts, write_provenance
 from iosim.measure.timing import median_ms
 
+MASKS = ("none", "causal", "window")
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2}
 LSE_TOLERANCE = 2e-3
-SILENT_S = 30
-"""A worker that prints nothing for so long hangs."""
-
-BEST = {
-    64: Sm90Spec(64, 3, 128, 2, 2),
-    128: Sm90Spec(128, 2, 128, 2, 2),
-    256: Sm90Spec(256, 2, 80, 2, 1),
+SILENT_S, MOST_LOST = 30, 4
+"""A worker that prints nothing for so long hangs; so many may."""
+KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
+COLUMNS = (*PROBLEM, *KNOBS, "order", "blocks", "ms", "tflops", "regime", "sm_clock_mhz")
+NOTES = {
+    "timing": "burst: device events around each call, median of 15 after 3, the GPU idle before each call; sustained: the mean "
+    "of calls in a row over the second half of a second, and the SM clock that nvidia-smi reads meanwhile",
+    "l2_start": "warm: the call before was the same one",
+    "inputs": "random normal",
+    "tflops": "multiply-adds counted twice over the kept pairs, 4 head_dim a pair",
 }
+
+BASE = {64: Sm90Spec(64, 3, 128, 2, 2), 128: Sm90Spec(128, 2, 128, 2, 2), 256: Sm90Spec(256, 2, 80, 2, 1)}
+"""The instantiation from which the others differ in a knob or two."""
 
 
 def knobs() -> list[Sm90Spec]:
     """Instantiations in which each knob takes each of its values at least once, at each head_dim that has it."""
-    specs = []
-    for d, best in BEST.items():
+    specs = [fastest(d, mask, dtype) for d in BASE for mask in MASKS for dtype in TORCH_DTYPES]
+    for d, best in BASE.items():
         for mask, dtype in itertools.product(("none", "causal", "window"), ("fp16", "bf16")):
             specs.append(replace(best, mask=mask, dtype=dtype))
         for mask in ("none", "causal"):
-            for pipeline, turns in itertools.product(("sequential", "interleaved", "overlapped"), ("free", "products", "exponentials")):
+            for pipeline, turns in itertools.product(PIPELINES, TURNS):
                 specs.append(replace(best, mask=mask, pipeline=pipeline, turns=turns))
             for schedule, cluster in itertools.product(("one_tile", "static", "dynamic"), (1, 2)):
                 block_k = 64 if d == 256 else best.block_k
                 specs.append(replace(best, mask=mask, block_k=block_k, schedule=schedule, cluster=cluster))
             specs += [replace(best, mask=mask, poly=p) for p in (2, 4, 8)]
             specs += [replace(best, mask=mask, q_stages=1)]
-    specs += [replace(BEST[64], consumers=2, block_k=k, mask="causal") for k in (64, 80, 96, 160, 176, 192)]
-    specs += [replace(BEST[64], stages=s, mask="causal", pipeline=p) for s in (3, 4) for p in ("overlapped", "interleaved")]
-    specs += [replace(BEST[128], block_k=k, q_stages=1, mask="causal") for k in (64, 80, 96, 160, 176)]
-    specs += [replace(BEST[128], block_k=64, stages=s, mask="window") for s in (3, 4)]
-    specs += [replace(BEST[128], consumers=3, block_k=64, q_stages=q, mask="causal") for q in (1, 2)]
+    specs += [replace(BASE[64], consumers=4, block_k=64, mask="causal", pipeline=p) for p in PIPELINES]
+    specs += [replace(BASE[64], consumers=2, block_k=k, mask="causal") for k in (64, 80, 96, 160, 176, 192)]
+    specs += [replace(BASE[64], stages=s, mask="causal", pipeline=p) for s in (3, 4) for p in ("overlapped", "interleaved")]
+    specs += [replace(BASE[128], block_k=k, q_stages=1, mask="causal") for k in (64, 80, 96, 160, 176)]
+    specs += [replace(BASE[128], block_k=64, stages=s, mask="window") for s in (3, 4)]
+    specs += [replace(BASE[128], consumers=3, block_k=64, q_stages=q, mask="causal") for q in (1, 2)]
     return list(dict.fromkeys(specs))
 
 
@@ -197,13 +209,18 @@ def own_call(spec: Sm90Spec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Or
     return lambda: launch.run(stream)
 
 
-def library_ms(s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> dict[str, float]:
-    group, times = s.heads // s.kv_heads, {}
-    k, v = (t[x].repeat_interleave(group, dim=1) if group > 1 else t[x] for x in "kv")
+def library_calls(s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """PyTorch's backends on the same problem, which get grouped keys repeated where they refuse them grouped."""
+    group = s.heads // s.kv_heads
     for name, backend in (("cudnn", SDPBackend.CUDNN_ATTENTION), ("pytorch_flash", SDPBackend.FLASH_ATTENTION)):
         with sdpa_kernel(backend):
-            times[name] = median_ms(lambda: scaled_dot_product_attention(t["q"], k, v, is_causal=causal), False)
-    return times
+            call = partial(scaled_dot_product_attention, t["q"], t["k"], t["v"], is_causal=causal, enable_gqa=group > 1)
+            try:
+                call()
+            except RuntimeError:
+                k, v = (t[x].repeat_interleave(group, dim=1) for x in "kv")
+                call = partial(scaled_dot_product_attention, t["q"], k, v, is_causal=causal)
+            yield name, call
 
 
 def prebuild(specs: list[Sm90Spec]) -> None:
@@ -211,12 +228,16 @@ def prebuild(specs: list[Sm90Spec]) -> None:
         list(pool.map(lambda spec: build(spec, "9.0a"), dict.fromkeys(specs)))
 
 
-def guarded(arguments: list[str], items: int) -> int:
-    """Runs this script's worker over the items, a new one where one hangs or dies; the number of items that did so."""
-    start = lost = 0
-    while start < items and lost < 4:
-        command = [sys.executable, "-u", __file__, *arguments, "--worker", str(start)]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE)
+def guarded(items: int, out: Path | None = None) -> int:
+    """Runs this script's worker over the items, a new one where one hangs or dies, and writes the rows that it hands over.
+
+    Returns:
+        0 where every item came to its end and no line said WRONG.
+    """
+    start = lost = wrong = 0
+    rows: list[str] = []
+    while start < items and lost < MOST_LOST:
+        worker = subprocess.Popen([sys.executable, "-u", *sys.argv, "--worker", str(start)], stdout=subprocess.PIPE)
         assert worker.stdout is not None
         rest = b""
         while True:
@@ -226,20 +247,25 @@ def guarded(arguments: list[str], items: int) -> int:
             if not chunk:
                 break
             *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                if line.startswith(b"ITEM "):
+            for line in (x.decode() for x in lines):
+                if line.startswith("ITEM "):
                     start = int(line.split()[1]) + 1
+                elif line.startswith("ROW "):
+                    rows.append(line.removeprefix("ROW "))
                 else:
-                    print(line.decode(), flush=True)
-        worker.wait()
-        if worker.returncode == 0:
+                    wrong += line.startswith("WRONG")
+                    print(line, flush=True)
+        if worker.wait() == 0:
             break
         lost += 1
         print(f"LOST item {start - 1}, code {worker.returncode}", flush=True)
-    return lost
+    if out is not None and not lost:
+        write_whole(out, "\n".join([",".join(COLUMNS), *rows]) + "\n")
+        write_provenance(out, facts() | {"command": " ".join(["python", *sys.argv]), **NOTES})
+    return 1 if lost or wrong else 0
 
 
-def run_check(specs: list[Sm90Spec], first: int) -> int:
+def run_check(specs: list[Sm90Spec], first: int, quick: bool) -> int:
     seed, wrong, worst = int.from_bytes(os.urandom(3), "little"), 0, {}
     for i, spec in enumerate(specs):
         if i < first:
@@ -247,7 +273,13 @@ def run_check(specs: list[Sm90Spec], first: int) -> int:
         print("ITEM", i, flush=True)
         kernel, bad = Sm90Forward(spec), []
         for n, problem in enumerate(small(spec)):
-            good, error, lse_error = check(kernel, problem, seed + 100 * i + n)
+            if quick and problem.shape.all_heads * problem.shape.seq_q > 15_000:
+                continue
+            try:
+                good, error, lse_error = check(kernel, problem, seed + 100 * i + n)
+            except RuntimeError:
+                print(f"FAILED {problem} {spec}", flush=True)
+                raise
             old = worst.get(spec.dtype, (0.0, 0.0))
             worst[spec.dtype] = (max(old[0], error), max(old[1], lse_error))
             if not good:
@@ -261,79 +293,145 @@ def run_check(specs: list[Sm90Spec], first: int) -> int:
 
 def candidates(head_dim: int) -> list[Sm90Spec]:
     """Instantiations that may be fastest, without a mask."""
-    best, specs = BEST[head_dim], []
-    for pipeline, turns in itertools.product(("sequential", "interleaved", "overlapped"), ("free", "products", "exponentials")):
-        specs.append(replace(best, pipeline=pipeline, turns=turns))
-        if head_dim == 64:
-            specs.append(replace(best, consumers=2, pipeline=pipeline, turns=turns))
-    if head_dim == 64:
-        for k, pipeline in itertools.product((160, 176, 192), ("interleaved", "overlapped")):
-            specs.append(replace(best, consumers=2, block_k=k, pipeline=pipeline))
-        specs += [replace(best, block_k=96), replace(best, stages=3), replace(best, stages=4)]
-        for poly, pipeline, turns in itertools.product((1, 2, 3), ("interleaved", "overlapped"), ("free", "products")):
-            specs.append(replace(best, poly=poly, pipeline=pipeline, turns=turns))
-    if head_dim == 128:
-        specs += [replace(best, block_k=k, q_stages=1, pipeline=p) for k in (160, 176) for p in ("interleaved", "overlapped")]
-        specs += [replace(best, block_k=96), replace(best, block_k=96, stages=3), replace(best, q_stages=1)]
-        specs += [replace(best, consumers=3, block_k=k, q_stages=1, turns=t) for k in (64, 80) for t in ("free", "products")]
-        specs += [replace(best, poly=p) for p in (1, 2)]
-    if head_dim == 256:
-        specs += [replace(best, block_k=64, pipeline=p) for p in ("interleaved", "overlapped")]
+    best, specs = BASE[head_dim], []
+    for pipeline, turns in itertools.product(PIPELINES, TURNS):
+        if pipeline == "eager" or turns == "free":
+            specs.append(replace(best, pipeline=pipeline, turns=turns))
     small_k = replace(best, block_k=64) if head_dim == 256 else best
-    specs += [replace(small_k, cluster=2, schedule=s) for s in ("one_tile", "static", "dynamic")]
-    specs += [replace(small_k, schedule=s) for s in ("one_tile", "static")]
+    specs += [replace(small_k, cluster=2, schedule=s, pipeline=p, turns="free") for s in SCHEDULES for p in ("eager", "overlapped")]
+    if head_dim == 64:
+        for pipeline, turns, stages in itertools.product(("sequential", "eager", "overlapped"), ("free", "products"), (2, 4)):
+            specs.append(replace(best, stages=stages, pipeline=pipeline, turns=turns))
+            specs.append(replace(best, consumers=4, block_k=64, stages=stages, pipeline=pipeline, turns=turns))
+            if stages == 2:
+                specs += [replace(best, pipeline=pipeline, turns=turns, poly=p) for p in (1, 2)]
+        specs += [replace(best, consumers=2, block_k=k, pipeline="eager", turns="free") for k in (128, 160)]
+    if head_dim == 128:
+        for pipeline, turns in itertools.product(("sequential", "eager"), ("free", "products")):
+            specs += [replace(best, consumers=3, block_k=k, q_stages=1, pipeline=pipeline, turns=turns) for k in (64, 80)]
+            specs.append(replace(best, block_k=176, q_stages=1, pipeline=pipeline, turns=turns))
+            specs.append(replace(best, block_k=96, stages=3, pipeline=pipeline, turns=turns))
+    if head_dim == 256:
+        for pipeline, turns in itertools.product(("sequential", "eager", "overlapped"), ("free", "products")):
+            specs.append(replace(best, block_k=64, pipeline=pipeline, turns=turns))
+            specs.append(replace(best, pipeline=pipeline, turns=turns))
     return list(dict.fromkeys(specs))
 
 
-SWEEP_SHAPES = {64: ((32, 4096), (8, 16384)), 128: ((32, 4096), (8, 16384)), 256: ((16, 4096), (4, 16384))}
+SWEEP_SHAPES = {d: tuple(Shape(1, n, n, seq, seq, d) for n, seq in sizes) for d, sizes in {
+    64: ((64, 2048), (32, 4096), (8, 16384)),
+    128: ((64, 2048), (32, 4096), (8, 16384)),
+    256: ((32, 2048), (16, 4096), (4, 16384)),
+}.items()}  # fmt: skip
+
+
+def timed_shapes(head_dim: int) -> Iterator[tuple[Shape, str]]:
+    """Shapes and types of the table of speeds."""
+    heads = 4096 // head_dim
+    for seq in (2048, 4096, 8192, 16384, 32768):
+        n = max(heads * 2048 // seq, 2)
+        yield Shape(1, n, n, seq, seq, head_dim), "bf16"
+    yield Shape(1, heads // 2, heads // 2, 4096, 4096, head_dim), "fp16"
+    for seq in (4096, 16384):
+        yield Shape(1, heads // 2, heads // 8, seq, seq, head_dim), "bf16"
 
 
 def default_order(causal: bool) -> Sm90Order:
     return Sm90Order("head", "heavy_first") if causal else Sm90Order("query", "light_first")
 
 
+def sustained(call: Callable[[], object], ms: float) -> tuple[float, str]:
+    """Milliseconds of a call in a row of them that lasts a second, and the SM clock (MHz) that nvidia-smi says meanwhile."""
+    calls = max(int(500 / ms), 2)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+    for _ in range(calls):
+        call()
+    events[0].record()
+    for _ in range(calls):
+        call()
+    events[1].record()
+    time.sleep(0.4)
+    query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+    clock = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    torch.cuda.synchronize()
+    return events[0].elapsed_time(events[1]) / calls, clock
+
+
+def row(name: str, s: Shape, causal: bool, dtype: str, ms: float, spec: Sm90Spec | None = None, clock: str = "") -> None:
+    """Hands a row of the table to the parent."""
+    order = default_order(causal)
+    knobs = [""] * len(KNOBS) if spec is None else [getattr(spec, knob) for knob in KNOBS]
+    orders = ["", ""] if spec is None else [order.order, order.blocks]
+    problem = [name, s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, int(causal), dtype]
+    regime = [f"{ms:.4f}", f"{flops(s, causal) / ms / 1e9:.1f}", "sustained" if clock else "burst", clock]
+    print("ROW", ",".join(map(str, [*problem, *knobs, *orders, *regime])), flush=True)
+
+
+def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> int:
+    """The fastest instantiation beside PyTorch's backends, in bursts, and sustained at 16,384 tokens."""
+    for i, (s, dtype, causal) in enumerate(problems):
+        if i < first:
+            continue
+        print("ITEM", i, flush=True)
+        t, spec = tensors(s, dtype), fastest(s.head_dim, "causal" if causal else "none", dtype)
+        calls = [("flash_fwd_sm90", own_call(spec, s, t, default_order(causal))), *library_calls(s, causal, t)]
+        said = []
+        for name, call in calls:
+            backend = {"cudnn": SDPBackend.CUDNN_ATTENTION, "pytorch_flash": SDPBackend.FLASH_ATTENTION}.get(name, SDPBackend.MATH)
+            own = spec if name == "flash_fwd_sm90" else None
+            with sdpa_kernel(backend):
+                ms = median_ms(call, False)
+                row(name, s, causal, dtype, ms, own)
+                said.append(f"{name} {flops(s, causal) / ms / 1e9:.1f}")
+                if s.seq_q == 16384 and s.heads == s.kv_heads:
+                    long_ms, clock = sustained(call, ms)
+                    row(name, s, causal, dtype, long_ms, own, clock)
+                    said.append(f"({flops(s, causal) / long_ms / 1e9:.1f} at {clock} MHz)")
+        print(s.head_dim, f"{s.heads}/{s.kv_heads} x {s.seq_q}", "causal" if causal else "full", dtype, *said, flush=True)
+    return 0
+
+
 def run_sweep(specs: list[Sm90Spec], first: int) -> int:
-    """One line an instantiation: its TFLOP/s on each problem; library lines before the first of a head_dim."""
+    """A row for each problem of each instantiation."""
     for i, spec in enumerate(specs):
         if i < first:
             continue
         print("ITEM", i, flush=True)
-        rates, libraries = [], {}
-        for (heads, seq), causal in itertools.product(SWEEP_SHAPES[spec.head_dim], (False, True)):
-            s = Shape(1, heads, heads, seq, seq, spec.head_dim)
-            t = tensors(s, spec.dtype)
-            if i == 0 or specs[i - 1].head_dim != spec.head_dim:
-                for name, ms in library_ms(s, causal, t).items():
-                    libraries.setdefault(name, []).append(flops(s, causal) / ms / 1e9)
-            masked = replace(spec, mask="causal" if causal else "none")
-            rates.append(flops(s, causal) / median_ms(own_call(masked, s, t, default_order(causal)), False) / 1e9)
-        for name, values in libraries.items():
-            print(spec.head_dim, *(f"{x:6.1f}" for x in values), name)
-        name = f"{spec.consumers}x64 k{spec.block_k} s{spec.stages} q{spec.q_stages} {spec.schedule} c{spec.cluster}"
-        print(spec.head_dim, *(f"{x:6.1f}" for x in rates), name, spec.pipeline, spec.turns, f"poly {spec.poly}", flush=True)
+        rates = []
+        for s, causal in itertools.product(SWEEP_SHAPES[spec.head_dim], (False, True)):
+            t, masked = tensors(s, spec.dtype), replace(spec, mask="causal" if causal else "none")
+            ms = median_ms(own_call(masked, s, t, default_order(causal)), False)
+            row("flash_fwd_sm90", s, causal, spec.dtype, ms, masked)
+            rates.append(f"{flops(s, causal) / ms / 1e9:6.1f}")
+        print(spec.head_dim, *rates, *(getattr(spec, knob) for knob in KNOBS), flush=True)
     return 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("check", "sweep", "time"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--quick", action="store_true", help="check a part, small problems only")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=list(BASE), choices=tuple(BASE))
+    parser.add_argument("--out", type=Path, help="CSV to write (sweep, time)")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.what == "check":
-        specs = [spec for spec in knobs() if spec.head_dim in a.head_dim][:: 9 if a.quick else 1]
+        specs = [spec for spec in knobs() if spec.head_dim in a.head_dim][:: 13 if a.quick else 1]
         if a.worker is not None:
-            return run_check(specs, a.worker)
+            return run_check(specs, a.worker, a.quick)
         prebuild(specs)
-        return guarded(sys.argv[1:], len(specs))
+        return guarded(len(specs))
     if a.what == "sweep":
         specs = [spec for d in a.head_dim for spec in candidates(d)]
         if a.worker is not None:
             return run_sweep(specs, a.worker)
         prebuild([replace(spec, mask=mask) for spec in specs for mask in ("none", "causal")])
-        return guarded(sys.argv[1:], len(specs))
-    return 0
+        return guarded(len(specs), a.out)
+    problems = [(s, dtype, causal) for d in a.head_dim for s, dtype in timed_shapes(d) for causal in (False, True)]
+    if a.worker is not None:
+        return run_time(problems, a.worker)
+    prebuild([fastest(s.head_dim, "causal" if causal else "none", dtype) for s, dtype, causal in problems])
+    return guarded(len(problems), a.out)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,18 @@ enum Schedule { kOneTile = 0, kStatic = 1, kDynamic = 2 };
 // How a warpgroup overlaps its own products and exponentials. Sequential: Q K^T, softmax, then P V and the next Q K^T in one go.
 // Interleaved: the same, each slice of P V started as soon as its 16 keys' exponentials are there. Overlapped: Q K^T of the next
 // block and P V of this one run while the next block's softmax is taken (FlashAttention-3).
-enum Pipeline { kSequential = 0, kInterleaved = 1, kOverlapped = 2 };
+// Eager: sequential, exponentials under the former maxima at once while the new ones are looked for, and again where one grew too far.
+enum Pipeline { kSequential = 0, kInterleaved = 1, kOverlapped = 2, kEager = 3 };
 // What the warpgroups do in turns: nothing, starting products, or taking exponentials.
 enum Turns { kFree = 0, kProducts = 1, kExponentials = 2 };
 
-// Mirrored field by field in the launcher. Tensor maps have four dimensions: columns, rows, heads, and the batch. Where lengths vary
-// (bounds_q is set), rows and `the batch` share one stride: sequence n of length L occupies rows longest - L to longest of batch
-// coordinate bounds[n + 1], on a base address `longest` rows early, so that the copy engine cuts off what lies past each sequence.
+// Mirrored field by field in the launcher. Tensor maps have the dimensions columns, rows, heads, batch, and one of length 1.
+//
+// Where lengths vary (bounds_q is set), row i of a sequence of L rows that ends before row E of all has the coordinates
+// (kRagged - L + i, E, kRagged), in dimensions of strides `row`, `row` and 2^35 - row bytes, of which the first has kRagged rows: as
+// addresses wrap at 2^64, that is row E - L + i, and the copy engine cuts off what lies past the sequence's end.
+constexpr int kRagged = 1 << 30;
+
 struct Params {
   TensorMap q, k, v, o;
   float* lse;             // [batch, heads, seq_q], or [heads, all rows] where lengths vary; null: not wanted
@@ -59,18 +64,19 @@ struct Traits {
   static constexpr int QBytes = BlockQ * HeadDim * 2, KBytes = BlockK * HeadDim * 2;
   static constexpr int KOffset = QStages * QBytes, VOffset = KOffset + Stages * KBytes, BarrierOffset = VOffset + Stages * KBytes;
   static constexpr int SharedBytes = BarrierOffset + 8 * (2 * QStages + 4 * Stages + 2) + 4 * (QStages + 1);
-  static constexpr int ProducerRegisters = Consumers == 2 ? 40 : 32, ConsumerRegisters = Consumers == 2 ? 232 : 160;
+  static constexpr int ProducerRegisters = Consumers == 2 ? 40 : Consumers == 3 ? 32 : 24;
+  static constexpr int ConsumerRegisters = Consumers == 2 ? 232 : Consumers == 3 ? 160 : 112;
   // fp32 registers a thread that live through a key block: output, scores, and probabilities while the next scores come in.
   static constexpr int LiveRegisters = HeadDim / 2 + BlockK / 2 + BlockK / 4;
 
   static_assert(HeadDim == 64 || HeadDim == 128 || HeadDim == 256, "head_dim must be 64, 128 or 256");
-  static_assert(Consumers == 2 || Consumers == 3, "2 or 3 warpgroups of 64 rows");
+  static_assert(Consumers >= 2 && Consumers <= 4, "2 to 4 warpgroups of 64 rows");
   static_assert(BlockK % 16 == 0, "block_k must be a multiple of 16");
   static_assert(Stages >= 2 && Stages <= 4 && QStages >= 1 && QStages <= 2, "2 to 4 stages of keys, 1 or 2 of queries");
   static_assert(Cluster == 1 || (Cluster == 2 && BlockK % 32 == 0), "clusters of 1 or 2; each CTA loads half of the keys");
   static_assert(Poly >= 0 && Poly <= 8, "0 to 8 of 8 exponentials");
   static_assert(SharedBytes <= 227 * 1024, "no GPU has that much shared memory");
-  static_assert(LiveRegisters + 16 <= ConsumerRegisters, "the warpgroup's registers do not hold its rows");
+  static_assert(LiveRegisters + 28 <= ConsumerRegisters, "the warpgroup's registers do not hold its rows");
   static_assert(128 * ProducerRegisters + 128 * Consumers * ConsumerRegisters <= 65536, "more registers than an SM has");
 };
 
@@ -105,7 +111,7 @@ struct Ring {
 struct Tile {
   int row0, head, batch;  // the first row of this CTA, inside its sequence
   int rows, keys;         // lengths of the sequence
-  int row_shift, row_outer, key_shift, key_outer;  // row i of the sequence has the coordinates (row_shift + i, head, row_outer)
+  int row_shift, row_outer, key_shift, key_outer, wrap;  // row i has the coordinates (row_shift + i, head, row_outer, wrap)
   int lse;                                         // where the sequence's rows start in lse
   int start, step, count;
 };
@@ -125,12 +131,12 @@ __device__ __forceinline__ Tile tile_at(const Params& p, int index, int rank) {
     if (p.blocks == kFold) query_block = u % 2 ? u / 2 : p.query_blocks - 1 - u / 2;
   }
   w.batch = head / p.heads, w.head = head % p.heads;
-  w.rows = p.seq_q, w.keys = p.seq_k, w.row_shift = w.key_shift = 0, w.row_outer = w.key_outer = w.batch;
+  w.rows = p.seq_q, w.keys = p.seq_k, w.row_shift = w.key_shift = 0, w.row_outer = w.key_outer = w.batch, w.wrap = 0;
   w.lse = w.batch * p.heads * p.seq_q;
   if (p.bounds_q != nullptr) {
     w.lse = p.bounds_q[w.batch], w.row_outer = p.bounds_q[w.batch + 1], w.key_outer = p.bounds_k[w.batch + 1];
     w.rows = w.row_outer - w.lse, w.keys = w.key_outer - p.bounds_k[w.batch];
-    w.row_shift = p.seq_q - w.rows, w.key_shift = p.seq_k - w.keys;
+    w.row_shift = kRagged - w.rows, w.key_shift = kRagged - w.keys, w.wrap = kRagged;
   }
   // Both CTAs of a cluster walk the key blocks that either needs.
   const int block0 = query_block * (T::Cluster * T::BlockQ), offset = w.keys - w.rows;
@@ -179,12 +185,12 @@ struct Scheduler {
       }
       if constexpr (T::Cluster == 2) {  // rank 0 tells rank 1
         if (rank == 0) {
-          barrier_wait_cluster(at.next_empty(), parity ^ 1);
+          barrier_wait(at.next_empty(), parity ^ 1);
           store_counted(map_to(at.next_tile(), 1), index, map_to(at.next_full(), 1));
         } else {
           arrive_expecting(at.next_full(), 4);
-          barrier_wait_cluster(at.next_full(), parity);
-          asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(index) : "r"(at.next_tile()) : "memory");
+          barrier_wait(at.next_full(), parity);
+          index = load_word(at.next_tile());
           arrive_in_cluster(map_to(at.next_empty(), 0));
         }
         parity ^= 1;
@@ -202,9 +208,9 @@ __device__ __forceinline__ void load_keys(const TensorMap& map, const Tile& w, i
   UNROLL for (int pane = 0; pane < T::Panes; ++pane) {
     const u32 to = dst + pane * T::KeyPane + rank * (kRows * 128);
     if constexpr (T::Cluster == 1) {
-      copy_box(to, map, pane * 64, row, kv_head, w.key_outer, full);
+      copy_box(to, map, {pane * 64, row, kv_head, w.key_outer, w.wrap}, full);
     } else {
-      copy_box_to_all(to, map, pane * 64, row, kv_head, w.key_outer, full, 3);
+      copy_box_to_all(to, map, {pane * 64, row, kv_head, w.key_outer, w.wrap}, full, 3);
     }
   }
 }
@@ -214,13 +220,9 @@ __device__ __forceinline__ void produce(const Params& p, const Places<T>& at, in
   Scheduler<T> scheduler(p, at, rank);
   Ring<T::QStages> q;
   Ring<T::Stages> k, v;
-  const auto wait_empty = [](u32 barrier, u32 parity) {
-    if constexpr (T::Cluster == 1) barrier_wait(barrier, parity ^ 1);
-    if constexpr (T::Cluster == 2) barrier_wait_cluster(barrier, parity ^ 1);
-  };
   const auto hand_over = [&](int index) {  // a tile's number lies in shared memory before its Q counts as full
     barrier_wait(at.q_empty(q.stage), q.parity ^ 1);
-    asm volatile("st.shared.s32 [%0], %1;\n" ::"r"(at.tile(q.stage)), "r"(index) : "memory");
+    store_word(at.tile(q.stage), index);
   };
   for (; scheduler.index < p.tiles; scheduler.next()) {
     scheduler.fetch();
@@ -230,7 +232,7 @@ __device__ __forceinline__ void produce(const Params& p, const Places<T>& at, in
     // In the order in which the consumers need them: K of the first block, Q, then K of each block before V of the one before.
     for (int t = 0; t <= w.count; ++t) {
       if (t < w.count) {
-        wait_empty(at.k_empty(k.stage), k.parity);
+        barrier_wait(at.k_empty(k.stage), k.parity ^ 1);
         load_keys<T>(p.k, w, t, kv_head, at.base + T::KOffset + k.stage * T::KBytes, at.k_full(k.stage), rank);
         k.next();
       }
@@ -238,11 +240,11 @@ __device__ __forceinline__ void produce(const Params& p, const Places<T>& at, in
         hand_over(scheduler.index);
         arrive_expecting(at.q_full(q.stage), T::QBytes);
         UNROLL for (int g = 0; g < T::Consumers; ++g) UNROLL for (int pane = 0; pane < T::Panes; ++pane)
-          copy_box(at.base + q.stage * T::QBytes + (g * T::Panes + pane) * T::RowPane, p.q, pane * 64, w.row_shift + w.row0 + g * 64,
-                   w.head, w.row_outer, at.q_full(q.stage));
+          copy_box(at.base + q.stage * T::QBytes + (g * T::Panes + pane) * T::RowPane, p.q,
+                   {pane * 64, w.row_shift + w.row0 + g * 64, w.head, w.row_outer, w.wrap}, at.q_full(q.stage));
         q.next();
       } else {
-        wait_empty(at.v_empty(v.stage), v.parity);
+        barrier_wait(at.v_empty(v.stage), v.parity ^ 1);
         load_keys<T>(p.v, w, t - 1, kv_head, at.base + T::VOffset + v.stage * T::KBytes, at.v_full(v.stage), rank);
         v.next();
       }
@@ -260,7 +262,7 @@ constexpr float kNoKey = 1e30f;
 constexpr float kSlack = 8.f;
 
 // Numbers of the named barriers: 0 is __syncthreads.
-constexpr int kGroupBarrier = 1, kTurnBarrier = 4;
+constexpr int kGroupBarrier = 1, kTurnBarrier = 5;
 
 // Lane l of warp w holds rows 16 w + l / 4 and 8 more, r = 0 and 1; of each 8 columns 2 (l % 4) and the next. Of scores and output
 // element 4 n + 2 r + e is row r, column 8 n + 2 (l % 4) + e.
@@ -395,7 +397,7 @@ __device__ __forceinline__ void finish(Rows<T>& rows, const Params& p, const Til
   named_wait(kGroupBarrier + group, 128);
   if (threadIdx.x % 128 == 0) {
     UNROLL for (int pane = 0; pane < T::Panes; ++pane)
-      store_box(p.o, pane * 64, w.row_shift + row0, w.head, w.row_outer, own_q + pane * T::RowPane);
+      store_box(p.o, {pane * 64, w.row_shift + row0, w.head, w.row_outer, w.wrap}, own_q + pane * T::RowPane);
     store_commit();
   }
 }
@@ -420,17 +422,16 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
     if (T::TurnsOf == kind) named_arrive(kTurnBarrier + (group + 1) % T::Consumers, 256);
   };
   const auto release_q = [&](int stage) {  // once the output that lies there is written
-    if (threadIdx.x % 128 == 0) {
-      store_wait_read();
-      arrive(at.q_empty(stage));
-    }
+    if (threadIdx.x % 128 == 0) store_wait_read();
+    if (lane == 0) arrive(at.q_empty(stage));
   };
   if (T::TurnsOf != kFree && group == T::Consumers - 1) named_arrive(kTurnBarrier, 256);
   int stored = -1;  // the Q stage that the copy engine may still be writing from
   for (;; q.next()) {
     barrier_wait(at.q_full(q.stage), q.parity);
-    int index;
-    asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(index) : "r"(at.tile(q.stage)) : "memory");
+    int index = 0;
+    if (lane == 0) index = load_word(at.tile(q.stage));
+    index = __shfl_sync(0xffffffffu, index, 0);
     if (index < 0) break;
     const Tile w = tile_at<T>(p, index, rank);
     const int row0 = w.row0 + 64 * group, row = row0 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
@@ -441,10 +442,9 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
     const u32 own_q = at.base + q.stage * T::QBytes + group * (T::Panes * T::RowPane);
     const u64 q_operand = wgmma_operand(own_q, 0);
     const u64 k_operand = wgmma_operand(at.base + T::KOffset, 0), v_operand = wgmma_operand(at.base + T::VOffset, T::KeyPane);
-    const auto follow_maxima = [&](int t) {
+    const auto mask = [&](int t) {
       const int key0 = (w.start + t * w.step) * T::BlockK;
       if (key0 < whole_low || key0 > whole_high) mask_scores<T>(rows, p, w, row, key0);
-      return raise<T>(rows, p.scale2);
     };
     const auto start_next_scores = [&] {
       start_scores<T>(rows, q_operand, k_operand + k.stage * (T::KBytes / 16));
@@ -465,7 +465,23 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
     // Softmax of a block; P V is started where slices are interleaved.
     const auto softmax = [&](int t) {
       begin_turn(kExponentials);
-      if (follow_maxima(t)) rescale<T>(rows);
+      if constexpr (T::PipelineOf == kEager) {
+        const float sum[2] = {rows.sum[0], rows.sum[1]};
+        mask(t);
+        UNROLL for (int s = 0; s < T::KeySteps; ++s) exponentials<T>(rows, s, p.scale2);
+        const float eager_sum[2] = {rows.sum[0], rows.sum[1]};
+        rows.sum[0] = sum[0], rows.sum[1] = sum[1];
+        if (raise<T>(rows, p.scale2)) {
+          rescale<T>(rows);
+          UNROLL for (int s = 0; s < T::KeySteps; ++s) exponentials<T>(rows, s, p.scale2);
+        } else {
+          rows.sum[0] = eager_sum[0], rows.sum[1] = eager_sum[1];
+        }
+        end_turn(kExponentials);
+        return;
+      }
+      mask(t);
+      if (raise<T>(rows, p.scale2)) rescale<T>(rows);
       if constexpr (T::PipelineOf == kInterleaved) barrier_wait(at.v_full(v.stage), v.parity);
       UNROLL for (int s = 0; s < T::KeySteps; ++s) {
         exponentials<T>(rows, s, p.scale2);
@@ -500,7 +516,8 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
           wgmma_wait<1>();
           scores_done();
           begin_turn(kExponentials);
-          const bool grew = follow_maxima(t);
+          mask(t);
+          const bool grew = raise<T>(rows, p.scale2);
           UNROLL for (int i = 0; i < T::BlockK / 2; ++i) rows.scores[i] = exponential<T>(rows, i / 8, i % 8, p.scale2);
           end_turn(kExponentials);
           // The next V is waited for here, since no instruction crosses that loop: wgmma_wait alone would be moved before the exponentials.
@@ -516,7 +533,7 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
           softmax(t - 1);
           barrier_wait(at.k_full(k.stage), k.parity);
           begin_turn(kProducts);
-          if constexpr (T::PipelineOf == kSequential) {
+          if constexpr (T::PipelineOf != kInterleaved) {
             barrier_wait(at.v_full(v.stage), v.parity);
             wgmma_fence();
             start_all_values();
@@ -530,7 +547,7 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
         }
       }
       if constexpr (T::PipelineOf != kOverlapped) softmax(w.count - 1);
-      if constexpr (T::PipelineOf == kSequential) barrier_wait(at.v_full(v.stage), v.parity);
+      if constexpr (T::PipelineOf == kSequential || T::PipelineOf == kEager) barrier_wait(at.v_full(v.stage), v.parity);
       if constexpr (T::PipelineOf != kInterleaved) {
         wgmma_fence();
         start_all_values();
@@ -555,7 +572,7 @@ __device__ __forceinline__ void forward(const Params& p) {
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   const int rank = T::Cluster == 1 ? 0 : cluster_rank();
   if (threadIdx.x == 0) {
-    UNROLL for (int i = 0; i < T::QStages; ++i) barrier_init(at.q_full(i), 1), barrier_init(at.q_empty(i), T::Consumers);
+    UNROLL for (int i = 0; i < T::QStages; ++i) barrier_init(at.q_full(i), 1), barrier_init(at.q_empty(i), 4 * T::Consumers);
     UNROLL for (int i = 0; i < T::Stages; ++i) {
       barrier_init(at.k_full(i), 1), barrier_init(at.k_empty(i), 4 * T::Consumers * T::Cluster);
       barrier_init(at.v_full(i), 1), barrier_init(at.v_empty(i), 4 * T::Consumers * T::Cluster);

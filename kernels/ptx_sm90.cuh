@@ -15,7 +15,7 @@ struct alignas(64) TensorMap {
   char bits[128];
 };
 
-// ---- Barriers in shared memory: a phase ends when all arrivals and all announced bytes are there.
+// ---- Barriers and words in shared memory. A barrier's phase ends when all arrivals and all announced bytes are there.
 
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -40,9 +40,10 @@ __device__ __forceinline__ u32 map_to(u32 address, u32 cta) {
   return r;
 }
 
-// Arrives at a barrier that may lie in another CTA of the cluster (address from map_to).
+// Arrives at a barrier that may lie in another CTA of the cluster (address from map_to), without ordering ordinary accesses: a release
+// at the cluster's scope would wait for all of them at the L2.
 __device__ __forceinline__ void arrive_in_cluster(u32 barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
 // Waits until the phase of this parity has ended; a fresh barrier counts as having ended one of parity 1.
@@ -54,13 +55,13 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
       : "memory");
 }
 
-// The same where the arrivals come from the other CTA, too.
-__device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n .reg .pred done;\n"
-      "again:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      " @!done bra again;\n}\n" ::"r"(barrier), "r"(parity)
-      : "memory");
+__device__ __forceinline__ void store_word(u32 address, int value) {
+  asm volatile("st.shared.s32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ int load_word(u32 address) {
+  int r;
+  asm volatile("ld.shared.s32 %0, [%1];\n" : "=r"(r) : "r"(address) : "memory");
+  return r;
 }
 
 // Stores a word into the shared memory of a CTA of the cluster and counts its 4 bytes at a barrier there (both from map_to).
@@ -110,25 +111,31 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
 
-__device__ __forceinline__ void copy_box(u32 dst, const TensorMap& map, int x, int y, int z, int w, u32 barrier) {
+// A place in a tensor of five dimensions.
+struct Coordinates {
+  int c0, c1, c2, c3, c4;
+};
+
+// A box at a place of a tensor into shared memory, its bytes counted at a barrier.
+__device__ __forceinline__ void copy_box(u32 dst, const TensorMap& map, const Coordinates& c, u32 barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(dst),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];\n" ::"r"(dst),
+      "l"(&map), "r"(c.c0), "r"(c.c1), "r"(c.c2), "r"(c.c3), "r"(c.c4), "r"(barrier)
       : "memory");
 }
 
 // The same into the shared memory of every CTA whose bit is set in `ctas`, at the same offset, each counted at its own barrier.
-__device__ __forceinline__ void copy_box_to_all(u32 dst, const TensorMap& map, int x, int y, int z, int w, u32 barrier, u16 ctas) {
+__device__ __forceinline__ void copy_box_to_all(u32 dst, const TensorMap& map, const Coordinates& c, u32 barrier, u16 ctas) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4, %5}], [%6], "
-      "%7;\n" ::"r"(dst),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "h"(ctas)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7], %8;\n" ::"r"(dst),
+      "l"(&map), "r"(c.c0), "r"(c.c1), "r"(c.c2), "r"(c.c3), "r"(c.c4), "r"(barrier), "h"(ctas)
       : "memory");
 }
 
-__device__ __forceinline__ void store_box(const TensorMap& map, int x, int y, int z, int w, u32 src) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n" ::"l"(&map), "r"(x), "r"(y),
-               "r"(z), "r"(w), "r"(src)
+__device__ __forceinline__ void store_box(const TensorMap& map, const Coordinates& c, u32 src) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];\n" ::"l"(&map), "r"(c.c0),
+               "r"(c.c1), "r"(c.c2), "r"(c.c3), "r"(c.c4), "r"(src)
                : "memory");
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iosim.errors import InputError
@@ -15,9 +16,10 @@ from iosim.kernelbuild.spec import DIRECTIONS, DTYPES, MASKS
 LOG2_E = 1.4426950408889634
 BLOCKS = {"light_first": 0, "heavy_first": 1, "fold": 2}
 SCHEDULES = {"one_tile": 0, "static": 1, "dynamic": 2}
-PIPELINES = {"sequential": 0, "interleaved": 1, "overlapped": 2}
+PIPELINES = {"sequential": 0, "interleaved": 1, "overlapped": 2, "eager": 3}
 TURNS = {"free": 0, "products": 1, "exponentials": 2}
-SHARED_BYTES, SM_REGISTERS = 232_448, 65_536
+SHARED_BYTES = 232_448
+RAGGED = 1 << 30
 _FLOAT16, _BFLOAT16, _SWIZZLE_128, _L2_256 = 6, 9, 3, 3
 
 
@@ -81,7 +83,7 @@ class Sm90Spec:
         if cc != "9.0a":
             raise InputError(f"flash_fwd_sm90 is built for compute capability 9.0a, not {cc}")
         accepted: dict[str, tuple[object, ...]] = {
-            "head_dim": (64, 128, 256), "consumers": (2, 3), "block_k": (64, 80, 96, 128, 160, 176, 192),
+            "head_dim": (64, 128, 256), "consumers": (2, 3, 4), "block_k": (64, 80, 96, 128, 160, 176, 192),
             "stages": (2, 3, 4), "q_stages": (1, 2), "mask": tuple(MASKS), "dtype": DTYPES,
             "schedule": tuple(SCHEDULES), "cluster": (1, 2), "pipeline": tuple(PIPELINES), "turns": tuple(TURNS),
             "poly": tuple(range(9)),
@@ -95,9 +97,20 @@ class Sm90Spec:
             raise InputError(f"block_k {self.block_k} is no multiple of 32, of which each CTA of a cluster loads half")
         if self.dynamic_shared_bytes > SHARED_BYTES:
             raise InputError(f"{self} needs {self.dynamic_shared_bytes} bytes of shared memory; a CTA has {SHARED_BYTES}")
-        most = 232 if self.consumers == 2 else 160
-        if self.live_registers + 16 > most:
-            raise InputError(f"{self} keeps {self.live_registers} registers of a thread live; there is room for {most - 16}")
+        most = {2: 232, 3: 160, 4: 112}[self.consumers]
+        if self.live_registers + 28 > most:
+            raise InputError(f"{self} keeps {self.live_registers} registers of a thread live; there is room for {most - 28}")
+
+
+def fastest(head_dim: int, mask: str = "none", dtype: str = "bf16") -> Sm90Spec:
+    """The instantiation that was fastest on an H200 (`bench_sm90.py sweep`)."""
+    if head_dim == 64 and mask == "none":
+        return Sm90Spec(64, 4, 64, 4, 2, mask, dtype, pipeline="eager")
+    if head_dim == 64:
+        return Sm90Spec(64, 3, 128, 4, 2, mask, dtype, turns="free")
+    if head_dim == 128:
+        return Sm90Spec(128, 2, 128, 2, 2, mask, dtype, pipeline="sequential", turns="free")
+    return Sm90Spec(256, 2, 64, 2, 1, mask, dtype, pipeline="eager")
 
 
 @dataclass(frozen=True)
@@ -148,20 +161,41 @@ class Ragged:
     bounds_k: int
 
 
-def tensor_map(
-    dtype: str, address: int, dims: tuple[int, int, int, int], strides: tuple[int, int, int], rows: int
-) -> _TensorMap:
-    """A map of 16-bit elements; dims and strides (of all but the first, in elements) innermost first, boxes of 64 x rows."""
-    memory = ctypes.create_string_buffer(256)
+def tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int) -> _TensorMap:
+    """A map of 16-bit elements in five dimensions, innermost first, whose boxes are `rows` rows of 64 columns.
+
+    Args:
+        strides: of all dimensions but the innermost, in elements.
+    """
+    memory = ctypes.create_string_buffer(192)
     start = -ctypes.addressof(memory) % 64
     place = ctypes.c_void_p(ctypes.addressof(memory) + start)
     driver.use_device()
     driver._call(
-        "cuTensorMapEncodeTiled", place, _BFLOAT16 if dtype == "bf16" else _FLOAT16, 4, ctypes.c_void_p(address),
-        (ctypes.c_uint64 * 4)(*dims), (ctypes.c_uint64 * 3)(*(2 * s for s in strides)),
-        (ctypes.c_uint32 * 4)(64, rows, 1, 1), (ctypes.c_uint32 * 4)(1, 1, 1, 1), 0, _SWIZZLE_128, _L2_256, 0,
+        "cuTensorMapEncodeTiled", place, _BFLOAT16 if dtype == "bf16" else _FLOAT16, 5, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * 5)(*dims), (ctypes.c_uint64 * 4)(*(2 * s for s in strides)),
+        (ctypes.c_uint32 * 5)(64, rows, 1, 1, 1), (ctypes.c_uint32 * 5)(1, 1, 1, 1, 1), 0, _SWIZZLE_128, _L2_256, 0,
     )  # fmt: skip
     return _TensorMap.from_buffer_copy(memory.raw[start : start + 128])
+
+
+def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: int) -> _TensorMap:
+    """The map of a contiguous [batch, heads, seq, head_dim]."""
+    batch, heads, seq, d = shape
+    return tensor_map(dtype, address, (d, seq, heads, batch, 1), (d, seq * d, heads * seq * d, heads * seq * d), rows)
+
+
+def ragged_map(dtype: str, address: int, every: int, heads: int, d: int, rows: int) -> _TensorMap:
+    """The map of [all rows, heads, head_dim] that cuts off at the end of each sequence (flash_fwd_sm90.cuh says how)."""
+    row = heads * d
+    return tensor_map(dtype, address, (d, RAGGED, heads, every + 1, 2 * RAGGED - 1), (row, d, row, 2**34 - row), rows)
+
+
+@dataclass(frozen=True)
+class Sm90Launch(Launch):
+    """One launch, which keeps the scheduler's counter alive."""
+
+    counter: driver.Buffer
 
 
 @dataclass
@@ -179,7 +213,7 @@ class Sm90Forward:
     def launch(
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
         ragged: Ragged | None = None, remap: int | None = None,
-    ) -> Launch:
+    ) -> Sm90Launch:
         """The launch of one call. `addresses`: `q k v o`, and `lse` where it is wanted.
 
         Args:
@@ -200,10 +234,10 @@ class Sm90Forward:
             rows = 64 if name in "qo" else spec.block_k // spec.cluster
             seq, d, address = shape.seq_q if name in "qo" else shape.seq_k, shape.head_dim, addresses[name]
             if ragged is None:
-                maps[name] = tensor_map(spec.dtype, address, (d, seq, heads, shape.batch), (d, seq * d, heads * seq * d), rows)
+                maps[name] = dense_map(spec.dtype, address, (shape.batch, heads, seq, d), rows)
             else:
-                every, row = ragged.all_q if name in "qo" else ragged.all_k, heads * d
-                maps[name] = tensor_map(spec.dtype, address - 2 * seq * row, (d, seq, heads, every + 1), (row, d, row), rows)
+                every = ragged.all_q if name in "qo" else ragged.all_k
+                maps[name] = ragged_map(spec.dtype, address, every, heads, d, rows)
         p = Sm90Params(
             **maps, lse=addresses.get("lse"), bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k,
             remap=remap, counter=self.counter.address, batch=shape.batch, heads=shape.heads,
@@ -213,4 +247,4 @@ class Sm90Forward:
             scale2=scale * LOG2_E,
         )  # fmt: skip
         groups = tiles if spec.schedule == "one_tile" else min(tiles, driver.multiprocessors() // spec.cluster)
-        return Launch(self.main, (groups * spec.cluster, 1, 1), spec.threads, p, spec.dynamic_shared_bytes)
+        return Sm90Launch(self.main, (groups * spec.cluster, 1, 1), spec.threads, p, spec.dynamic_shared_bytes, self.counter)
