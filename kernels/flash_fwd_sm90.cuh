@@ -48,6 +48,7 @@ struct Params {
   int lse_head;      // distance of heads in lse
   float scale2;      // softmax scale * log2(e)
 };
+static_assert(sizeof(Params) == 640, "the launcher's structure is 640 bytes");
 
 template <int HeadDim_, int Consumers_, int BlockK_, int Stages_, int QStages_, int MaskKind, bool Bf16_, int Schedule_, int Cluster_,
           int Pipeline_, int Turns_, int Poly_>
@@ -185,11 +186,11 @@ struct Scheduler {
       }
       if constexpr (T::Cluster == 2) {  // rank 0 tells rank 1
         if (rank == 0) {
-          barrier_wait(at.next_empty(), parity ^ 1);
+          barrier_wait_cluster(at.next_empty(), parity ^ 1);
           store_counted(map_to(at.next_tile(), 1), index, map_to(at.next_full(), 1));
         } else {
           arrive_expecting(at.next_full(), 4);
-          barrier_wait(at.next_full(), parity);
+          barrier_wait_cluster(at.next_full(), parity);
           index = load_word(at.next_tile());
           arrive_in_cluster(map_to(at.next_empty(), 0));
         }
@@ -412,7 +413,7 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
     if constexpr (T::Cluster == 1) {
       if (lane == 0) arrive(barrier);
     } else {
-      if (lane < T::Cluster) arrive_in_cluster(map_to(barrier, lane));
+      if (lane < T::Cluster) arrive_in_cluster_relaxed(map_to(barrier, lane));
     }
   };
   const auto begin_turn = [&](Turns kind) {

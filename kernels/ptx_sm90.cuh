@@ -40,9 +40,14 @@ __device__ __forceinline__ u32 map_to(u32 address, u32 cta) {
   return r;
 }
 
-// Arrives at a barrier that may lie in another CTA of the cluster (address from map_to), without ordering ordinary accesses: a release
-// at the cluster's scope would wait for all of them at the L2.
+// Arrives at a barrier that may lie in another CTA of the cluster (address from map_to).
 __device__ __forceinline__ void arrive_in_cluster(u32 barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+
+// The same without ordering ordinary accesses before it: a release at the cluster's scope waits for all of them at the L2. Enough after
+// wgmma_wait for what wgmma read.
+__device__ __forceinline__ void arrive_in_cluster_relaxed(u32 barrier) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
@@ -51,6 +56,15 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n .reg .pred done;\n"
       "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      " @!done bra again;\n}\n" ::"r"(barrier), "r"(parity)
+      : "memory");
+}
+
+// The same, seeing what other CTAs of the cluster wrote before they arrived.
+__device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "again:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       " @!done bra again;\n}\n" ::"r"(barrier), "r"(parity)
       : "memory");
 }
