@@ -29,16 +29,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from sm90 import BLOCKS, CC, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest, variants
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from iosim.files import write_whole
-from iosim.kernelbuild import build
-from iosim.kernelbuild.launch import Shape
-from iosim.kernelbuild.spec import DIRECTIONS, MASKS
-from iosim.measure.machine import facts, write_provenance
-from iosim.measure.timing import median_ms
+from iosim.base.files import write_whole
+from iosim.evidence.cuda import build
+from iosim.evidence.cuda.launch import Shape
+from iosim.evidence.cuda.sm90 import BLOCKS, CC, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest, variants
+from iosim.evidence.cuda.spec import DIRECTIONS, MASKS
+from iosim.evidence.measure.machine import facts, write_provenance
+from iosim.evidence.measure.timing import median_ms
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2}

@@ -8,11 +8,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from iosim.errors import InputError
-from iosim.kernelbuild import driver
-from iosim.kernelbuild.compiler import Built, build
-from iosim.kernelbuild.launch import Launch, Shape
-from iosim.kernelbuild.spec import DIRECTIONS, DTYPES, MASKS, ORDERS
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import Built, build
+from iosim.evidence.cuda.launch import Launch, Shape
+from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS
 
 CC = "9.0a"
 LOG2_E = 1.4426950408889634
@@ -27,7 +27,6 @@ PIPELINES = {"sequential": 0, "interleaved": 1, "overlapped": 2, "eager": 3}
 TURNS = {"free": 0, "products": 1, "exponentials": 2}
 RAGGED = 1 << 30
 """`flash90::kRagged`."""
-_FLOAT16, _BFLOAT16, _SWIZZLE_128, _PROMOTION_256 = 6, 9, 3, 3
 
 ACCEPTED: dict[str, tuple[object, ...]] = {
     "head_dim": (64, 128, 256), "consumers": (2, 3, 4), "block_k": (64, 80, 96, 128, 160, 176, 192),
@@ -121,7 +120,7 @@ def fastest(head_dim: int, mask: str = "none", dtype: str = "bf16") -> Sm90Spec:
     if head_dim == 64 and mask == "none":
         return Sm90Spec(64, 4, 64, 4, 2, mask, dtype, pipeline="eager", turns="products")
     if head_dim == 64:
-        return Sm90Spec(64, 3, 128, 4, 2, mask, dtype, pipeline="overlapped")
+        return Sm90Spec(64, 3, 128, 4, 2, mask, dtype, turns="exponentials")
     if head_dim == 128:
         return Sm90Spec(128, 2, 128, 2, 2, mask, dtype)
     return Sm90Spec(256, 2, 64, 2, 1, mask, dtype, pipeline="eager", turns="products")
@@ -155,9 +154,9 @@ def _exists(spec: Sm90Spec) -> bool:
 class Sm90Order:
     """How tiles are numbered and how each walks its keys.
 
-    `order` and `section_heads` as `iosim.kernelbuild.launch.Order` has them; `blocks` is the order of the query blocks:
-    light_first, heavy_first (the longest processing time first, where causal) or fold (heaviest, lightest, second
-    heaviest and so on).
+    `order` and `section_heads` as `iosim.evidence.cuda.launch.Order` has them; `blocks` is the order of the query
+    blocks: light_first, heavy_first (the longest processing time first, where causal) or fold (heaviest, lightest,
+    second heaviest and so on).
     """
 
     order: str = "head"
@@ -215,18 +214,9 @@ class Ragged:
 
 
 def _tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int) -> TensorMap:
-    """A map of five dimensions, innermost first; strides in elements, of all but it; boxes of `rows` x 64 columns."""
-    memory = ctypes.create_string_buffer(192)
-    start = -ctypes.addressof(memory) % 64
-    place = ctypes.c_void_p(ctypes.addressof(memory) + start)
-    driver.use_device()
-    driver._call(
-        "cuTensorMapEncodeTiled", place, _BFLOAT16 if dtype == "bf16" else _FLOAT16, 5, ctypes.c_void_p(address),
-        (ctypes.c_uint64 * 5)(*dims), (ctypes.c_uint64 * 4)(*(2 * s for s in strides)),
-        (ctypes.c_uint32 * 5)(64, rows, 1, 1, 1), (ctypes.c_uint32 * 5)(1, 1, 1, 1, 1), 0, _SWIZZLE_128,
-        _PROMOTION_256, 0,
-    )  # fmt: skip
-    return TensorMap.from_buffer_copy(memory.raw[start : start + 128])
+    """A map whose boxes are `rows` rows of 64 columns, as wide as the 128-byte swizzle."""
+    box = (64, rows, 1, 1, 1)
+    return TensorMap.from_buffer_copy(driver.tensor_map(dtype, address, dims, [2 * s for s in strides], box))
 
 
 def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: int) -> TensorMap:
