@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
@@ -21,8 +23,10 @@ from iosim.studies.distributed import (
     simulate,
     study,
 )
+from iosim.studies.distributed import closed_forms as forms
 from iosim.studies.distributed.chunks import Pair, check_gpus, contiguous, pair, striped
 from iosim.studies.distributed.closed_forms import FORMULAS
+from iosim.studies.distributed.execute import execute
 from iosim.studies.distributed.links import Cluster, Link, link_names, load_link
 
 H100 = load_profile("h100")
@@ -155,6 +159,31 @@ def apart() -> Iterator[tuple[str, Any]]:
             yield f"gpus {gpus!r}", "refused"
 
 
+def formulas() -> Iterator[tuple[str, Any]]:
+    """The closed forms, and schedules run on arrays."""
+    for name, gpus, causal in product(SCHEDULES, (1, 2, 3, 4, 7, 8), (False, True)):
+        p = problem(56, causal, batch=2)
+        yield (
+            f"closed {name} {gpus} {causal}",
+            [
+                forms.link_bytes(name, p, gpus),
+                forms.link_bytes(name, p, gpus, backward=True),
+                forms.idle_fraction(name, gpus, causal),
+                forms.idle_of_unbalanced(name, gpus, causal),
+            ],
+        )
+        if gpus not in (1, 3, 4) or causal < SCHEDULES[name].causal_only:
+            continue
+        for backward in (False, True):
+            found = execute(build(name, p, gpus, backward=backward), p, seed=3)
+            sums = {
+                n: round(float((a * np.cos(np.arange(a.size)).reshape(a.shape)).sum()), 6)
+                for n, a in found.outputs.items()
+            }
+            yield f"run {name} {gpus} {causal} {backward}", [found.received, found.tensors, found.peak_received, sums]
+    yield "least tokens", forms.minimal_chunk_tokens(312e12, 300e9)
+
+
 def links() -> Iterator[tuple[str, Any]]:
     for name, gpu in product(link_names(), ("h100", "a100", "l4", "v100")):
         try:
@@ -196,5 +225,5 @@ def chunks() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (schedules, studies, apart, links, chunks):
+    for part in (schedules, studies, apart, formulas, links, chunks):
         yield from part()

@@ -133,6 +133,7 @@ def engine() -> Iterator[tuple[str, Any]]:
             if n == 0 and seed % 2:
                 l2.own(range(10, 20), 2)
         yield f"launch {seed}", told
+    yield from accesses()
     yield from coarse_steps()
     yield from windows()
     yield from recorded_times()
@@ -164,6 +165,25 @@ def traced(l2: L2, low: LoweredLaunch, on: bool) -> Any:
         start.sum(),
         end.sum(),
     ]
+
+
+def accesses() -> Iterator[tuple[str, Any]]:
+    """One after the other, without times."""
+    for seed in range(6):
+        rng = np.random.default_rng(400 + seed)
+        made = l2_of(1 + seed % 2, 16, 4, 2.0)
+        l2 = L2(made, rng.integers(1, 20, 30) * 64, (np.arange(30) % 3).astype(np.uint8), 1e9)
+        l2.access(rng.integers(0, 3, 400), rng.integers(0, 30, 400), rng.integers(0, made.partitions, 400))
+        yield f"accesses {seed}", contents(l2)
+        for what, at in (("mode", 0), ("object", 1), ("side", 2)):
+            for value in (-1, (3, 30, made.partitions)[at]):
+                given = [np.zeros(2, dtype=np.int64) for _ in range(3)]
+                given[at][1] = value
+                try:
+                    l2.access(*given)
+                    yield f"accesses {seed} {what} {value}", "taken"
+                except InputError:
+                    yield f"accesses {seed} {what} {value}", "refused"
 
 
 def walking(rng: np.random.Generator, tiles: int, steps: int, stays: int) -> LoweredLaunch:
@@ -297,6 +317,8 @@ KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
         "latent_kv": True,
     },
     "blocks": {"heads": 2, "seq_q": 2048, "head_dim": 64, "mask": "strided", "mask_stride": 3},
+    "dropout": {"heads": 2, "seq_q": 300, "head_dim": 64, "dropout": 0.1, "mask": "causal", "passes": "fwd+bwd"},
+    "few keys": {"heads": 2, "seq_q": 900, "seq_k": 500, "head_dim": 64, "mask": "causal", "passes": "fwd+bwd"},
     "bias": {"batch": 2, "heads": 2, "seq_q": 500, "head_dim": 64, "bias": "full", "bias_shared": "batch"},
 }
 
@@ -308,7 +330,8 @@ def played(found: Replay) -> list[Any]:
             f"{row.launch} {row.tensor} {row.direction}", 0
         ) + int(row.bytes)
     launches = [[x.name, x.begin_s, x.end_s, x.slots, x.accesses, x.waited] for x in found.launches]
-    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes]
+    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes,
+            len(found.notes())]  # fmt: skip
 
 
 def gpu_of(name: str, **more: Any) -> HardwareProfile:
@@ -539,7 +562,14 @@ def traces() -> Iterator[tuple[str, Any]]:
                             c.down,
                         )
                     ],
-                    [x.reuse.width_bytes, x.reuse.loads[:8], x.reuse.deeper, x.reuse.first, x.reuse.beyond(200_000)],
+                    [
+                        x.reuse.width_bytes,
+                        x.reuse.loads[:8],
+                        x.reuse.deeper,
+                        x.reuse.first,
+                        x.reuse.beyond(200_000),
+                        x.reuse.total,
+                    ],
                     x.shared_tensors,
                     x.bytes_per_index,
                     np.nan_to_num(x.in_use_bytes),
@@ -559,6 +589,9 @@ def traces() -> Iterator[tuple[str, Any]]:
                 found.misses(),
                 found.loaded(),
                 found.partition_bytes,
+                found.bins,
+                found.bin_start_s,
+                found.launch(found.launches[-1].name).slots,
                 launches,
             ],
         )
@@ -598,7 +631,7 @@ def checksum(low: Lowered) -> list[Any]:
 
 def lowered() -> Iterator[tuple[str, Any]]:
     """Chains as arrays."""
-    for n, (kernel, (name, values)) in enumerate(product(entry_names(), KERNEL_PROBLEMS.items())):
+    for kernel, (name, values) in product(entry_names(), KERNEL_PROBLEMS.items()):
         dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
         gpu = load_profile("h200")
         try:
@@ -606,8 +639,7 @@ def lowered() -> Iterator[tuple[str, Any]]:
             chain = plan(p, resolve(kernel, p, gpu))
         except InputError:
             continue
-        if n % 2 == 0:
-            yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
+        yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
     p = AttentionProblem(batch=2, heads=3, seq_q=500, head_dim=64, dtype="bf16", mask="causal")
     for order, section, heavy in product(("query", "head", "batch"), (0, 2, 4, 100), (False, True)):
         over = Overrides(order=order, section_heads=section, heavy_first=heavy, tile=(128, 64), direction="alternating")
@@ -625,4 +657,8 @@ def shares() -> Iterator[tuple[str, Any]]:
             chosen = resolve(kernel, p, load_profile(gpu))
             found = [rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)]
             yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p)]]
+            yield (
+                f"stated share {kernel} {gpu} {head_dim} {mask} {dtype}",
+                rates_of(replace(chosen, age_share=0.3), p, 3),
+            )
     yield "slopes", [sloped(0.5, 2), sloped(0.3, 4)]
