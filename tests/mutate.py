@@ -65,7 +65,7 @@ AREAS = {
         ),
     ),
     "simulator": Area(
-        ("iosim/readers/replay/*.py",),
+        ("iosim/readers/replay/*.py", "iosim/studies/trace/trace.py"),
         (*studies("engine", "replay"), "tests/test_engine.py"),
         (
             "tests/test_once_missed.py",
@@ -100,8 +100,8 @@ AREAS = {
         ("tests/test_once_missed.py", "tests/test_tiles.py"),
     ),
 }
-APART = ("page.py",)
-"""Files of an area that only show what others found."""
+APART = ("page.py", "build.py")
+"""Files of an area that only show what others found, or compile it."""
 
 
 @dataclass(frozen=True)
@@ -468,21 +468,34 @@ class Notes:
         equal = {(e["file"], e["before"], e["after"]): e["reason"] for e in data["equal"]}
         return cls(equal, frozenset((e["file"], e["before"], e["after"]) for e in data["once_missed"]))
 
+    def gone(self) -> list[tuple[str, str, str]]:
+        """Those whose line is no longer there."""
+        return [key for key in (*self.equal, *sorted(self.once_missed)) if line_of(key) is None]
+
+
+def line_of(key: tuple[str, str, str]) -> tuple[int, int, str] | None:
+    """(number, where it starts, text) of the line that a change is of; None where it is not there."""
+    file, before, _ = key
+    if not (ROOT / file).exists():
+        return None
+    at = 0
+    for number, line in enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if " ".join(line.split()) == before:
+            return number, at, line.rstrip("\n")
+        at += len(line)
+    return None
+
 
 def by_hand(key: tuple[str, str, str]) -> Change | None:
     """A change that is not of the kinds above, by its line; None where that line is not there."""
     file, before, after = key
     area = next((n for n, a in AREAS.items() if any(Path(file).match(p) for p in a.files)), None)
-    if area is None or not (ROOT / file).exists():
+    found = line_of(key)
+    if area is None or found is None:
         return None
-    source = (ROOT / file).read_text(encoding="utf-8")
-    at = 0
-    for number, line in enumerate(source.splitlines(keepends=True), 1):
-        if " ".join(line.split()) == before:
-            text = line[: len(line) - len(line.lstrip())] + after
-            return Change(area, file, at, at + len(line.rstrip("\n")), text, number, before, after)
-        at += len(line)
-    return None
+    number, at, line = found
+    text = line[: len(line) - len(line.lstrip())] + after
+    return Change(area, file, at, at + len(line), text, number, before, after)
 
 
 def drawn(areas: list[str], count: int | None, seed: int, notes: Notes) -> list[Change]:
@@ -515,20 +528,11 @@ def copied_tree(to: Path) -> None:
 
 
 def compiled(tree: Path) -> bool:
-    """The engine of the tree, built from its C."""
-    (source,) = tree.glob("iosim/**/engine.c")
-    command = [
-        "gcc",
-        "-O1",
-        "-w",
-        "-std=c11",
-        "-ffp-contract=off",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(source.with_name("_engine.so")),
-        str(source),
-    ]
+    """The engine of the tree, built from its C; with few optimizations, which take longer than the tests."""
+    (build,) = tree.glob("iosim/**/build.py")
+    engine = build.with_name("_engine.so")
+    engine.unlink(missing_ok=True)  # not written to: a run of tests may have opened it
+    command = [sys.executable, str(build), str(engine), "-O1", "-w"]
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
@@ -621,18 +625,17 @@ class Runner:
         file = self.tree / one.file
         source, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
         is_c = file.suffix in (".c", ".h")
-        engines = {path: path.read_bytes() for path in self.tree.glob("iosim/**/_engine.so")} if is_c else {}
+        engine = file.with_name("_engine.so")
+        content = engine.read_bytes() if is_c else b""
         try:
             file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
-            for path in engines:  # a new file: the old one may be mapped
-                path.unlink()
             yield not is_c or compiled(self.tree)
         finally:
             file.write_text(source, encoding="utf-8")
             os.utime(file, (written, written))  # so that its compiled form is taken for new
-            for path, content in engines.items():
-                path.unlink(missing_ok=True)
-                path.write_bytes(content)
+            if is_c:
+                engine.unlink(missing_ok=True)
+                engine.write_bytes(content)
 
 
 def options(words: list[str] | None) -> argparse.Namespace:
@@ -679,6 +682,8 @@ def main(words: list[str] | None = None) -> int:
         print("\n".join(map(str, chosen)))
         print(f"{len(chosen)} changes")
         return 0
+    for file, before, _ in notes.gone():
+        print(f"mutants.json: {file} has no line '{before}' any more")
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
         runner = Runner(Path(folder))
         return int(report(((c, runner.caught(c)) for c in chosen), notes) < LEAST_CAUGHT)

@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, choices, entry_names, hopper, inference, resolve
+from iosim.kernel.libraries import Overrides, choices, entry, entry_name, entry_names, hopper, inference, resolve
 from iosim.problem.attention import AttentionProblem
 
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200")
@@ -207,6 +207,48 @@ def asked_for() -> Iterator[tuple[str, Any]]:
             yield f"by hand 2 splits of {4 + 2 * head} x 2^22 rows", "refused"
 
 
+def names() -> Iterator[tuple[str, Any]]:
+    """Kernels by their other names."""
+    for name in entry_names():
+        data = entry(name)
+        for alias in (*data.get("aliases", ()), *data.get("backward_aliases", ())):
+            yield f"name {name} {alias}", [entry_name(alias), entry_name(alias.upper())]
+    for alias in ("", "fa", "no such kernel"):
+        try:
+            yield f"name {alias!r}", entry_name(alias)
+        except InputError:
+            yield f"name {alias!r}", "refused"
+
+
+def borders() -> Iterator[tuple[str, Any]]:
+    """Problems just inside and just outside of what a kernel takes."""
+    for kernel, gpu, values in product(
+        ("fa2", "fa3", "cudnn", "cutlass", "flash", "flash1", "triton", "uniform"), ("v100", "a100", "h100"), BORDERS
+    ):
+        dtype = "fp16"
+        p = AttentionProblem(**({"heads": 4, "seq_q": 512, "head_dim": 64, "dtype": dtype} | values))
+        case = f"border {kernel} {gpu} {' '.join(f'{k}={v}' for k, v in values.items())}"
+        try:
+            yield case, described(resolve(kernel, p, load_profile(gpu)))
+        except InputError:
+            yield case, "refused"
+
+
+BORDERS: tuple[dict[str, Any], ...] = (
+    {"head_dim": 256}, {"head_dim": 257}, {"head_dim": 129}, {"head_dim": 65, "head_dim_v": 64}, {"head_dim": 8},
+    {"head_dim": 64, "head_dim_v": 130}, {"dropout": 0.2}, {"dropout": 0.2, "passes": "bwd"},
+    {"mask": "causal", "offset": -3}, {"mask": "causal", "offset": 0, "seq_k": 400},
+    {"mask": "window", "window": 0, "offset": -1}, {"seq_lens": (200, 312)}, {"seq_lens": (500, 12), "mask": "causal"},
+    {"seq_q": 1, "seq_k": 512, "mask": "causal", "offset": 100},
+    {"seq_q": 1, "kv_heads": 1, "mask": "window", "window": 9},
+    {"seq_q": 1, "kv_heads": 1, "head_dim": 68}, {"seq_q": 1, "kv_heads": 1, "dropout": 0.1},
+    {"bias": "full"}, {"bias": "alibi"}, {"key_padding": True}, {"bias": "full", "key_padding": True},
+    {"mask": "causal", "mask_storage": "bool"}, {"passes": "bwd", "head_dim": 192},
+    {"dtype": "fp32"}, {"dtype": "tf32"},
+    {"page_size": 16, "seq_q": 1}, {"page_size": 48, "seq_q": 1}, {"page_size": 256, "seq_q": 1},
+)  # fmt: skip
+
+
 def rules() -> Iterator[tuple[str, Any]]:
     """Rules by their numbers alone."""
     for width in (10, 132, 216):
@@ -257,5 +299,5 @@ def rules() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (drawn, decoding, asked_for, rules):
+    for part in (drawn, decoding, asked_for, names, borders, rules):
         yield from part()

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import (
     SCHEDULES,
+    baselines,
     build,
     cluster,
     idle,
@@ -20,8 +23,10 @@ from iosim.studies.distributed import (
     simulate,
     study,
 )
-from iosim.studies.distributed.chunks import Pair, contiguous, pair, striped
+from iosim.studies.distributed import closed_forms as forms
+from iosim.studies.distributed.chunks import Pair, check_gpus, contiguous, pair, striped
 from iosim.studies.distributed.closed_forms import FORMULAS
+from iosim.studies.distributed.execute import execute
 from iosim.studies.distributed.links import Cluster, Link, link_names, load_link
 
 H100 = load_profile("h100")
@@ -100,6 +105,85 @@ def studies() -> Iterator[tuple[str, Any]]:
             yield f"study {gpus} {passes} {where} {p.seq_q} {made.pop('name')}", [*made.values(), one.width_bytes]
 
 
+def apart() -> Iterator[tuple[str, Any]]:
+    """What a study is made of, with the defaults of each."""
+    for causal, tokens, gpus in ((False, 4000, 4), (True, 4003, 3)):
+        p = problem(tokens, causal, output=None, head_dim=64, head_dim_v=64)
+        where = CLUSTERS["nodes of 2"]
+        for one in (
+            baselines.megatron(p, gpus, "fa2", H100, where),
+            baselines.ring_self_attention(p, gpus, H100, where),
+        ):
+            yield f"{one.name} {tokens}", [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes]
+        yield (
+            f"bytes {tokens}",
+            [
+                baselines.megatron_bytes(p, gpus, "fa2", H100),
+                baselines.rsa_bytes(p, gpus, H100),
+                [baselines.longest_sequence(n, p, gpus, 1 << 30, "fa2", H100) for n in ("megatron", "rsa")],
+                memory(build("ring", p, gpus), p).total,
+                longest_sequence("ring", p, gpus, 1 << 30),
+                [baselines.ring_collective(1000, n, where) for n in (1, 2, 7)],
+            ],
+        )
+        line = simulate(build("ring", p, gpus), p, where, seconds)
+        yield f"timeline {tokens}", [line.total_s, line.compute_s, line.idle_fraction]
+        yield f"study {tokens}", [[r.name, r.seconds, r.memory_bytes] for r in study(p, gpus, H100, where)]
+        for heads, kv_heads in ((6, 2), (6, 3), (5, 5), (8, 1)):
+            one = baselines.split_heads(problem(64, causal, heads=heads, kv_heads=kv_heads), gpus)
+            yield f"heads {tokens} {heads} {kv_heads}", [one.heads, one.kv_heads]
+    for name, refused in (
+        ("window", {"mask": "window", "window": 5}),
+        ("keys", {"seq_k": 900}),
+        ("dropout", {"dropout": 0.1}),
+        ("bias", {"bias": "alibi"}),
+        ("offset", {"offset": 3}),
+    ):
+        p = AttentionProblem(
+            **({"heads": 4, "seq_q": 800, "head_dim": 64, "dtype": "bf16", "mask": "causal"} | refused)
+        )
+        for what, call in (
+            ("megatron", lambda p=p: baselines.megatron(p, 2, "fa2", H100, CLUSTERS["one node"])),
+            ("rsa", lambda p=p: baselines.ring_self_attention(p, 2, H100, CLUSTERS["one node"])),
+            ("ring", lambda p=p: build("ring", p, 2)),
+        ):
+            try:
+                call()
+                yield f"refused {name} {what}", False
+            except InputError:
+                yield f"refused {name} {what}", True
+    for gpus in (0, 1, 512, 513, True, 2.0):
+        try:
+            yield f"gpus {gpus!r}", check_gpus(gpus)
+        except InputError:
+            yield f"gpus {gpus!r}", "refused"
+
+
+def formulas() -> Iterator[tuple[str, Any]]:
+    """The closed forms, and schedules run on arrays."""
+    for name, gpus, causal in product(SCHEDULES, (1, 2, 3, 4, 7, 8), (False, True)):
+        p = problem(56, causal, batch=2)
+        yield (
+            f"closed {name} {gpus} {causal}",
+            [
+                forms.link_bytes(name, p, gpus),
+                forms.link_bytes(name, p, gpus, backward=True),
+                forms.idle_fraction(name, gpus, causal),
+                forms.idle_of_unbalanced(name, gpus, causal),
+            ],
+        )
+        if gpus not in (1, 3, 4) or causal < SCHEDULES[name].causal_only:
+            continue
+        for backward in (False, True):
+            found = execute(build(name, p, gpus, backward=backward), p, seed=3)
+            sums = {
+                n: round(float((a * np.cos(np.arange(a.size)).reshape(a.shape)).sum()), 6)
+                for n, a in found.outputs.items()
+            }
+            yield f"run {name} {gpus} {causal} {backward}", [found.received, found.tensors, found.peak_received, sums]
+    yield "least tokens", forms.minimal_chunk_tokens(312e12, 300e9)
+
+
 def links() -> Iterator[tuple[str, Any]]:
     for name, gpu in product(link_names(), ("h100", "a100", "l4", "v100")):
         try:
@@ -141,5 +225,5 @@ def chunks() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (schedules, studies, links, chunks):
+    for part in (schedules, studies, apart, formulas, links, chunks):
         yield from part()

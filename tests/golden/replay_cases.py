@@ -17,12 +17,12 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
-from iosim.readers.replay.coarse import coarse_plan
+from iosim.readers.replay.coarse import Coarse, coarse_plan
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.readers.replay.replay import Replay
-from iosim.readers.replay.sampling import Windows, sampling_plan
+from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
 from iosim.studies.trace.trace import trace
@@ -104,7 +104,7 @@ def engine() -> Iterator[tuple[str, Any]]:
         rng = np.random.default_rng(seed)
         partitions, group = 1 + seed % 2, (1, 1, 3)[seed % 3]
         ways = (1, 2, 3, 5, 8, 16)[seed % 6]
-        made = l2_of(partitions, (4, 16, 64)[seed // 3 % 3], ways, max(1.0, ways * (0.5, 1.0, 0.3)[seed % 3]))
+        made = l2_of(partitions, (4, 16, 64)[seed // 3 % 3], ways, max(1.0, ways * (0.5, 1.0, 0.3, 1.5)[seed // 5 % 4]))
         objects = 80
         size = rng.integers(1, 40, objects) * 64
         l2 = L2(
@@ -133,6 +133,9 @@ def engine() -> Iterator[tuple[str, Any]]:
             if n == 0 and seed % 2:
                 l2.own(range(10, 20), 2)
         yield f"launch {seed}", told
+    yield from accesses()
+    yield from coarse_steps()
+    yield from windows()
     yield from recorded_times()
     yield from lines_and_sides()
 
@@ -162,6 +165,74 @@ def traced(l2: L2, low: LoweredLaunch, on: bool) -> Any:
         start.sum(),
         end.sum(),
     ]
+
+
+def accesses() -> Iterator[tuple[str, Any]]:
+    """One after the other, without times."""
+    for seed in range(6):
+        rng = np.random.default_rng(400 + seed)
+        made = l2_of(1 + seed % 2, 16, 4, 2.0)
+        l2 = L2(made, rng.integers(1, 20, 30) * 64, (np.arange(30) % 3).astype(np.uint8), 1e9)
+        l2.access(rng.integers(0, 3, 400), rng.integers(0, 30, 400), rng.integers(0, made.partitions, 400))
+        yield f"accesses {seed}", contents(l2)
+        for what, at in (("mode", 0), ("object", 1), ("side", 2)):
+            for value in (-1, (3, 30, made.partitions)[at]):
+                given = [np.zeros(2, dtype=np.int64) for _ in range(3)]
+                given[at][1] = value
+                try:
+                    l2.access(*given)
+                    yield f"accesses {seed} {what} {value}", "taken"
+                except InputError:
+                    yield f"accesses {seed} {what} {value}", "refused"
+
+
+def walking(rng: np.random.Generator, tiles: int, steps: int, stays: int) -> LoweredLaunch:
+    """Work tiles that walk over two tensors, and store to a place of their own at each step."""
+    first = rng.integers(0, 4, tiles).astype(np.int32)
+    count = rng.integers(steps // 2, steps, tiles).astype(np.int32)
+    at = np.arange(tiles, dtype=np.int32)
+    heads = (at // 4 % 3 * 400).astype(np.int32)
+    own = Template("s", 1, (1200 + at % stays).astype(np.int32))
+    return LoweredLaunch(
+        "walking", first, count, (Template("q", 0, (1300 + at % 40).astype(np.int32)),),
+        (Template("k", 0, heads, coef=1), own, Template("v", 0, (heads + 200).astype(np.int32), coef=1)),
+        (Template("o", 1, (1340 + at % 60).astype(np.int32)),), (at % 2).astype(np.uint8), at, at,
+    )  # fmt: skip
+
+
+def l2_to_walk_in(seed: int, rng: np.random.Generator) -> L2:
+    made = l2_of(1 + seed % 2, (64, 256, 1024)[seed % 3], 8, 4.0, dram_bytes_per_s=(2e10, 2e11, 2e12)[seed // 2 % 3])
+    size = np.concatenate([rng.integers(3, 9, 1200) * 512, rng.integers(1, 30, 100) * 64, np.full(100, 2048)])
+    return L2(made, size, np.repeat([0, 1, 2], [1200, 100, 100]).astype(np.uint8), (1.0, 0.2)[seed % 2], least_sets=2)
+
+
+def coarse_steps() -> Iterator[tuple[str, Any]]:
+    for seed in range(10):
+        rng = np.random.default_rng(200 + seed)
+        low, l2 = walking(rng, 24, 30, 30), l2_to_walk_in(seed, rng)
+        steps = (4, 8)[seed % 2]
+        lead, trail = (rng.integers(1, steps + 1, low.tiles).astype(np.int32) for _ in range(2))
+        grain = Coarse("walking", steps, 1, 1, 1.0, 0, lead, trail, Lowered(("k", "s", "q"), lead, lead, ()), 2.0)
+        ctas = Ctas(
+            slots=12, sms=4, static_stride=0, step_s=3e-7, start_s=1e-7, sm_spread_ppm=2000, rates=(1.2, 1.0, 0.8),
+            relaunched=seed % 3 == 0,
+        )  # fmt: skip
+        end, _ = l2.replay(low, ctas, begin_ps=5, coarse=grain)
+        yield f"coarse steps {seed}", [end, *contents(l2), int(l2.state.took_ps), int(l2.state.alone_ps)]
+
+
+def windows() -> Iterator[tuple[str, Any]]:
+    for seed in range(14):
+        rng = np.random.default_rng(300 + seed)
+        low, l2 = walking(rng, 90, 190, 30), l2_to_walk_in(seed, rng)
+        ctas = Ctas(
+            slots=12, sms=(4, 5, 12)[seed % 3], static_stride=(0, 12)[seed % 2], step_s=4e-7,
+            start_s=(1e-7, 2e-6)[seed % 2], sm_spread_ppm=30_000, rates=(1.3, 1.0, 0.7), relaunched=seed % 4 < 2,
+        )  # fmt: skip
+        end, found = l2.replay(low, ctas, begin_ps=5, sampling=SamplingPlan(3 + seed, 20, 60 + seed, 40))
+        assert found is not None
+        yield f"windows {seed}", [end, *contents(l2), found.played, found.stands_for, found.read[:, :3].sum(axis=1),
+                                  found.write[:, :3].sum(axis=1), found.waited]  # fmt: skip
 
 
 def recorded_times() -> Iterator[tuple[str, Any]]:
@@ -246,6 +317,8 @@ KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
         "latent_kv": True,
     },
     "blocks": {"heads": 2, "seq_q": 2048, "head_dim": 64, "mask": "strided", "mask_stride": 3},
+    "dropout": {"heads": 2, "seq_q": 300, "head_dim": 64, "dropout": 0.1, "mask": "causal", "passes": "fwd+bwd"},
+    "few keys": {"heads": 2, "seq_q": 900, "seq_k": 500, "head_dim": 64, "mask": "causal", "passes": "fwd+bwd"},
     "bias": {"batch": 2, "heads": 2, "seq_q": 500, "head_dim": 64, "bias": "full", "bias_shared": "batch"},
 }
 
@@ -257,7 +330,8 @@ def played(found: Replay) -> list[Any]:
             f"{row.launch} {row.tensor} {row.direction}", 0
         ) + int(row.bytes)
     launches = [[x.name, x.begin_s, x.end_s, x.slots, x.accesses, x.waited] for x in found.launches]
-    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes]
+    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes,
+            len(found.notes())]  # fmt: skip
 
 
 def gpu_of(name: str, **more: Any) -> HardwareProfile:
@@ -310,34 +384,39 @@ def schedules() -> Iterator[tuple[str, Any]]:
         )
 
 
+LONG: list[tuple[str, str, str, int, Overrides]] = [
+    ("fa2", "h200", "none", 2, Overrides()),
+    ("fa2", "a100", "causal", 4, Overrides()),
+    ("triton", "a100", "none", 2, Overrides()),
+    ("fa2", "l4", "none", 3, Overrides()),
+    ("flash", "l4", "none", 4, Overrides(tile=(64, 64), direction="alternating")),
+    ("flash", "h200", "causal", 4, Overrides(tile=(64, 64), scheduler="persistent", order="head")),
+    ("flash", "h200", "none", 2, Overrides(tile=(64, 64), scheduler="dynamic")),
+]
+"""Kernel, GPU, mask, heads: HBM of six SMs is fast enough for them, or so slow that CTAs wait and gather."""
+
+
 def in_part() -> Iterator[tuple[str, Any]]:
     """Long launches in windows and in coarse steps, with budgets that make middling ones long."""
     kept = replays_functions()
     try:
-        for kernel, gpu, mask, heads, direction in (
-            ("fa2", "h200", "none", 2, None),
-            ("fa2", "a100", "causal", 3, None),
-            ("triton", "a100", "causal", 2, None),
-            ("cudnn", "h200", "causal", 2, None),
-            ("flash", "l4", "none", 2, "alternating"),
-            ("fa2", "l4", "causal", 2, None),
-        ):
-            # 6 SMs of an L4 keep their own share of HBM's bandwidth or less, so that CTAs wait and gather
-            for l2_kib, slow in ((384, 1.0), (1024, 0.02)):
+        for kernel, gpu, mask, heads, over in LONG:
+            for l2_kib, slow in ((384, 1.0), (1024, 0.05)):
                 profile = gpu_of(gpu, l2_bytes=l2_kib << 10)
                 known = profile.dram_bandwidth_measured_bytes_per_s or profile.dram_bandwidth_bytes_per_s
+                assert known is not None
                 profile = replace(profile, dram_bandwidth_measured_bytes_per_s=known * slow)
                 p = AttentionProblem(heads=heads, seq_q=16384, head_dim=128, dtype="bf16", mask=mask)
-                chosen = resolve(kernel, p, profile, Overrides(direction=direction))
+                chosen = resolve(kernel, p, profile, over)
                 chain = plan(p, chosen)
                 replays_set(
                     coarse=lambda *_, **__: None,
-                    sampling=lambda low, slots: sampling_plan(low, slots, 60_000, settle=12, window=10),
+                    sampling=lambda low, slots: sampling_plan(low, slots, 30_000, settle=8, window=20),
                 )
                 found = Call.of(p, chosen, profile, chain).replay(part=True)
                 windows = found.launches[0].windows
                 yield (
-                    f"windows {kernel} {gpu} {mask} {l2_kib} {slow}",
+                    f"windows {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
                     [
                         played(found),
                         None
@@ -351,7 +430,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                 found = Call.of(p, chosen, profile, chain).replay(part=True)
                 grain = found.launches[0].coarse
                 yield (
-                    f"coarse {kernel} {gpu} {mask} {l2_kib} {slow}",
+                    f"coarse {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
                     [
                         played(found),
                         None
@@ -483,7 +562,14 @@ def traces() -> Iterator[tuple[str, Any]]:
                             c.down,
                         )
                     ],
-                    [x.reuse.width_bytes, x.reuse.loads[:8], x.reuse.deeper, x.reuse.first, x.reuse.beyond(200_000)],
+                    [
+                        x.reuse.width_bytes,
+                        x.reuse.loads[:8],
+                        x.reuse.deeper,
+                        x.reuse.first,
+                        x.reuse.beyond(200_000),
+                        x.reuse.total,
+                    ],
                     x.shared_tensors,
                     x.bytes_per_index,
                     np.nan_to_num(x.in_use_bytes),
@@ -503,6 +589,9 @@ def traces() -> Iterator[tuple[str, Any]]:
                 found.misses(),
                 found.loaded(),
                 found.partition_bytes,
+                found.bins,
+                found.bin_start_s,
+                found.launch(found.launches[-1].name).slots,
                 launches,
             ],
         )
@@ -542,7 +631,7 @@ def checksum(low: Lowered) -> list[Any]:
 
 def lowered() -> Iterator[tuple[str, Any]]:
     """Chains as arrays."""
-    for n, (kernel, (name, values)) in enumerate(product(entry_names(), KERNEL_PROBLEMS.items())):
+    for kernel, (name, values) in product(entry_names(), KERNEL_PROBLEMS.items()):
         dtype = "fp32" if kernel == "minimal" else "fp8" if kernel.startswith("fa3-fp8") else "bf16"
         gpu = load_profile("h200")
         try:
@@ -550,8 +639,7 @@ def lowered() -> Iterator[tuple[str, Any]]:
             chain = plan(p, resolve(kernel, p, gpu))
         except InputError:
             continue
-        if n % 2 == 0:
-            yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
+        yield f"lowered {kernel} {name}", checksum(lower(chain, 7))
     p = AttentionProblem(batch=2, heads=3, seq_q=500, head_dim=64, dtype="bf16", mask="causal")
     for order, section, heavy in product(("query", "head", "batch"), (0, 2, 4, 100), (False, True)):
         over = Overrides(order=order, section_heads=section, heavy_first=heavy, tile=(128, 64), direction="alternating")
@@ -569,4 +657,8 @@ def shares() -> Iterator[tuple[str, Any]]:
             chosen = resolve(kernel, p, load_profile(gpu))
             found = [rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)]
             yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p)]]
+            yield (
+                f"stated share {kernel} {gpu} {head_dim} {mask} {dtype}",
+                rates_of(replace(chosen, age_share=0.3), p, 3),
+            )
     yield "slopes", [sloped(0.5, 2), sloped(0.3, 4)]

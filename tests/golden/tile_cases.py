@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import TileCandidate, TileRanking, backward_shared_bytes, pick_tiles
 from iosim.studies.tiles.space import tile_space
@@ -47,6 +49,20 @@ def ranked(found: TileRanking) -> dict[str, Any]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
+    for gpu, dtype, unit, passes in product(
+        ("v100", "t4", "a100", "l4", "h100", "b200"),
+        ("fp16", "bf16", "tf32", "fp32", "fp8"),
+        ("mma.sync", "wgmma"),
+        ("fwd", "fwd+bwd"),
+    ):
+        problem = AttentionProblem(heads=2, seq_q=64, head_dim=32, dtype=dtype, passes=passes)
+        try:
+            found = pick_tiles(problem, gpu, matrix_unit=unit, library=False)
+            yield f"takes {gpu} {dtype} {unit} {passes}", [len(found.candidates), found.best.time_s, len(found.library)]
+        except InputError:
+            yield f"takes {gpu} {dtype} {unit} {passes}", "refused"
+    none = pick_tiles(AttentionProblem(heads=1, seq_q=64, head_dim=1024, dtype="fp16"), "t4")
+    yield "none fits", [len(none.candidates), [r.to_dict()["block_q"] for r in none.rejected]]
     for name, (values, gpu, unit) in CASES.items():
         yield name, ranked(pick_tiles(AttentionProblem(**values), gpu, matrix_unit=unit))
     problem = AttentionProblem(**CASES["odd"][0])

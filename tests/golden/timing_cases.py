@@ -184,6 +184,24 @@ def spans() -> Iterator[tuple[str, Any]]:
             yield f"steps {outer} {lengths}", steps_per_tile(d, outer)
 
 
+def few() -> Iterator[tuple[str, Any]]:
+    """Whole chains, and what only a few launches state."""
+    p = AttentionProblem(heads=4, seq_q=1000, head_dim=64, dtype="fp16", passes="fwd+bwd")
+    for kernel, gpu in (("fa2", "a100"), ("eager", "v100")):
+        chosen = resolve(kernel, p, load_profile(gpu))
+        chain = plan(p, chosen)
+        for shared in (0, 3):
+            one = replace(chain, launches=tuple(replace(x, shared_bytes_per_pair=shared) for x in chain.launches))
+            call = Call.of(p, chosen, load_profile(gpu), one)
+            time = call.time(call.counted + call.capacity())
+            yield f"whole {kernel} {gpu} {shared}", [time.total_s, time.to_dict()]
+    for gpu in ("v100", "a100", "h100"):
+        q = p.with_(passes="fwd", dtype="fp8")
+        chosen = resolve("flash", p.with_(passes="fwd"), load_profile(gpu))
+        call = Call.of(q, chosen, load_profile(gpu))
+        yield f"fp8 {gpu}", told(call.time(call.counted + call.capacity()))
+
+
 def shapes() -> Iterator[tuple[str, Any]]:
     """What several tiles of a head share, and pairs that are computed."""
     for q, k in product((1, 2, 3), repeat=2):
@@ -196,5 +214,5 @@ def shapes() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (chains, unknown, steps, spans, shapes):
+    for part in (chains, unknown, steps, spans, few, shapes):
         yield from part()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -13,6 +14,7 @@ from iosim.studies.training.allocator import CachingAllocator
 from iosim.studies.training.frontier import changed
 from iosim.studies.training.layers import peak_bytes, step_seconds
 from iosim.studies.training.optimizers import OPTIMIZERS, STEPS, optimizer
+from iosim.studies.training.saved import saved_bytes
 
 SEED = 11
 STUDIES = 70
@@ -49,6 +51,7 @@ def told(p: TrainingPrediction) -> dict[str, Any]:
     made["events"] = [len(made.pop("timeline")), checksum(p), len(p.timeline.requests)]
     made["curve"] = [sum(x[0] for x in p.curve()), p.curve()[-1][0]]
     made["parameters"] = made.pop("model")["parameters"]
+    made["kept"] = [saved_bytes(p.graph), p.peak_bytes, p.capacity_bytes]
     del made["setup"], made["profile"]
     return made
 
@@ -109,6 +112,30 @@ def fits() -> Iterator[tuple[str, Any]]:
         yield f"seconds {attention} {recompute}", step_seconds(model, one, load_profile("a100"))
 
 
+def norms() -> Iterator[tuple[str, Any]]:
+    """Norms on a CPU, whose own input may want no gradient."""
+    for vocabulary, precision, norm in (
+        (0, "fp32", "rms"),
+        (0, "bf16", "rms"),
+        (50, "bf16", "rms"),
+        (0, "amp-bf16", "layer"),
+    ):
+        model = Decoder(layers=1, width=64, heads=2, vocabulary=vocabulary, norm=norm)
+        setup = Setup(seq_len=96, precision=precision, backend="cpu", attention="naive")
+        yield f"norm {vocabulary} {precision} {norm}", told(predict_training(model, setup, "l4"))
+    found = frontier(
+        Decoder(layers=1, width=64, heads=2, vocabulary=0),
+        Setup(),
+        load_profile("l4"),
+        "batch",
+        (1, 2),
+        (64,),
+        reserve_bytes=23_020_000_000,
+    )
+    yield "fits", [found.fits(0, 0), found.fits(1, 0), found.peak_bytes, found.capacity_bytes]
+    yield "fits in its own peak", replace(found, capacity_bytes=found.peak_bytes[0][0]).fits(0, 0)
+
+
 def optimizers() -> Iterator[tuple[str, Any]]:
     parameters = Decoder(layers=1, width=66, heads=1, vocabulary=31, mlp_width=63).parameters(8)
     for name in OPTIMIZERS:
@@ -158,5 +185,5 @@ def allocators() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (steps, fits, optimizers, allocators):
+    for part in (steps, fits, norms, optimizers, allocators):
         yield from part()

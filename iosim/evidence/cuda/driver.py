@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iosim.base.errors import InputError
@@ -12,6 +12,8 @@ from iosim.base.errors import InputError
 _MAX_DYNAMIC_SHARED = 8
 _NUM_REGS, _LOCAL_BYTES = 4, 3
 _MULTIPROCESSORS, _CC_MAJOR, _CC_MINOR, _L2_BYTES = 16, 75, 76, 38
+_MAP_TYPES = {"fp16": 6, "bf16": 9}
+_SWIZZLE_128, _PROMOTE_TO_256 = 3, 3
 _CLOCK_KHZ, _MEMORY_CLOCK_KHZ, _MEMORY_BUS_BITS = 13, 36, 37
 
 
@@ -155,6 +157,26 @@ def elapsed_s(work: Callable[[], None], before: Callable[[], None] | None = None
     for event in (start, end):
         _call("cuEventDestroy_v2", event)
     return ms.value * 1e-3
+
+
+def tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> bytes:
+    """A tensor map (Hopper's copies of boxes of a tensor) of 16-bit elements under the 128-byte swizzle.
+
+    Args:
+        dims: elements, innermost first.
+        strides: bytes, of every dimension but the innermost.
+        box: elements that one copy brings.
+    """
+    use_device()
+    memory, rank = ctypes.create_string_buffer(192), len(dims)
+    start = -ctypes.addressof(memory) % 64  # the driver wants its place on 64 bytes
+    place = ctypes.c_void_p(ctypes.addressof(memory) + start)
+    _call(
+        "cuTensorMapEncodeTiled", place, _MAP_TYPES[dtype], rank, ctypes.c_void_p(address),
+        (ctypes.c_uint64 * rank)(*dims), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*([1] * rank)), 0, _SWIZZLE_128, _PROMOTE_TO_256, 0,
+    )  # fmt: skip
+    return memory.raw[start : start + 128]
 
 
 class Function:

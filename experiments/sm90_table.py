@@ -1,0 +1,158 @@
+"""Prints README.md's tables about flash_fwd_sm90 from what was measured: `python experiments/sm90_table.py`. No GPU."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
+KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+Row = dict[str, str]
+
+STEPS = {
+    "128": {
+        "one tile a CTA, one Q buffer, sequential": "2 128 2 1 one_tile 1 sequential free 0",
+        "persistent, a static list": "2 128 2 1 static 1 sequential free 0",
+        "persistent, a counter": "2 128 2 1 dynamic 1 sequential free 0",
+        "two Q buffers: **the fastest**": "2 128 2 2 dynamic 1 sequential free 0",
+        "and products in turns": "2 128 2 2 dynamic 1 sequential products 0",
+        "and exponentials in turns": "2 128 2 2 dynamic 1 sequential exponentials 0",
+        "interleaved": "2 128 2 2 dynamic 1 interleaved free 0",
+        "overlapped": "2 128 2 2 dynamic 1 overlapped free 0",
+        "overlapped, products in turns": "2 128 2 2 dynamic 1 overlapped products 0",
+        "overlapped, exponentials in turns": "2 128 2 2 dynamic 1 overlapped exponentials 0",
+        "eager": "2 128 2 2 dynamic 1 eager free 0",
+        "eager, products in turns, 176 keys, one Q buffer": "2 176 2 1 dynamic 1 eager products 0",
+        "three warpgroups, 80 keys, one Q buffer": "3 80 2 1 dynamic 1 sequential free 0",
+        "clusters of two": "2 128 2 2 dynamic 2 sequential free 0",
+        "2 of 8 exponentials by the polynomial": "2 128 2 2 dynamic 1 sequential free 2",
+    },
+    "64": {
+        "two warpgroups, 128 keys, one Q buffer, sequential": "2 128 2 1 dynamic 1 sequential free 0",
+        "three warpgroups": "3 128 2 1 dynamic 1 sequential free 0",
+        "four stages, two Q buffers": "3 128 4 2 dynamic 1 sequential free 0",
+        "exponentials in turns: **the fastest under a mask**": "3 128 4 2 dynamic 1 sequential exponentials 0",
+        "overlapped": "3 128 4 2 dynamic 1 overlapped free 0",
+        "four warpgroups, 64 keys, sequential": "4 64 4 2 dynamic 1 sequential free 0",
+        "eager": "4 64 4 2 dynamic 1 eager free 0",
+        "products in turns: **the fastest without a mask**": "4 64 4 2 dynamic 1 eager products 0",
+        "two stages": "4 64 2 2 dynamic 1 eager products 0",
+        "clusters of two": "4 64 4 2 dynamic 2 eager products 0",
+        "1 of 8 exponentials by the polynomial": "4 64 4 2 dynamic 1 eager products 1",
+        "2 of 8": "4 64 4 2 dynamic 1 eager products 2",
+    },
+    "256": {
+        "one tile a CTA, eager, products in turns": "2 64 2 1 one_tile 1 eager products 0",
+        "sequential": "2 64 2 1 dynamic 1 sequential free 0",
+        "overlapped": "2 64 2 1 dynamic 1 overlapped free 0",
+        "eager": "2 64 2 1 dynamic 1 eager free 0",
+        "eager, products in turns: **the fastest**": "2 64 2 1 dynamic 1 eager products 0",
+        "overlapped, 80 keys": "2 80 2 1 dynamic 1 overlapped free 0",
+        "clusters of two": "2 64 2 1 dynamic 2 eager products 0",
+    },
+}
+"""What to show of the sweep, by head_dim: a name, and the knobs in the order of KNOBS."""
+
+
+def rows_of(name: str) -> list[Row]:
+    with (MEASUREMENTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def calls(rows: list[Row], regime: str) -> dict[tuple[str, ...], dict[str, Row]]:
+    """The rows of each problem, by implementation."""
+    grouped: dict[tuple[str, ...], dict[str, Row]] = {}
+    for row in rows:
+        if row["regime"] == regime:
+            problem = tuple(row[x] for x in ("head_dim", "heads", "kv_heads", "seq_q", "causal", "dtype"))
+            grouped.setdefault(problem, {})[row["implementation"]] = row
+    return grouped
+
+
+def speeds(rows: list[Row]) -> Iterator[str]:
+    yield "| head_dim | heads x tokens | causal | type | ours | cuDNN | ours / its | PyTorch flash | ours / its |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for (d, heads, kv_heads, seq, causal, dtype), by in calls(rows, "burst").items():
+        own, cudnn, flash = (float(by[x]["tflops"]) for x in ("flash_fwd_sm90", "cudnn", "pytorch_flash"))
+        shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
+        ratios = f"{own:.0f} | {cudnn:.0f} | {own / cudnn:.2f} | {flash:.0f} | {own / flash:.2f}"
+        yield f"| {d} | {shape} | {'yes' if causal == '1' else 'no'} | {dtype} | {ratios} |"
+
+
+def means(rows: list[Row]) -> Iterator[str]:
+    yield "| head_dim | causal | over cuDNN: least, geometric mean | over PyTorch flash: least, geometric mean |"
+    yield "| --- | --- | --- | --- |"
+    ratios: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for (d, _, _, _, causal, _), by in calls(rows, "burst").items():
+        own, cudnn, flash = (float(by[x]["tflops"]) for x in ("flash_fwd_sm90", "cudnn", "pytorch_flash"))
+        ratios.setdefault((d, causal), []).append((own / cudnn, own / flash))
+    for (d, causal), pairs in ratios.items():
+        cells = [f"{min(x):.2f}, {math.exp(sum(map(math.log, x)) / len(x)):.2f}" for x in zip(*pairs, strict=True)]
+        yield f"| {d} | {'yes' if causal == '1' else 'no'} | {cells[0]} | {cells[1]} |"
+
+
+def sustained(rows: list[Row]) -> Iterator[str]:
+    yield "| head_dim | heads x tokens | causal | flash_fwd_sm90 (clock, MHz) | cuDNN | PyTorch flash |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for (d, heads, _, seq, causal, _), by in calls(rows, "sustained").items():
+        cells = [f"{float(row['tflops']):.0f} ({row['sm_clock_mhz']})" for row in by.values()]
+        yield f"| {d} | {heads} x {seq} | {'yes' if causal == '1' else 'no'} | {' | '.join(cells)} |"
+
+
+def steps(rows: list[Row], head_dim: str) -> Iterator[str]:
+    yield f"| head_dim {head_dim} | 4096 | causal | 16384 | causal |"
+    yield "| --- | --- | --- | --- | --- |"
+    rates = {
+        (" ".join(row[knob] for knob in KNOBS), row["seq_q"], row["causal"]): row["tflops"]
+        for row in rows
+        if row["head_dim"] == head_dim
+    }
+    for name, knobs in STEPS[head_dim].items():
+        cells = [f"{float(rates[knobs, seq, causal]):.0f}" for seq in ("4096", "16384") for causal in "01"]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def orders(rows: list[Row]) -> Iterator[str]:
+    yield "| head_dim | heads x tokens | causal | the default | the fastest order | the slowest |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(tuple(row[x] for x in ("head_dim", "heads", "seq_q", "causal")), []).append(row)
+
+    def named(row: Row) -> str:
+        section = f", sections of {row['section_heads']}" if row["section_heads"] != "0" else ""
+        return f"{row['order']}{section}, {row['blocks'].replace('_', ' ')}, {row['direction']}"
+
+    def key(row: Row) -> tuple[str, ...]:
+        return tuple(row[x] for x in ("order", "blocks", "section_heads", "direction"))
+
+    for (d, heads, seq, causal), several in grouped.items():
+        order = (
+            ["head", "heavy_first", "0", "ascending"] if causal == "1" else ["query", "light_first", "0", "ascending"]
+        )
+        default = next(x for x in several if [x[y] for y in ("order", "blocks", "section_heads", "direction")] == order)
+        ranked = sorted(several, key=lambda x: float(x["tflops"]))
+        cells = [f"{float(x['tflops']):.0f} ({named(x)})" for x in (ranked[-1], ranked[0])]
+        mask = "yes" if causal == "1" else "no"
+        yield f"| {d} | {heads} x {seq} | {mask} | {float(default['tflops']):.0f} | {' | '.join(cells)} |"
+
+
+def tables() -> dict[str, list[str]]:
+    """Every table, by a name that says which."""
+    times, sweep = rows_of("h200_sm90_times.csv"), rows_of("h200_sm90_sweep.csv")
+    named = {"speeds": list(speeds(times)), "means": list(means(times)), "sustained": list(sustained(times))}
+    named |= {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
+    return named | {"orders": list(orders(rows_of("h200_sm90_orders.csv")))}
+
+
+def main() -> int:
+    for name, lines in tables().items():
+        print(f"{name}\n", *lines, "", sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

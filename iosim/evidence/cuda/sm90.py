@@ -1,0 +1,302 @@
+"""Instantiations and launches of flash_fwd_sm90: knobs, tensor maps, orders. Launching needs a Hopper GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import Built, build
+from iosim.evidence.cuda.launch import Launch, Shape
+from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS
+
+CC = "9.0a"
+LOG2_E = 1.4426950408889634
+SHARED_BYTES_PER_CTA = 232_448
+CONSUMER_REGISTERS = {2: 232, 3: 160, 4: 112}
+"""Of a thread, by how many warpgroups compute."""
+SPARE_REGISTERS = 28
+"""Of a thread, for all that is not output, scores or probabilities."""
+BLOCKS = {"light_first": 0, "heavy_first": 1, "fold": 2}
+SCHEDULES = {"one_tile": 0, "static": 1, "dynamic": 2}
+PIPELINES = {"sequential": 0, "interleaved": 1, "overlapped": 2, "eager": 3}
+TURNS = {"free": 0, "products": 1, "exponentials": 2}
+RAGGED = 1 << 30
+"""`flash90::kRagged`."""
+
+ACCEPTED: dict[str, tuple[object, ...]] = {
+    "head_dim": (64, 128, 256), "consumers": (2, 3, 4), "block_k": (64, 80, 96, 128, 160, 176, 192),
+    "stages": (2, 3, 4), "q_stages": (1, 2), "mask": tuple(MASKS), "dtype": DTYPES, "schedule": tuple(SCHEDULES),
+    "cluster": (1, 2), "pipeline": tuple(PIPELINES), "turns": tuple(TURNS), "poly": tuple(range(9)),
+}  # fmt: skip
+
+
+def _one_of(option: str, value: object, accepted: Sequence[object]) -> None:
+    if value not in accepted:
+        raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
+
+
+@dataclass(frozen=True)
+class Sm90Spec:
+    """One `flash_fwd_sm90`; mirrors `flash90::Traits`."""
+
+    head_dim: int
+    consumers: int = 2
+    """Warpgroups that compute, 64 query rows each."""
+    block_k: int = 128
+    stages: int = 2
+    q_stages: int = 2
+    mask: str = "none"
+    dtype: str = "bf16"
+    schedule: str = "dynamic"
+    cluster: int = 1
+    """CTAs that share each key block, half of it copied by each."""
+    pipeline: str = "sequential"
+    turns: str = "free"
+    poly: int = 0
+    """Of 8 exponentials, how many are taken by a polynomial."""
+
+    source = "flash_fwd_sm90.cu"
+    functions = ("flash_fwd_sm90",)
+
+    @property
+    def block_q(self) -> int:
+        return 64 * self.consumers
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.consumers + 1)
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        tiles = (self.q_stages * self.block_q + 2 * self.stages * self.block_k) * self.head_dim * 2
+        return tiles + 8 * (2 * self.q_stages + 4 * self.stages + 2) + 4 * (self.q_stages + 1)
+
+    @property
+    def live_registers(self) -> int:
+        """Of a consumer's thread: output, scores and probabilities."""
+        return self.head_dim // 2 + self.block_k // 2 + self.block_k // 4
+
+    def defines(self) -> dict[str, int]:
+        return {
+            "HEAD_DIM": self.head_dim,
+            "CONSUMERS": self.consumers,
+            "BLOCK_K": self.block_k,
+            "STAGES": self.stages,
+            "Q_STAGES": self.q_stages,
+            "MASK": MASKS[self.mask],
+            "BF16": int(self.dtype == "bf16"),
+            "SCHEDULE": SCHEDULES[self.schedule],
+            "CLUSTER": self.cluster,
+            "PIPELINE": PIPELINES[self.pipeline],
+            "TURNS": TURNS[self.turns],
+            "POLY": self.poly,
+            "SHARED_BYTES": self.dynamic_shared_bytes,
+        }
+
+    def check(self, cc: str) -> None:
+        """Raises `InputError` where the instantiation cannot exist."""
+        if cc != CC:
+            raise InputError(f"flash_fwd_sm90 is built for compute capability {CC}, not {cc}")
+        for name, accepted in ACCEPTED.items():
+            _one_of(name, getattr(self, name), accepted)
+        if self.cluster == 2 and self.block_k % 32:
+            raise InputError(f"block_k {self.block_k} is no multiple of 32; each CTA of a cluster copies half of it")
+        tile = f"tile {self.block_q}x{self.block_k}, {self.stages} stages, head_dim {self.head_dim}"
+        if self.dynamic_shared_bytes > SHARED_BYTES_PER_CTA:
+            need = self.dynamic_shared_bytes
+            raise InputError(f"{tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
+        room = CONSUMER_REGISTERS[self.consumers] - SPARE_REGISTERS
+        if self.live_registers > room:
+            raise InputError(f"{tile} keeps {self.live_registers} registers of a thread in use; it has {room} for them")
+
+
+def fastest(head_dim: int, mask: str = "none", dtype: str = "bf16") -> Sm90Spec:
+    """The instantiation that was fastest on an H200 (`bench_sm90.py sweep`)."""
+    if head_dim == 64 and mask == "none":
+        return Sm90Spec(64, 4, 64, 4, 2, mask, dtype, pipeline="eager", turns="products")
+    if head_dim == 64:
+        return Sm90Spec(64, 3, 128, 4, 2, mask, dtype, turns="exponentials")
+    if head_dim == 128:
+        return Sm90Spec(128, 2, 128, 2, 2, mask, dtype)
+    return Sm90Spec(256, 2, 64, 2, 1, mask, dtype, pipeline="eager", turns="products")
+
+
+def variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm90Spec]:
+    """The fastest instantiation and others that differ from it in a knob or two; every knob takes all of its values."""
+    first = fastest(head_dim, mask, dtype)
+    several = [first]
+    several += [replace(first, pipeline=p, turns=t) for p, t in itertools.product(PIPELINES, TURNS)]
+    several += [replace(first, schedule=s, cluster=c) for s, c in itertools.product(SCHEDULES, (1, 2))]
+    several += [replace(first, stages=s) for s in (2, 3, 4)]
+    several += [replace(first, q_stages=q, schedule=s) for q in (1, 2) for s in SCHEDULES]
+    several += [replace(first, poly=p) for p in (1, 2, 4, 8)]
+    for consumers, block_k in itertools.product(ACCEPTED["consumers"], ACCEPTED["block_k"]):
+        for pipeline, turns in (("sequential", "free"), ("overlapped", "free"), ("eager", "products")):
+            tile = replace(first, consumers=consumers, block_k=block_k, stages=2, q_stages=1)  # type: ignore[arg-type]
+            several.append(replace(tile, pipeline=pipeline, turns=turns))
+    return [spec for spec in dict.fromkeys(several) if _exists(spec)]
+
+
+def _exists(spec: Sm90Spec) -> bool:
+    try:
+        spec.check(CC)
+    except InputError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Sm90Order:
+    """How tiles are numbered and how each walks its keys.
+
+    `order` and `section_heads` as `iosim.evidence.cuda.launch.Order` has them; `blocks` is the order of the query
+    blocks: light_first, heavy_first (the longest processing time first, where causal) or fold (heaviest, lightest,
+    second heaviest and so on).
+    """
+
+    order: str = "head"
+    blocks: str = "heavy_first"
+    section_heads: int = 0
+    direction: str = "ascending"
+
+    def __post_init__(self) -> None:
+        _one_of("order", self.order, ORDERS)
+        _one_of("blocks", self.blocks, tuple(BLOCKS))
+        _one_of("direction", self.direction, tuple(DIRECTIONS))
+        if self.section_heads < 0:
+            raise InputError(f"section_heads {self.section_heads} must be at least 0")
+
+    def section(self, all_heads: int) -> int:
+        """Heads that a section holds."""
+        return 1 if self.order == "query" else min(self.section_heads or all_heads, all_heads)
+
+
+class TensorMap(ctypes.Structure):
+    """A CUtensorMap."""
+
+    _fields_ = (("bits", ctypes.c_uint64 * 16),)
+
+
+class Sm90Params(ctypes.Structure):
+    """`flash90::Params`; its alignment makes it 640 bytes."""
+
+    _fields_ = (
+        *((name, TensorMap) for name in "qkvo"),
+        *((name, ctypes.c_void_p) for name in ("lse", "bounds_q", "bounds_k", "remap", "counter")),
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                "batch", "heads", "group", "seq_q", "seq_k", "window", "section", "blocks", "direction",
+                "query_blocks", "tiles", "lse_head",
+            )
+        ),
+        ("scale2", ctypes.c_float),
+        ("padding", ctypes.c_char * 36),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Sequences of different lengths, one after the other: q and o [all rows, heads, head_dim], k and v likewise.
+
+    `bounds_q`, `bounds_k` are device addresses of [batch + 1] int32: where each sequence starts, and the end.
+    """
+
+    all_q: int
+    all_k: int
+    bounds_q: int
+    bounds_k: int
+
+
+def _tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int) -> TensorMap:
+    """A map whose boxes are `rows` rows of 64 columns, as wide as the 128-byte swizzle."""
+    box = (64, rows, 1, 1, 1)
+    return TensorMap.from_buffer_copy(driver.tensor_map(dtype, address, dims, [2 * s for s in strides], box))
+
+
+def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: int) -> TensorMap:
+    """The map of a contiguous [batch, heads, seq, head_dim]."""
+    batch, heads, seq, d = shape
+    return _tensor_map(dtype, address, (d, seq, heads, batch, 1), (d, seq * d, heads * seq * d, heads * seq * d), rows)
+
+
+def ragged_map(dtype: str, address: int, shape: tuple[int, int, int], rows: int) -> TensorMap:
+    """The map of [all rows, heads, head_dim] that is cut off at each sequence's end (flash_fwd_sm90.cuh says how)."""
+    every, heads, d = shape
+    dims, row = (d, RAGGED, heads, every + 1, 2 * RAGGED - 1), heads * d
+    return _tensor_map(dtype, address, dims, (row, d, row, 2**34 - row), rows)
+
+
+@dataclass(frozen=True)
+class Sm90Launch(Launch):
+    """One launch, which keeps the tile counter alive."""
+
+    counter: driver.Buffer
+
+
+@dataclass
+class Sm90Forward:
+    """A compiled and loaded `flash_fwd_sm90`, for one launch at a time: its launches share a counter."""
+
+    spec: Sm90Spec
+    built: Built = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.built = build(self.spec, CC)
+        self.main = driver.Function(self.built.cubin, "flash_fwd_sm90", self.spec.dynamic_shared_bytes)
+        self.counter = driver.Buffer(4)
+
+    def tiles(self, shape: Shape) -> int:
+        """How many numbers a remap table holds: query blocks (of a whole cluster) fastest, then heads, then batch."""
+        return -(-shape.seq_q // (self.spec.cluster * self.spec.block_q)) * shape.all_heads
+
+    def launch(
+        self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
+        ragged: Ragged | None = None, remap: int | None = None,
+    ) -> Sm90Launch:  # fmt: skip
+        """The launch of one call.
+
+        Args:
+            shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
+            addresses: of `q k v o`, and of `lse` (fp32) where it is wanted: [batch, heads, seq_q], or with `ragged`
+                [heads, all rows].
+            remap: device address of an int32 table of all tiles' numbers in the order wanted, instead of `order`'s.
+
+        Raises:
+            InputError: the shape or scale is not one that this instantiation computes.
+        """
+        spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
+        scale = 1 / math.sqrt(d) if scale is None else scale
+        if d != spec.head_dim:
+            raise InputError(f"head_dim {d} is not the {spec.head_dim} that this kernel was built for")
+        if scale <= 0:
+            raise InputError(f"scale {scale} must be positive")
+        if (shape.window is not None) != (spec.mask == "window"):
+            raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
+        maps = {}
+        for name in "qkvo":
+            of_queries = name in "qo"
+            heads, rows = (shape.heads, 64) if of_queries else (shape.kv_heads, spec.block_k // spec.cluster)
+            if ragged is None:
+                sizes = shape.batch, heads, shape.seq_q if of_queries else shape.seq_k, d
+                maps[name] = dense_map(spec.dtype, addresses[name], sizes, rows)
+            else:
+                every = ragged.all_q if of_queries else ragged.all_k
+                maps[name] = ragged_map(spec.dtype, addresses[name], (every, heads, d), rows)
+        tiles = self.tiles(shape)
+        p = Sm90Params(
+            **maps, lse=addresses.get("lse"), bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k,
+            remap=remap, counter=self.counter.address, batch=shape.batch, heads=shape.heads,
+            group=shape.heads // shape.kv_heads, seq_q=shape.seq_q, seq_k=shape.seq_k, window=shape.window or 0,
+            section=order.section(shape.all_heads), blocks=BLOCKS[order.blocks],
+            direction=DIRECTIONS[order.direction], query_blocks=tiles // shape.all_heads, tiles=tiles,
+            lse_head=ragged.all_q if ragged else shape.seq_q, scale2=scale * LOG2_E,
+        )  # fmt: skip
+        at_once = tiles if spec.schedule == "one_tile" else min(tiles, driver.multiprocessors() // spec.cluster)
+        grid = (at_once * spec.cluster, 1, 1)
+        return Sm90Launch(self.main, grid, spec.threads, p, spec.dynamic_shared_bytes, self.counter)

@@ -1,0 +1,161 @@
+"""The Hopper kernel: which instantiations exist, what the compiler makes of them, and what was measured with them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripts import ROOT, load_script
+
+from iosim.base.data import data_dir
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import compiler, find_nvcc
+from iosim.evidence.cuda.sm90 import ACCEPTED, CC, Sm90Order, Sm90Params, Sm90Spec, fastest, variants
+from iosim.evidence.cuda.spec import DTYPES, MASKS
+
+TABLE = load_script("experiments/sm90_table.py")
+HEAD_DIMS = (64, 128, 256)
+TARGETS = {"64": 1.0, "128": 0.95, "256": 0.9}
+"""Least rate over cuDNN's, by head_dim."""
+
+
+def nvcc_or_skip() -> Path:
+    try:
+        return find_nvcc()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def assembler_report(spec: Sm90Spec, directory: Path) -> str:
+    """What nvcc and its assembler say of an instantiation; they must accept it."""
+    macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
+    source, cubin = data_dir("kernels") / spec.source, directory / f"{abs(hash(spec))}.cubin"
+    command = [nvcc_or_skip(), "-std=c++17", "-O3", *compiler.architecture(CC), "-cubin", "-Xptxas", "-v", *macros]
+    run = subprocess.run([*command, source, "-o", cubin], capture_output=True, text=True, check=False)
+    cubin.unlink(missing_ok=True)
+    assert run.returncode == 0, f"{spec}: {run.stderr}"
+    return run.stderr + run.stdout
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_fastest_neither_spill_nor_wait_for_each_product(head_dim: int, mask: str, tmp_path: Path) -> None:
+    report = assembler_report(fastest(head_dim, mask), tmp_path)
+    assert "serialized" not in report  # wgmma one at a time: the accumulators were touched while it ran
+    resources = compiler.parse_report(report)["flash_fwd_sm90"]
+    assert (resources.spill_store_bytes, resources.spill_load_bytes) == (0, 0)
+
+
+@pytest.mark.slow
+def test_every_knob_compiles(tmp_path: Path) -> None:
+    """Every variant under a causal mask, the fastest with every mask and type, none with serialised products."""
+    specs = [spec for d in HEAD_DIMS for spec in variants(d, "causal")]
+    specs += [fastest(d, mask, dtype) for d in HEAD_DIMS for mask in MASKS for dtype in DTYPES]
+    specs = list(dict.fromkeys(specs))
+    nvcc_or_skip()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        reports = pool.map(lambda spec: assembler_report(spec, tmp_path), specs)
+        assert [spec for spec, report in zip(specs, reports, strict=True) if "serialized" in report] == []
+
+
+@pytest.mark.parametrize(("name", "values"), [x for x in ACCEPTED.items() if x[0] not in ("head_dim", "mask", "dtype")])
+def test_variants_hold_every_value_of_every_knob(name: str, values: tuple[object, ...]) -> None:
+    seen = {getattr(spec, name) for d in HEAD_DIMS for spec in variants(d)}
+    few = {1, 2, 4, 8, 0} if name == "poly" else set(values)
+    assert seen == few
+
+
+def test_shared_memory_is_the_tiles_and_the_barriers() -> None:
+    tiles = 2 * 128 * 128 * 2 + 2 * 2 * 128 * 128 * 2  # two of Q; two each of K and V
+    barriers = 8 * (2 * 2 + 4 * 2 + 2)  # full and empty of each stage of Q, K and V; two for the next tile's number
+    assert Sm90Spec(128).dynamic_shared_bytes == tiles + barriers + 4 * 3  # a number by stage of Q, and the next one
+
+
+def test_parameters_are_as_large_as_the_source_says() -> None:
+    text = (data_dir("kernels") / "flash_fwd_sm90.cuh").read_text()
+    assert f"sizeof(Params) == {ctypes.sizeof(Sm90Params)}" in text
+    assert Sm90Params.lse.offset == 4 * 128  # behind four tensor maps
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Sm90Spec(96), "head_dim 96 is not built; accepted: 64, 128, 256"),
+        (Sm90Spec(128, block_k=112), "block_k 112 is not built"),
+        (Sm90Spec(128, pipeline="both"), "pipeline both is not built; accepted: sequential, interleaved"),
+        (Sm90Spec(128, block_k=80, cluster=2), "block_k 80 is no multiple of 32"),
+        (Sm90Spec(256, block_k=128), "tile 128x128, 2 stages, head_dim 256 needs .* shared memory; a CTA has 232448"),
+        (Sm90Spec(128, consumers=3, q_stages=1), "tile 192x128, .* keeps 160 registers .* it has 132 for them"),
+    ],
+)
+def test_what_cannot_exist_is_refused(spec: Sm90Spec, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        spec.check(CC)
+
+
+def test_other_architectures_are_refused() -> None:
+    with pytest.raises(InputError, match=r"built for compute capability 9\.0a, not 9\.0"):
+        Sm90Spec(128).check("9.0")
+
+
+def test_orders_are_checked_and_sections_bounded() -> None:
+    assert Sm90Order("query").section(16) == 1
+    assert Sm90Order("head").section(16) == 16
+    assert Sm90Order("head", section_heads=4).section(16) == 4
+    assert Sm90Order("head", section_heads=40).section(16) == 16
+    for wrong in ({"order": "diagonal"}, {"blocks": "random"}, {"direction": "up"}, {"section_heads": -1}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Sm90Order(**wrong)
+
+
+def ratios(other: str) -> Iterator[tuple[tuple[str, ...], float]]:
+    for problem, by in TABLE.calls(TABLE.rows_of("h200_sm90_times.csv"), "burst").items():
+        yield problem, float(by["flash_fwd_sm90"]["tflops"]) / float(by[other]["tflops"])
+
+
+def test_recorded_times_reach_their_targets() -> None:
+    assert len(list(ratios("cudnn"))) == 3 * 8 * 2  # head_dims, shapes, masks
+    assert [(problem, ratio) for problem, ratio in ratios("cudnn") if ratio < TARGETS[problem[0]]] == []
+    assert [(problem, ratio) for problem, ratio in ratios("pytorch_flash") if ratio < 1.5] == []
+
+
+def test_recorded_times_are_of_the_fastest() -> None:
+    for row in TABLE.rows_of("h200_sm90_times.csv"):
+        if row["implementation"] == "flash_fwd_sm90":
+            spec = fastest(int(row["head_dim"]), "causal" if row["causal"] == "1" else "none", row["dtype"])
+            assert [row[knob] for knob in TABLE.KNOBS] == [str(getattr(spec, knob)) for knob in TABLE.KNOBS]
+            pairs = int(row["seq_q"]) * (int(row["seq_q"]) + 1) // 2 if row["causal"] == "1" else int(row["seq_q"]) ** 2
+            flops = 4 * int(row["heads"]) * pairs * int(row["head_dim"])
+            assert float(row["tflops"]) == pytest.approx(flops / float(row["ms"]) / 1e9, rel=1e-3)
+
+
+def test_sweep_holds_every_variant() -> None:
+    swept = {(row["head_dim"], *(row[knob] for knob in TABLE.KNOBS)) for row in TABLE.rows_of("h200_sm90_sweep.csv")}
+    specs = {replace(x, mask="none") for d in HEAD_DIMS for x in variants(d) + variants(d, "causal")}
+    assert swept == {(str(x.head_dim), *(str(getattr(x, knob)) for knob in TABLE.KNOBS)) for x in specs}
+
+
+def test_readme_shows_the_tables_as_measured() -> None:
+    text = (ROOT / "kernels" / "README.md").read_text()
+    assert [name for name, lines in TABLE.tables().items() if "\n".join(lines) not in text] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("mask", MASKS)
+def test_agrees_with_float64(head_dim: int, mask: str) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    nvcc_or_skip()
+    bench = load_script("experiments/bench_sm90.py")
+    kernel = bench.Sm90Forward(fastest(head_dim, mask))
+    for n, problem in enumerate(bench.small(kernel.spec)):
+        good, error, lse_error = bench.check(kernel, problem, seed=n)
+        assert good, (problem, error, lse_error)
