@@ -286,7 +286,7 @@ class Finder(ast.NodeVisitor):
         inner = node.operand
         if isinstance(node.op, ast.USub) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.FloorDiv):
             if isinstance(inner.left, ast.UnaryOp):  # rounded up: now down
-                self.put(node, f"({self.text(inner.left.operand)} // {self.text(inner.right)})")
+                self.put(node, f"(({self.text(inner.left.operand)}) // {self.text(inner.right)})")
                 self.visit(inner.left.operand)
                 self.visit(inner.right)
                 return
