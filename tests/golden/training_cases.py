@@ -154,6 +154,36 @@ def accepted(call: Callable[[], object]) -> bool:
     return True
 
 
+def words() -> Iterator[tuple[str, Any]]:
+    """Defaults, and words that are not known."""
+    yield "default model", Decoder().to_dict()
+    yield "default setup", Setup().to_dict()
+    for name in ("norm", "activation", "positions"):
+        yield f"word {name}", accepted(lambda n=name: Decoder(**{n: "none of them"}))
+    for name in ("attention", "precision", "optimizer", "step", "recompute", "backend"):
+        yield f"word {name}", accepted(lambda n=name: Setup(**{n: "none of them"}))
+    for alias in ("Adam-8bit", " 8bit-adam", "sgd+momentum", "sgd-momentum", "ADAMW"):
+        yield f"word {alias}", [optimizer(alias).name, accepted(lambda a=alias: optimizer(a, "loop"))]
+    model, setup = Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0), Setup(seq_len=64)
+    for axis, value in (
+        ("width", 64),
+        ("width", 96),
+        ("width", 100),
+        ("width", 48),
+        ("width", 16),
+        ("batch", 7),
+        ("layers", 3),
+        ("depth", 3),
+        ("width", 80),
+        ("batch", 0),
+    ):
+        try:
+            one, how = changed(model, setup, axis, value)
+            yield f"axis {axis} {value}", [one.width, one.heads, one.kv_heads, one.mlp_width, one.layers, how.batch]
+        except InputError:
+            yield f"axis {axis} {value}", "refused"
+
+
 def limits() -> Iterator[tuple[str, Any]]:
     """The largest sizes that are taken, and one more; the smallest, and one less."""
     bounds = {
@@ -251,5 +281,5 @@ def allocators() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (steps, fits, norms, limits, optimizers, allocators):
+    for part in (steps, fits, norms, words, limits, optimizers, allocators):
         yield from part()
