@@ -115,6 +115,18 @@ def steps(rows: list[Row], head_dim: str) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def order_of(row: Row) -> str:
+    section = f", sections of {row['section_heads']}" if row["section_heads"] != "0" else ""
+    return f"{row['order']}{section}, {row['blocks'].replace('_', ' ')}, {row['direction']}"
+
+
+def default_of(rows: list[Row], causal: str) -> Row:
+    """The row of the order that bench_sm90.py takes by default."""
+    order = ("head", "heavy_first") if causal == "1" else ("query", "light_first")
+    names = ("order", "blocks", "section_heads", "direction")
+    return next(row for row in rows if tuple(row[x] for x in names) == (*order, "0", "ascending"))
+
+
 def orders(rows: list[Row]) -> Iterator[str]:
     yield "| head_dim | heads x tokens | causal | the default | the fastest order | the slowest |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -122,22 +134,33 @@ def orders(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         grouped.setdefault(tuple(row[x] for x in ("head_dim", "heads", "seq_q", "causal")), []).append(row)
 
-    def named(row: Row) -> str:
-        section = f", sections of {row['section_heads']}" if row["section_heads"] != "0" else ""
-        return f"{row['order']}{section}, {row['blocks'].replace('_', ' ')}, {row['direction']}"
-
-    def key(row: Row) -> tuple[str, ...]:
-        return tuple(row[x] for x in ("order", "blocks", "section_heads", "direction"))
-
     for (d, heads, seq, causal), several in grouped.items():
         order = (
             ["head", "heavy_first", "0", "ascending"] if causal == "1" else ["query", "light_first", "0", "ascending"]
         )
         default = next(x for x in several if [x[y] for y in ("order", "blocks", "section_heads", "direction")] == order)
         ranked = sorted(several, key=lambda x: float(x["tflops"]))
-        cells = [f"{float(x['tflops']):.0f} ({named(x)})" for x in (ranked[-1], ranked[0])]
+        cells = [f"{float(x['tflops']):.0f} ({order_of(x)})" for x in (ranked[-1], ranked[0])]
         mask = "yes" if causal == "1" else "no"
         yield f"| {d} | {heads} x {seq} | {mask} | {float(default['tflops']):.0f} | {' | '.join(cells)} |"
+
+
+def order_bytes(rows: list[Row]) -> Iterator[str]:
+    yield "| head_dim | heads x tokens | causal | compulsory | fewest | the default | most |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if (row["schedule"], row["cluster"]) == ("dynamic", "1"):
+            problem = tuple(row[x] for x in ("head_dim", "heads", "kv_heads", "seq_q", "causal"))
+            grouped.setdefault(problem, []).append(row)
+    for (d, heads, kv_heads, seq, causal), several in grouped.items():
+        shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
+        compulsory = (int(heads) + 2 * int(kv_heads)) * int(seq) * int(d) * 2 / 1e9
+        ranked = sorted(several, key=lambda x: int(x["hbm_read"]))
+        fewest, most = (f"{int(x['hbm_read']) / 1e9:.2f} ({order_of(x)})" for x in (ranked[0], ranked[-1]))
+        default = int(default_of(several, causal)["hbm_read"]) / 1e9
+        mask = "yes" if causal == "1" else "no"
+        yield f"| {d} | {shape} | {mask} | {compulsory:.2f} | {fewest} | {default:.2f} | {most} |"
 
 
 def tables() -> dict[str, list[str]]:
@@ -145,7 +168,8 @@ def tables() -> dict[str, list[str]]:
     times, sweep = rows_of("h200_sm90_times.csv"), rows_of("h200_sm90_sweep.csv")
     named = {"speeds": list(speeds(times)), "means": list(means(times)), "sustained": list(sustained(times))}
     named |= {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
-    return named | {"orders": list(orders(rows_of("h200_sm90_orders.csv")))}
+    named |= {"orders": list(orders(rows_of("h200_sm90_orders.csv")))}
+    return named | {"bytes": list(order_bytes(rows_of("h200_sm90_orders_bytes.csv")))}
 
 
 def main() -> int:

@@ -141,9 +141,39 @@ def test_sweep_holds_every_variant() -> None:
     assert swept == {(str(x.head_dim), *(str(getattr(x, knob)) for knob in TABLE.KNOBS)) for x in specs}
 
 
+def counted_rows(cluster: str) -> list[dict[str, str]]:
+    rows = [row for row in TABLE.rows_of("h200_sm90_orders_bytes.csv") if row["cluster"] == cluster]
+    assert rows
+    return rows
+
+
+def arithmetic(row: dict[str, str]) -> tuple[int, int]:
+    """Bytes of Q, and of the K and V rows that the CTAs of a launch take in, each its own."""
+    heads, seq, d, block_k, cluster = (int(row[x]) for x in ("heads", "seq_q", "head_dim", "block_k", "cluster"))
+    keys, rows = 0, 64 * int(row["consumers"]) * cluster  # both CTAs of a cluster walk the blocks that either needs
+    for first in range(0, seq, rows):
+        blocks = -(-(min(first + rows, seq) if row["causal"] == "1" else seq) // block_k)
+        keys += cluster * min(blocks * block_k, seq)
+    return heads * seq * d * 2, heads * keys * 2 * d * 2
+
+
+@pytest.mark.parametrize("cluster", ["1", "2"])
+def test_bytes_into_sms_are_the_arithmetic(cluster: str) -> None:
+    for row in counted_rows(cluster):
+        assert int(row["l2_read"]) == pytest.approx(sum(arithmetic(row)), rel=2e-4)
+        assert int(row["l2_write"]) == pytest.approx(arithmetic(row)[0], rel=1.4e-3)
+
+
+def test_slices_read_multicast_keys_once() -> None:
+    for row in counted_rows("2"):
+        q, keys = arithmetic(row)
+        assert 0.99 * (q + keys / 2) < int(row["l2_slice_read"]) < 0.65 * (q + keys)
+
+
 def test_readme_shows_the_tables_as_measured() -> None:
     text = (ROOT / "kernels" / "README.md").read_text()
-    assert [name for name, lines in TABLE.tables().items() if "\n".join(lines) not in text] == []
+    flush = "\n".join(line.strip() for line in text.splitlines())
+    assert [name for name, lines in TABLE.tables().items() if "\n".join(lines) not in flush] == []
 
 
 @pytest.mark.gpu

@@ -40,7 +40,7 @@ def test_changes_of_python() -> None:
     assert edited(SOURCE, MUTATE.python_edits(SOURCE)) == {
         "LIMIT: int = 193", "LIMIT: int = 19", "def f(a: int, b: int = 8) -> int:",
         "if a <= b and not b:", "if a < b or not b:", "if a < b and bool(b):", "if False:", "if True:",
-        "return (a // b), min(a, 2)", "return -(-a // b), max(a, 2)", "return -(-a // b), min(a, 3)",
+        "return ((a) // b), min(a, 2)", "return -(-a // b), max(a, 2)", "return -(-a // b), min(a, 3)",
         "return min(a, 2), -(-a // b)",
     }  # fmt: skip
 

@@ -273,6 +273,19 @@ def rules() -> Iterator[tuple[str, Any]]:
                 )
                 made.append(inference.fa3_splits(one, 132, 128, 128))
             yield f"fa3_splits {group} {mask} {keys}", made
+    for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
+        one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
+        yield f"fa3_splits of {batch} tiles", inference.fa3_splits(one, 132, 128, 128)
+    for width, heads, passes, gpu in product((16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")):
+        one = AttentionProblem(heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes)
+        try:
+            yield f"uniform {width} {heads} {passes} {gpu}", described(resolve("uniform", one, load_profile(gpu)))
+        except InputError:
+            yield f"uniform {width} {heads} {passes} {gpu}", "refused"
+    for width, page in product((64, 65, 128, 129), (None, 128)):
+        one = AttentionProblem(heads=8, seq_q=1, seq_k=700, head_dim=width, dtype="bf16", mask="causal", page_size=page)
+        found = inference.as_launched(entry("fa3"), one), inference.as_launched(entry("fa2"), one.with_(seq_q=2))
+        yield f"as launched {width} {page}", [x.mask for x in found]
     for group, page in product((2, 3, 8, 16), (None, 64, 128)):
         made = []
         for tokens, splits in product((1, 8, 43, 64, 100, 115, 128, 129, 200), (1, 2)):

@@ -152,6 +152,12 @@ def apart() -> Iterator[tuple[str, Any]]:
                 yield f"refused {name} {what}", False
             except InputError:
                 yield f"refused {name} {what}", True
+    ring = build("ring", problem(64, False), 2)
+    for layers in (0, 1, 10_000, 10_001, True):
+        try:
+            yield f"layers {layers!r}", memory(ring, problem(64, False), layers).total
+        except InputError:
+            yield f"layers {layers!r}", "refused"
     for gpus in (0, 1, 512, 513, True, 2.0):
         try:
             yield f"gpus {gpus!r}", check_gpus(gpus)

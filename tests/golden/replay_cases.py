@@ -21,11 +21,12 @@ from iosim.readers.replay.coarse import Coarse, coarse_plan
 from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
+from iosim.readers.replay.objects import refuse_bytes, tile_bytes
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 from iosim.readers.replay.scan import scan, with_capacity
 from iosim.readers.replay.sharing import keys_of, rates_of, sloped
-from iosim.studies.trace.trace import trace
+from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
 H200 = load_profile("h200")
 LINE = 128
@@ -343,6 +344,7 @@ def replays() -> Iterator[tuple[str, Any]]:
     yield from schedules()
     yield from in_part()
     yield from traces()
+    yield from limits()
     yield from lowered()
     yield from shares()
 
@@ -627,6 +629,35 @@ def checksum(low: Lowered) -> list[Any]:
             ]
         )
     return made
+
+
+def limits() -> Iterator[tuple[str, Any]]:
+    """How much memory a replay may take, and how many bins and accesses a trace."""
+    for given in (
+        (48_611_111, 0, 0),
+        (48_611_112, 0, 0),
+        (0, 1_750_000_000, 0),
+        (0, 1_750_000_001, 0),
+        (0, 0, 125_000_000),
+        (0, 0, 125_000_001),
+        (10_000_000, 690_000_000, 50_000_000),
+        (10_000_000, 690_000_001, 50_000_000),
+    ):
+        try:
+            refuse_bytes(*given)
+            yield f"memory {given}", "taken"
+        except InputError:
+            yield f"memory {given}", "refused"
+    for bins in (0, 1, 100_000, 100_001):
+        try:
+            check_bins(bins)
+            yield f"bins {bins}", "taken"
+        except InputError:
+            yield f"bins {bins}", "refused"
+    for kernel, tokens in (("fa2", 2048), ("eager", 512), ("flash1", 512)):
+        p = AttentionProblem(heads=2, seq_q=tokens, head_dim=64, dtype="fp16")
+        chain = plan(p, resolve(kernel, p, load_profile("a100")))
+        yield f"accesses of {kernel}", [check_traceable(p, chain), tile_bytes(chain)]
 
 
 def lowered() -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
-from iosim.studies.training import Decoder, Setup, TrainingPrediction, frontier, longest_sequence, predict_training
+from iosim.studies.training import (
+    Decoder,
+    Setup,
+    TrainingPrediction,
+    frontier,
+    longest_sequence,
+    plan,
+    predict_training,
+)
 from iosim.studies.training.allocator import CachingAllocator
 from iosim.studies.training.frontier import changed
 from iosim.studies.training.layers import peak_bytes, step_seconds
@@ -133,7 +141,95 @@ def norms() -> Iterator[tuple[str, Any]]:
         reserve_bytes=23_020_000_000,
     )
     yield "fits", [found.fits(0, 0), found.fits(1, 0), found.peak_bytes, found.capacity_bytes]
+    made = predict_training(Decoder(layers=1, width=64, heads=2, vocabulary=0), Setup(seq_len=64))
+    yield "by default", [made.profile.name, made.capacity_bytes, made.time is not None]
     yield "fits in its own peak", replace(found, capacity_bytes=found.peak_bytes[0][0]).fits(0, 0)
+
+
+def accepted(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except InputError:
+        return False
+    return True
+
+
+def words() -> Iterator[tuple[str, Any]]:
+    """Defaults, and words that are not known."""
+    yield "default model", Decoder().to_dict()
+    yield "default setup", Setup().to_dict()
+    for name in ("norm", "activation", "positions"):
+        yield f"word {name}", accepted(lambda n=name: Decoder(**{n: "none of them"}))
+    for name in ("attention", "precision", "optimizer", "step", "recompute", "backend"):
+        yield f"word {name}", accepted(lambda n=name: Setup(**{n: "none of them"}))
+    for alias in ("Adam-8bit", " 8bit-adam", "sgd+momentum", "sgd-momentum", "ADAMW"):
+        yield f"word {alias}", [optimizer(alias).name, accepted(lambda a=alias: optimizer(a, "loop"))]
+    model, setup = Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0), Setup(seq_len=64)
+    for axis, value in (
+        ("width", 64),
+        ("width", 96),
+        ("width", 100),
+        ("width", 48),
+        ("width", 16),
+        ("batch", 7),
+        ("layers", 3),
+        ("depth", 3),
+        ("width", 80),
+        ("batch", 0),
+    ):
+        try:
+            one, how = changed(model, setup, axis, value)
+            yield f"axis {axis} {value}", [one.width, one.heads, one.kv_heads, one.mlp_width, one.layers, how.batch]
+        except InputError:
+            yield f"axis {axis} {value}", "refused"
+
+
+def limits() -> Iterator[tuple[str, Any]]:
+    """The largest sizes that are taken, and one more; the smallest, and one less."""
+    bounds = {
+        "layers": (1, 1024),
+        "width": (1, 1 << 20),
+        "vocabulary": (0, 1 << 24),
+        "mlp_width": (0, 64 << 20),
+        "heads": (1, 64),
+    }
+    for name, (low, high) in bounds.items():
+        base = {"layers": 1, "heads": 1, "vocabulary": 0, "mlp_width": 0, "width": 64}
+        for value in (low - 1, low, high, high + 1):
+            yield f"limit {name} {value}", accepted(lambda v=value, n=name, b=base: Decoder(**(b | {n: v})))
+    for kv_heads in (0, 1, 3, 4, 6, 12, 13):
+        yield f"limit kv_heads {kv_heads}", accepted(lambda n=kv_heads: Decoder(width=144, heads=12, kv_heads=n))
+    for name, high in (("batch", 1 << 16), ("seq_len", 1 << 24)):
+        for value in (0, 1, high, high + 1):
+            yield f"limit {name} {value}", accepted(lambda v=value, n=name: Setup(**{n: v}))
+    for heads, backend in ((2, "cuda"), (4, "cuda"), (4, "cpu")):  # head dimensions 24 and 12
+        model = Decoder(layers=1, width=48, heads=heads, vocabulary=0)
+        yield (
+            f"limit head_dim {heads} {backend}",
+            accepted(lambda m=model, b=backend: plan(m, Setup(seq_len=8, backend=b))),
+        )
+    model = Decoder(layers=1, width=64, heads=1, vocabulary=0)
+    for batch, tokens in (
+        (2048, 1 << 23),
+        (2048, (1 << 23) + 1),
+        (1 << 16, (1 << 24) // 10),
+        (8, 1 << 24),
+        (512, 1 << 24),
+        (513, 1 << 24),
+    ):
+        yield (
+            f"limit elements {batch} {tokens}",
+            accepted(lambda b=batch, n=tokens: plan(model, Setup(batch=b, seq_len=n))),
+        )
+    for rows, columns in ((1, 0), (0, 1), (2500, 1), (2501, 1), (51, 50)):
+        tiny = Decoder(layers=1, width=8, heads=1, vocabulary=0, mlp_width=0)
+        values, lengths = tuple(range(1, rows + 1)), tuple(range(1, columns + 1))
+        if rows * columns <= 2500 < 2 * rows * columns:
+            continue  # taken, and long
+        yield (
+            f"limit cells {rows} {columns}",
+            accepted(lambda v=values, n=lengths, m=tiny: frontier(m, Setup(), load_profile("l4"), "batch", v, n)),
+        )
 
 
 def optimizers() -> Iterator[tuple[str, Any]]:
@@ -185,5 +281,5 @@ def allocators() -> Iterator[tuple[str, Any]]:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    for part in (steps, fits, norms, optimizers, allocators):
+    for part in (steps, fits, norms, words, limits, optimizers, allocators):
         yield from part()
