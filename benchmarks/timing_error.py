@@ -1,6 +1,6 @@
 """Predicted against measured times, by kernel and regime: the fit half (odd-numbered calls) and the held-out one.
 
-    python benchmarks/timing_error.py            the tables of docs/timing.md
+    python benchmarks/timing_error.py            the tables of docs/generated/timing-errors.md
     python benchmarks/timing_error.py --fit      fits the fitted constants again, on the odd-numbered calls alone
 
 Rows whose kernel spills registers are never fitted on; they are in regimes of their own.

@@ -1,4 +1,4 @@
-"""docs/claims.md is what its script writes from `iosim reproduce`, and holds every row."""
+"""docs/generated/claims.md is what its script writes from `iosim reproduce`, and holds every row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts import load_script
 import iosim
 from iosim.evidence.reproduce import reproduce, sections
 
-DOCS = Path(iosim.__file__).resolve().parent.parent / "docs"
+DOCS = Path(iosim.__file__).resolve().parent.parent / "docs" / "generated"
 
 if not (DOCS / "make_claims.py").is_file():
     pytest.skip("iosim runs from an install without its docs", allow_module_level=True)
@@ -27,7 +27,7 @@ def script() -> ModuleType:
 
 
 def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:
-    assert script.text() == TEXT, "python docs/make_claims.py writes it again"
+    assert script.text() == TEXT, "python docs/generated/make_claims.py writes it again"
 
 
 def test_every_section_and_row_is_there() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,26 +184,6 @@ def test_bad_input_is_one_line_and_leaves_no_file(
     assert said.err.count("\n") == 1
     assert all(word in said.err for word in words), said.err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_guide_prints_what_the_commands_print(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guide = (Path(__file__).parents[1] / "docs" / "replay-guide.md").read_text()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "iosim.studies.trials.changes", lambda now: iter(())
-    )  # trials are the slow part, and tested above
-    commands = [line for block in re.findall(r"```sh\n(.*?)```", guide, re.S) for line in block.strip().splitlines()]
-    assert [c.split()[1] for c in commands] == ["explain", "trace", "trace"]
-    for command in commands:
-        assert main(command.split()[1:]) == 0
-    printed = capsys.readouterr().out
-    # figures move with the model; the regimes, and what is said of order and direction, must not
-    lines = [x for x in guide.splitlines() if x.startswith(("Regime of launch", "  order ", "kernel "))]
-    assert len(lines) == 7
-    assert all(line in printed for line in lines)
-    assert [p.name for p in tmp_path.iterdir()] == ["fa2.trace.json"]
 
 
 def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:

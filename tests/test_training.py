@@ -126,7 +126,7 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
 
 
 def test_recorded_times_of_an_h200() -> None:
-    """The bounds are those that docs/systems.md prints; nothing was fitted."""
+    """The bounds are those that docs/systems.md has; nothing was fitted."""
     gpu = load_profile("h200")
     ratio = {}
     for model, setup, row in recorded("h200_training_times.csv"):

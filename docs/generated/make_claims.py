@@ -1,4 +1,4 @@
-"""Writes docs/claims.md, every published number beside the computed one: `python docs/make_claims.py`.
+"""Writes claims.md, every published number beside the computed one: `python docs/generated/make_claims.py`.
 
 `--check` writes nothing and ends with 1 where the file is not what would be written.
 """
@@ -18,10 +18,10 @@ PLACE = Path(__file__).resolve().parent / "claims.md"
 BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))
 HEAD = """# Published numbers, computed again
 
-Made by `python docs/make_claims.py` from `iosim reproduce`; a test compares. Each row is one number of a paper, an
-article or a talk, and what iosim's models give for it: no row's own number goes into the model that computes it unless
-its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. `iosim reproduce
---section A --format json` gives the rows of one section as data.
+Made by `python docs/generated/make_claims.py` from `iosim reproduce`; a test compares. Each row is one number of a
+paper, an article or a talk, and what iosim's models give for it: no row's own number goes into the model that computes
+it unless its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. `iosim
+reproduce --section A --format json` gives the rows of one section as data.
 """
 
 
