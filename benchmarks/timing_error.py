@@ -22,8 +22,9 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
-from iosim.kernel.launch import Chain, Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Spill, Tile
-from iosim.kernel.launch import Chain, Direction, Edge, Mode, Overhead, Schedule, Scheduler
+from iosim.kernel.launch import Chain, Edge, Mode, Overhead
+from iosim.kernel.schedule import Direction, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count

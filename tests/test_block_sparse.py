@@ -27,6 +27,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import length_options, problem_options
 from iosim.problem.masks import BlockMask, butterfly, strided, window_global
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.count import access_bytes, count, visited_pairs
@@ -36,7 +37,7 @@ from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import streams
 from iosim.studies.report import render
 from iosim.studies.report.assemble import build
-from iosim.studies.report.request import ReportRequest, length_options, problem_options
+from iosim.studies.report.request import ReportRequest
 from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -327,7 +328,7 @@ def test_flex_visits_whole_mask_blocks() -> None:
 
 def test_flex_refuses_tiles_that_do_not_divide_its_blocks() -> None:
     problem = AttentionProblem(seq_q=512, mask="butterfly", mask_block=96)
-    with pytest.raises(InputError, match="--tile 128x128 does not divide the mask's blocks of 96x96; accepted"):
+    with pytest.raises(InputError, match=r"^tile 128x128 does not divide the mask's blocks of 96x96; accepted"):
         predict(problem, "flex", "h200-sxm")
 
 
@@ -405,7 +406,7 @@ def test_a_reports_line_gives_the_problem_back(values: dict[str, Any]) -> None:
     problem = AttentionProblem(heads=2, **sizes, **values)
     parser = argparse.ArgumentParser()
     common.add_problem_options(parser)
-    line = [*length_options(problem, problem.seq_q), *problem_options(problem)]
+    line = [*length_options(problem), *problem_options(problem)]
     assert common.problems(parser.parse_args(line)) == [problem]
 
 

@@ -95,7 +95,7 @@ def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
     assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in found.missing)
     text = as_text(found)
     assert "fa3     cannot run" in text
-    assert text.count("fa3 on a100-sxm-80gb at N = 512: --kernel fa3: FlashAttention-3 needs cc 9.0") == 1
+    assert text.count("fa3 on a100-sxm-80gb at N = 512: kernel fa3: FlashAttention-3 needs cc 9.0") == 1
     rows = [r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"]
     assert len(rows) == 2
     assert all(r["time_s"] is None and r["l2_ratio"] is None and r["reason"] for r in rows)
@@ -134,7 +134,7 @@ def test_one_method_for_all_rows() -> None:
     large = compare([problem(n, heads=32, head_dim=128) for n in (1024, 131072)], ["flash"], ["a100"])
     assert large.request.method == "capacity"
     assert {p.prediction.method for p in large.points} == {"capacity"}
-    assert any("--method replay does them" in note for note in large.notes)
+    assert any("method replay does them" in note for note in large.notes)
     assert compare([problem()], ["fa2"], ["a100"], method="bounds").to_dict()["rows"][0]["hbm_read_bytes"] is None
 
 
@@ -296,7 +296,7 @@ def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> No
     (["--l2", "hot"], "--l2 'hot' is not known"),
     (["--l2", "warm", "--method", "capacity"], "--l2 warm: the capacity rule"),
     (["--kernels", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
-    (["--seq", "0"], "seq_q 0 is out of range"),
+    (["--seq", "0"], "--seq-len 0 is out of range"),
     (["--html", "/nowhere/at/all.html", "--seq", "128"], "cannot be written"),
 ])  # fmt: skip
 def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -308,9 +308,9 @@ def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[st
 
 
 def test_bad_input_of_the_function() -> None:
-    with pytest.raises(InputError, match="--kernel is empty"):
+    with pytest.raises(InputError, match=r"^kernel is empty"):
         compare([problem()], [], ["a100"])
-    with pytest.raises(InputError, match="--gpu is empty"):
+    with pytest.raises(InputError, match=r"^profile is empty"):
         compare([problem()], ["fa2"], [])
     with pytest.raises(InputError, match="may differ in their sequence length alone"):
         compare([problem(512), problem(1024, heads=4)], ["fa2"], ["a100"])

@@ -10,7 +10,8 @@ from strategies import table
 
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Schedule, Spill, Tile
-from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead, Scheduler
+from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask, key_blocks
 from iosim.readers.count import count, visited_splits

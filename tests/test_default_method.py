@@ -22,14 +22,14 @@ def test_what_would_take_a_minute_is_sampled_and_says_so() -> None:
     assert QUICK_ACCESSES < 8 * 8192 * 16384 * 2
     p = iosim.predict(problem(1 << 20), "fa2", "h200")
     assert p.method == "sampled"
-    assert any("played in part" in note and "--method replay" in note for note in p.notes)
+    assert any("played in part" in note and "method replay" in note for note in p.notes)
 
 
 def test_what_sampling_does_not_shorten_takes_the_capacity_rule_and_says_so() -> None:
     # scores and values: 8 heads x 2,048 x 2,048 tiles of two tensors in three launches
     p = iosim.predict(problem(1 << 18), "naive", "h200")
     assert p.method == "capacity"
-    assert any("tile accesses was not begun; --method replay does it" in note for note in p.notes)
+    assert any("tile accesses was not begun; method replay does it" in note for note in p.notes)
 
 
 def test_a_method_asked_for_is_kept() -> None:
@@ -46,5 +46,5 @@ def test_a_warm_start_is_always_replayed_and_reads_less() -> None:
 
 
 def test_the_capacity_rule_refuses_a_warm_start() -> None:
-    with pytest.raises(iosim.InputError, match="--l2 warm: the capacity rule"):
+    with pytest.raises(iosim.InputError, match=r"^l2_start warm: the capacity rule"):
         iosim.predict(problem(2048), "fa2", "h200", l2_start="warm", method="capacity")

@@ -18,20 +18,8 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
-from iosim.kernel.launch import (
-    Access,
-    Chain,
-    Direction,
-    Domain,
-    Edge,
-    Launch,
-    Mode,
-    Outer,
-    Per,
-    Role,
-    Rows,
-    Tensor,
-)
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.schedule import Direction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute import (
     Body,

@@ -13,8 +13,8 @@ from iosim import AttentionProblem
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Spill
-from iosim.kernel.launch import Direction, Order
 from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Direction, Order
 from iosim.prediction.predictor import predict
 from iosim.studies.explain import Explanation, explain
 from iosim.studies.trials import MAX_ACCESSES, run

@@ -24,10 +24,10 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.algorithms.fp8 import Fp8Options, Transpose
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Order
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.hopper import cluster
 from iosim.kernel.residency import residency
+from iosim.kernel.schedule import Order
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -349,7 +349,7 @@ class TestQuantisation:
             predict(problem(**({"dtype": "fp8"} | changes)), "fa3-fp8", H100)
 
     def test_fa3_has_no_backward_in_fp8(self) -> None:
-        with pytest.raises(InputError, match=r"--pass fwd.bwd: kernel fa3 has no backward in fp8"):
+        with pytest.raises(InputError, match=r"passes fwd.bwd: kernel fa3 has no backward in fp8"):
             resolve("fa3", problem(dtype="fp8", passes="fwd+bwd"), H100)
 
     def test_bad_transpose(self) -> None:

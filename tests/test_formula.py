@@ -14,20 +14,8 @@ from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.kernel.kernel import Edge, Kernel, Tile
-from iosim.kernel.launch import (
-    Access,
-    Domain,
-    Launch,
-    Mode,
-    Outer,
-    Overhead,
-    Per,
-    Role,
-    Rows,
-    Schedule,
-    Scheduler,
-    Tensor,
-)
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers import count as counting

@@ -17,7 +17,8 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Edge, Launch, Order, Outer, Schedule, Scheduler, Start
+from iosim.kernel.launch import Chain, Edge, Launch, Outer
+from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import access_bytes
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order

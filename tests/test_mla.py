@@ -179,8 +179,8 @@ BAD = [
     ("--kernel flashmla --gpu h100 --latent-kv", "accepted: 576 and 512"),
     ("--kernel flashmla --gpu a100 --latent-kv", "needs cc 9.0"),
     ("--kernel fa2 --latent-kv", "--latent-kv: kernel fa2 does not take it"),
-    ("--kernel mla --latent-kv --head-dim-v 256", "head_dim_v 256 contradicts latent_kv"),
-    ("--kernel mla --latent-kv --pass bwd", "contradicts pass 'bwd'"),
+    ("--kernel mla --latent-kv --head-dim-v 256", "--head-dim-v 256 contradicts --latent-kv"),
+    ("--kernel mla --latent-kv --pass bwd", "contradicts --pass 'bwd'"),
     ("--kernel mla --latent-kv --no-pack-group", "--no-pack-group: kernel mla always packs"),
     ("--kernel mla --latent-kv --splits 999", "splits 999 is out of range"),
 ]
@@ -195,7 +195,7 @@ def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.C
 
 
 def test_a_plan_by_hand_needs_a_latent_cache() -> None:
-    with pytest.raises(InputError, match="accepted with it: --latent-kv"):
+    with pytest.raises(InputError, match="accepted with it: latent_kv=True"):
         plan(CASE.with_(latent_kv=False), kernel())
     with pytest.raises(InputError, match="latent_kv 1 is no truth value"):
         AttentionProblem(latent_kv=1)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Launch, Role, Schedule, Scheduler
+from iosim.kernel.launch import Chain, Launch, Role
+from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count

@@ -14,10 +14,10 @@ from iosim.base.errors import InputError
 from iosim.commands import common
 from iosim.commands.cli import build_parser, main
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.studies.report import ReportRequest, build, render
 from iosim.studies.report.report import Report
-from iosim.studies.report.request import problem_options
 
 FIGURES = ["traffic-l2", "traffic-hbm", "ratio-l2", "ratio-hbm", "tiles", "roofline-l2", "roofline-hbm", "memory",
            "time"]  # fmt: skip
@@ -262,7 +262,7 @@ def test_the_reports_own_line_makes_it_again(report: Report, tmp_path: Path) -> 
 )  # fmt: skip
 def test_problem_options_give_the_problem_back(values: dict) -> None:
     (problem,) = problems(1000, **values)
-    args = build_parser().parse_args(["predict", "--seq-len", "1000", *problem_options(problem)])
+    args = build_parser().parse_args(["predict", *length_options(problem), *problem_options(problem)])
     assert common.problems(args) == [problem]
 
 

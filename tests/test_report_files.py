@@ -96,7 +96,7 @@ def test_formats_and_places(tmp_path: Path) -> None:
     assert targets(tmp_path / "a.html", "html") == {"html": tmp_path / "a.html"}
     assert targets(tmp_path, "md") == {"md": tmp_path / "report.md"}
     for name, form in (("html", "md"), ("md", "html")):
-        with pytest.raises(InputError, match="contradicts --format"):
+        with pytest.raises(InputError, match="contradicts format"):
             targets(tmp_path / f"a.{name}", form)
     with pytest.raises(InputError, match="accepted: both, html, md"):
         targets(tmp_path, "pdf")

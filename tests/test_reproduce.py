@@ -50,7 +50,7 @@ def test_a_section_letter_cannot_be_taken_twice() -> None:
 
 
 def test_an_unknown_section_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--section 'Z' is not known; accepted: A, B"):
+    with pytest.raises(InputError, match=r"section 'Z' is not known; accepted: A, B"):
         reproduce(["z"])
 
 

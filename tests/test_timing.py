@@ -17,8 +17,9 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, Schedule, Scheduler, Tile
-from iosim.kernel.launch import Launch, Order, Outer, Start
+from iosim.kernel.launch import Launch, Outer
 from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Order, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S, ChainTime

@@ -295,9 +295,9 @@ def test_bad_input(args: list[str], said: str, capsys: pytest.CaptureFixture[str
 
 
 def test_bad_values_of_the_library() -> None:
-    with pytest.raises(InputError, match="--layers True is not a whole number"):
+    with pytest.raises(InputError, match="layers True is not a whole number"):
         Decoder(layers=True)
-    with pytest.raises(InputError, match="--axis 'depth'"):
+    with pytest.raises(InputError, match="axis 'depth'"):
         frontier(SMALL, Setup(), load_profile("l4"), "depth", (1,), (1024,))
 
 

@@ -21,7 +21,7 @@ from iosim.evidence.validate.residuals import REGIMES, calls
 from iosim.evidence.validate.rows import LAUNCH_COLUMNS, NEEDED, QUANTITIES
 from iosim.evidence.validate.summary import Summary, clean, halves, is_near
 from iosim.hardware.profile import load_profile
-from iosim.kernel.launch import Start
+from iosim.kernel.schedule import Start
 
 FOLDER = data_dir("kernels") / "measurements"
 LIBRARY, CHAINS = (str(path) for path in default_files())

@@ -16,7 +16,8 @@ from iosim import InputError, load_profile, predict
 from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Start, Tile
-from iosim.kernel.launch import Direction, Edge, Order, Outer, Role
+from iosim.kernel.launch import Edge, Outer, Role
+from iosim.kernel.schedule import Direction, Order
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import Axis
 from iosim.readers.count import count
@@ -185,10 +186,10 @@ def test_many_sequences_count_quickly() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"seq_lens": ()}, "seq_lens holds 0 sequences"),
-    ({"seq_lens": (5, 0)}, "seq_lens: length 0 is out of range"),
-    ({"seq_lens": (5, -3)}, "seq_lens: length -3 is out of range"),
-    ({"seq_lens": (5, 1.5)}, "seq_lens: length 1.5 is not a whole number"),
+    ({"seq_lens": ()}, "seq_lens holds 0 lengths"),
+    ({"seq_lens": (5, 0)}, "seq_lens 0 is out of range"),
+    ({"seq_lens": (5, -3)}, "seq_lens -3 is out of range"),
+    ({"seq_lens": (5, 1.5)}, "seq_lens 1.5 is not a whole number"),
     ({"seq_lens": "5,6"}, "seq_lens '5,6' is no list of lengths"),
     ({"seq_lens": 7}, "seq_lens 7 is no list of lengths"),
     ({"seq_lens": (1 << 24, 1)}, "seq_lens add up to 16777217 tokens"),
@@ -220,7 +221,7 @@ def test_library_kernels_take_a_decoding_batch_without_splitting(kernel: str) ->
 
 def test_kernels_for_one_length_refuse_several() -> None:
     problem = AttentionProblem(seq_lens=(500, 600), head_dim=64)
-    with pytest.raises(InputError, match=r"--seq-lens: kernel naive does not take it; accepted by: .*fa2"):
+    with pytest.raises(InputError, match=r"seq_lens=[0-9,]+: kernel naive does not take it; accepted by: .*fa2"):
         predict(problem, "naive", "h200-sxm")
     with pytest.raises(InputError, match="seq_lens: a formula in symbols is of sequences of one length"):
         derive(problem, Kernel("flash", "flash", Tile(64, 64)))
@@ -247,11 +248,11 @@ def test_the_command_line_takes_lengths(method: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--seq-lens", "5,x"], "--seq-lens 'x' is not a size"),
+        (["--seq-lens", "5,x"], "--seq-lens: value 'x' is not a size"),
         (["--seq-lens", "5", "--seq-len", "512"], "--seq-len 512 contradicts --seq-lens"),
         (["--seq-lens", "5", "--seq-len-k", "512"], "--seq-len-k 512 contradicts --seq-lens"),
-        (["--seq-lens-k", "5"], "seq_lens_k goes with seq_lens"),
-        (["--seq-lens", "5", "--batch", "2"], "batch 2 contradicts seq_lens"),
+        (["--seq-lens-k", "5"], "--seq-lens-k goes with --seq-lens"),
+        (["--seq-lens", "5", "--batch", "2"], "--batch 2 contradicts --seq-lens"),
     ],
 )
 def test_bad_options_end_with_2(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

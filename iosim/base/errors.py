@@ -1,13 +1,32 @@
-"""The one exception that a user's mistake raises; everything else that escapes is a defect of iosim."""
+"""The one exception that a user's mistake raises; everything else that escapes is a defect of iosim.
+
+A message marks what a caller gave by its name in Python, in backticks: "`page_size` 48: not supported". Python's users
+read the name; the command line, which alone knows options, puts the option in its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+
+MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line that names the option, the value and what would be accepted."""
+    """Bad input. The message is one line that names the field, the value and what would be accepted.
+
+    A marked name may have its value with it where an option may stand for both: "`latent_kv=True`" is --latent-kv.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(spelled(message, lambda name, value: name if value is None else f"{name}={value}"))
+        self.marked = message
+
+
+def spelled(message: str, spell: Callable[[str, str | None], str]) -> str:
+    """A message with its marked names, and the values that stand with them, as `spell` writes them."""
+    return MARKED.sub(lambda match: spell(match[1], match[2]), message)
 
 
 class EngineWarning(UserWarning):

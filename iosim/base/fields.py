@@ -1,8 +1,22 @@
-"""Fields of dataclasses that may be left out and hold a value all the same once the object stands."""
+"""Fields of a dataclass that say all about themselves: kind, range, help, option of the command line, key in JSON.
+
+    batch: int = about(1, Kind.WHOLE, "sequences", low=1, high=100)
+
+What is said there once is what checks a value, adds the option to a parser, writes the JSON, prints the command line
+that gives an object back, and fills the documentation's table. Not for what several fields say together: a dataclass
+checks that itself.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, overload
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from numbers import Real
+from typing import Any, Generic, SupportsIndex, TypeVar, overload
+
+from iosim.base.errors import InputError
 
 T = TypeVar("T")
 
@@ -26,3 +40,205 @@ class Resolved(Generic[T]):
 
 UNSET: Any = None
 """The default of a `Resolved` field."""
+MAX_LENGTHS = 1 << 16
+MAX_SIZE = 1 << 31
+
+
+class Kind(Enum):
+    """What values a field has, and how they are written on a command line."""
+
+    WHOLE = auto()
+    """A whole number; k and m for 1024 and 1024^2."""
+    PROBABILITY = auto()
+    """0 <= P < 1."""
+    FLAG = auto()
+    WORD = auto()
+    """One of a few words."""
+    SIDES = auto()
+    """Two sides, QxK; one number for both where the field says so."""
+    LENGTHS = auto()
+    """Whole numbers, 512,1024."""
+    FILE = auto()
+    OBJECT = auto()
+    """Anything that only Python can give."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a field says of itself.
+
+    Args:
+        kind: what values it has.
+        help: what it is, in one line.
+        more: what a reader of the documentation wants to know besides.
+        low, high: range of a whole number, or of the numbers of which the value consists.
+        words: those accepted; a value of another spelling goes through `normal` first.
+        normal: a word as it is kept (bfloat16 as bf16).
+        one_for_both: of two sides, one number may stand for both.
+        default_of: the default, where it follows from the object's other fields.
+        default_text: that default in words.
+        option: of the command line; None for a field that has none.
+        spellings: other spellings of the option.
+        usual: the default on the command line, where that is another one than Python's.
+        key: in JSON.
+        always: in JSON at its default, too.
+        name, default: as the dataclass has them.
+    """
+
+    kind: Kind
+    help: str
+    more: str = ""
+    low: int = 1
+    high: int = MAX_SIZE
+    words: tuple[str, ...] = ()
+    normal: Callable[[Any], Any] = lambda word: word
+    one_for_both: bool = False
+    default_of: Callable[[Any], Any] | None = None
+    default_text: str = ""
+    option: str | None = ""
+    spellings: tuple[str, ...] = ()
+    metavar: str = ""
+    usual: Any = None
+    key: str = ""
+    always: bool = False
+    name: str = ""
+    default: Any = None
+
+    @property
+    def accepted(self) -> str:
+        """The accepted values, as a message ends with them."""
+        return {
+            Kind.WHOLE: f"{self.low} to {self.high}",
+            Kind.PROBABILITY: "0 <= P < 1",
+            Kind.FLAG: "True, False",
+            Kind.WORD: ", ".join(self.words),
+            Kind.SIDES: f"two whole numbers of {self.low} to {self.high}",
+            Kind.LENGTHS: f"whole numbers of {self.low} to {self.high}",
+        }.get(self.kind, "")
+
+    def check(self, value: Any) -> Any:
+        """The value as it is kept; None stays None where that is the default.
+
+        Raises:
+            InputError: a value of another type, or out of range.
+        """
+        if value is None and self.default is None:
+            return None
+        if self.kind is Kind.WHOLE:
+            return whole(self.name, value, self.low, self.high)
+        if self.kind is Kind.PROBABILITY:
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+                raise InputError(f"`{self.name}` {value!r} is out of range; accepted: {self.accepted}")
+            return float(value)
+        if self.kind is Kind.FLAG and not isinstance(value, bool):
+            raise InputError(f"`{self.name}` {value!r} is no truth value; accepted: {self.accepted}")
+        if self.kind is Kind.WORD:
+            word = self.normal(value)
+            if not isinstance(word, str) or word not in self.words:
+                raise InputError(f"`{self.name}` '{value}' is not known; accepted: {self.accepted}")
+            return word
+        if self.kind is Kind.SIDES:
+            return self._sides(value)
+        return self._lengths(value) if self.kind is Kind.LENGTHS else value
+
+    def _sides(self, value: Any) -> tuple[int, int]:
+        pair = (value, value) if self.one_for_both and isinstance(value, SupportsIndex) else value
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            more = ", or one for both" if self.one_for_both else ""
+            raise InputError(f"`{self.name}` {value!r} is no pair; accepted: {self.accepted}{more}")
+        first, second = (whole(self.name, side, -MAX_SIZE, MAX_SIZE) for side in pair)
+        if not self.low <= min(first, second) <= max(first, second) <= self.high:
+            raise InputError(f"`{self.name}` {self.text(value)} is out of range; accepted: {self.accepted}")
+        return first, second
+
+    def _lengths(self, value: Any) -> tuple[int, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise InputError(f"`{self.name}` {value!r} is no list of lengths; accepted: numbers from {self.low}")
+        if not 1 <= len(value) <= MAX_LENGTHS:
+            raise InputError(f"`{self.name}` holds {len(value)} lengths; accepted: 1 to {MAX_LENGTHS}")
+        return tuple(whole(self.name, length, self.low, self.high) for length in value)
+
+    def resolve(self, owner: Any) -> Any:
+        """The value that an object has where it was given none."""
+        return self.default if self.default_of is None else self.default_of(owner)
+
+    def text(self, value: Any) -> str:
+        """A value as a command line writes it."""
+        if self.kind is Kind.SIDES:
+            return "x".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+        return ",".join(map(str, value)) if self.kind is Kind.LENGTHS else str(value)
+
+    def argument(self, value: Any) -> list[str]:
+        """The words of a command line that give the field its value."""
+        if self.option is None:
+            raise InputError(f"`{self.name}` has no option; accepted on a command line: fields that have one")
+        if self.kind is Kind.FLAG:
+            return [self.option if value else f"--no-{self.option[2:]}"]
+        text = self.text(value)
+        return [f"{self.option}={text}"] if text.startswith("-") else [self.option, text]
+
+
+def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
+    """A field of a dataclass with what is to be said of it; see `About`."""
+    return dataclasses.field(default=default, metadata={"about": About(kind, help, **rest)})
+
+
+def fields_of(owner: type[Any]) -> Mapping[str, About]:
+    """What the fields of a dataclass say of themselves, by name, in their order."""
+    table: dict[str, About] = {}
+    for field in dataclasses.fields(owner):
+        said: About | None = field.metadata.get("about")
+        if said is not None:
+            option = f"--{field.name.replace('_', '-')}" if said.option == "" else said.option
+            table[field.name] = dataclasses.replace(
+                said, name=field.name, default=field.default, option=option, key=said.key or field.name
+            )
+    return table
+
+
+def whole(name: str, value: object, low: int, high: int) -> int:
+    """`value` as a whole number within bounds.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"`{name}` {value!r} is not a whole number; accepted: {low} to {high}")
+    number = value.__index__()
+    if not low <= number <= high:
+        raise InputError(f"`{name}` {number} is out of range; accepted: {low} to {high}")
+    return number
+
+
+def table_text(owner: type[Any]) -> str:
+    """The fields as a table in Markdown."""
+    lines = ["| field | option | default | accepted | |", "| --- | --- | --- | --- | --- |"]
+    for said in fields_of(owner).values():
+        option = f"`{said.option}`" if said.option else ""
+        lines.append(f"| `{said.name}` | {option} | {default_text(said)} | {said.accepted} | {described(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def default_text(said: About, usual: bool = False) -> str:
+    """A field's default in words; with `usual`, that of the command line. Empty for none."""
+    if said.default_text:
+        return said.default_text
+    value = said.usual if usual and said.usual is not None else said.default
+    return "" if value is None or value is False else said.text(value)
+
+
+def described(said: About) -> str:
+    """What a field is, in one or more sentences."""
+    return f"{said.help}. {said.more}" if said.more else said.help
+
+
+def documented(owner: type[Any]) -> str:
+    """A dataclass's docstring with its fields in place of the line "Fields:"."""
+    text = str(owner.__doc__)
+    rows = []
+    for said in fields_of(owner).values():
+        default = default_text(said)
+        accepted = f" ({said.accepted})" if said.accepted else ""
+        rest = f"; by default {default}." if default else "."
+        rows.append(f"        {said.name}: {described(said)}{accepted}{rest}")
+    return text.replace("    Fields:\n", "\n".join(["    Args:", *rows, ""]), 1)

@@ -22,22 +22,22 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         if not str(path):
-            raise InputError("--out '' is no file name; a file name is needed")
+            raise InputError("`path` '' is no file name; a file name is needed")
         target = Path(os.path.realpath(path))
         mode = target.stat().st_mode if os.path.lexists(target) else stat.S_IFREG
         if stat.S_ISDIR(mode):
-            raise InputError(f"--out '{path}' is a directory; a file name is needed")
+            raise InputError(f"`path` '{path}' is a directory; a file name is needed")
         if stat.S_ISREG(mode):
             _replace(target, data)
         else:
             target.write_bytes(data)
     except OSError as error:
-        raise InputError(f"--out '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
+        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
                          "can be written is needed") from None  # fmt: skip
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"--out {str(path)!r} cannot be written: {error}; a file name is needed") from None
+        raise InputError(f"`path` {str(path)!r} cannot be written: {error}; a file name is needed") from None
 
 
 def keep_mode(written: str | Path, place: str | Path) -> None:
@@ -86,12 +86,12 @@ def write_together(contents: Mapping[Path, str]) -> None:
             try:
                 write_whole(waiting, content)
             except InputError as error:
-                raise InputError(str(error).replace(str(waiting), str(path))) from None
+                raise InputError(error.marked.replace(str(waiting), str(path))) from None
         for waiting, path in staged.items():
             keep_mode(waiting, path)
             os.replace(waiting, path)
     except OSError as error:
-        raise InputError(f"--out '{path}' cannot be written: {error.strerror}") from None
+        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}") from None
     finally:
         for waiting in staged:
             waiting.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from iosim.base.errors import EngineWarning, InputError
+from iosim.commands.options import with_options
 
 COMMANDS = (
     "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = args.run(args)
         return code
     except InputError as error:
-        _complain(str(error))
+        _complain(with_options(error))
         return 2
     except MemoryError:
         _complain("the sizes asked for need more memory than there is; smaller sizes or larger tiles are needed")

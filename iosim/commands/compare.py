@@ -31,7 +31,6 @@ def add_parser(subparsers: Any) -> None:
         help="what ratios are to (default: the first kernel over N x N tensors, on each row's GPU)",
     )
     common.add_problem_options(parser)
-    parser.add_argument("--seq", dest="seq_len", metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
     parser.add_argument(
         "--method",

@@ -6,7 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.commands import common
+from iosim.commands import common, options
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -15,15 +17,16 @@ if TYPE_CHECKING:
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
-STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_len": 4096, "head_dim": 128}
+STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_q": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
 LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1, "head_dim_v": 512}
 """The same for kernels that read one latent K/V: the sizes of DeepSeek-V3 (arXiv 2412.19437, section 4.2)."""
-SIZES = {
-    "batch": "batch", "heads": "heads", "kv_heads": "kv_heads", "seq_len": "seq_q", "seq_len_k": "seq_k",
-    "head_dim": "head_dim", "head_dim_v": "head_dim_v", "window": "window", "offset": "offset", "splits": "splits",
-}  # fmt: skip
-"""Option -> size of the problem or kernel."""
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
+SYMBOLS = (*SIZES, "window", "offset", "splits")
+"""Fields of the problem and the kernel that are symbols of a formula."""
+CHOICES = ("offset", "dropout", "passes", "layout", "window", "mask_block", "mask_stride", "global_tokens", "mask_file",
+           "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding", "mask_storage")  # fmt: skip
+"""Fields of the problem that decide which formula it is."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,23 +37,11 @@ def add_parser(subparsers: Any) -> None:
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
     g = parser.add_argument_group("sizes; those not given stay symbols")
-    for name, what in (
-        ("--batch", "sequences"), ("--heads", "query heads"), ("--kv-heads", "key/value heads"),
-        ("--seq-len", "query tokens"), ("--seq-len-k", "key tokens"), ("--head-dim", "columns of Q and K"),
-        ("--head-dim-v", "columns of V and O"), ("--splits", "parts of the keys"),
-    ):  # fmt: skip
-        g.add_argument(name, type=common.whole, metavar="N", help=what)
-    g.add_argument("--tile", metavar="QxK", help="query rows x key rows, such as 128x64")
-    g.add_argument("--dtype", help="fp32, tf32, fp16, bf16 or fp8")
+    options.add(g, options.without_defaults(FIELDS, *SIZES, "dtype"))
+    options.add(g, OVERRIDES, ("splits", "tile"))
     m = parser.add_argument_group("what is computed")
-    m.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
-    m.add_argument("--window", type=common.whole, metavar="W", help="keep keys 0 <= i - j <= W")
     common.add_mask_options(m)
-    m.add_argument("--offset", type=int, metavar="N", help="key that faces query 0 (default: seq_k - seq_q)")
-    m.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout probability (default 0)")
-    common.add_term_options(m)
-    m.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd, bwd or fwd+bwd (default fwd)")
-    m.add_argument("--layout", default="bhsd", help="bhsd or bshd: heads before or after the sequence")
+    options.add(m, FIELDS, CHOICES)
     m.add_argument("--gpu", metavar="NAME", help=f"GPU for which a library kernel chooses (default {DEFAULT_GPU})")
     parser.add_argument("--latex", action="store_true", help="formulas as LaTeX instead of text")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
@@ -64,16 +55,12 @@ def _problem(args: argparse.Namespace) -> AttentionProblem:
     words = common.mask_words(args)
     latent = _reads_latent(args.name)
     stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
-    size = {n: getattr(args, n) if getattr(args, n) is not None else v for n, v in stand_ins.items()}
+    chosen = {n: getattr(args, n) for n in (*SIZES, *CHOICES)}
+    chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
     if args.heads is None and args.kv_heads is not None:
-        size["heads"] = 4 * args.kv_heads
+        chosen["heads"] = 4 * args.kv_heads
     dtype = args.dtype or ("fp32" if args.name == "minimal" else "fp16")
-    return AttentionProblem(
-        batch=size["batch"], heads=size["heads"], kv_heads=size["kv_heads"], seq_q=size["seq_len"],
-        seq_k=args.seq_len_k, head_dim=size["head_dim"], head_dim_v=size["head_dim_v"], latent_kv=latent,
-        dtype=dtype, dropout=args.dropout, passes=args.passes, **words, offset=args.offset, layout=args.layout,
-        **common.terms(args),
-    )  # fmt: skip
+    return AttentionProblem(**chosen | words, dtype=dtype, latent_kv=latent)
 
 
 def _reads_latent(name: str) -> bool:
@@ -94,7 +81,7 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
     from iosim.kernel.algorithms import algorithms
     from iosim.kernel.kernel import Kernel, Tile
 
-    tile = None if args.tile is None else Tile.parse(args.tile)
+    tile = None if args.tile is None else Tile(*args.tile)
     if args.name in algorithms() and args.gpu is None:
         if args.splits is not None and (args.splits < 1 or args.name not in ("flash", "mla")):
             raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash and mla take 1 "
@@ -104,17 +91,16 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
     from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import Overrides, resolve
 
-    chosen = None if tile is None else (tile.block_q, tile.block_k)
     profile = load_profile(args.gpu or DEFAULT_GPU)
-    return resolve(args.name, problem, profile, Overrides(tile=chosen, splits=args.splits)), True
+    return resolve(args.name, problem, profile, Overrides(tile=args.tile, splits=args.splits)), True
 
 
 def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
     from iosim.readers.formula.block_sums import NAMES as SUMS
 
-    names = {size for option, size in SIZES.items() if getattr(args, option) is not None}
-    if "seq_q" in names and ("seq_k" in names or args.seq_len_k is None):
+    names = {name for name in SYMBOLS if getattr(args, name) is not None}
+    if "seq_q" in names and ("seq_k" in names or args.seq_k is None):
         names |= {"seq", "seq_k"}
     if "heads" in names:
         names |= {"kv_heads", "group"}
@@ -122,7 +108,7 @@ def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int
         names |= {"element_bytes", "output_bytes"}
     if tile:
         names |= {"block_q", "block_k", "backward_block_q", "backward_block_k", "splits"}
-        names |= {n for n in made.values if n.removeprefix("backward_") in SUMS} if args.seq_len is not None else set()
+        names |= {n for n in made.values if n.removeprefix("backward_") in SUMS} if args.seq_q is not None else set()
     return {name: value for name, value in made.values.items() if name in names}
 
 
@@ -130,7 +116,7 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
     import sympy as sp
 
-    from iosim.problem.masks.words import LISTS
+    from iosim.problem.fields import LIST_MASKS
     from iosim.readers.formula.limits import leading
     from iosim.readers.formula.symbolic import SYMBOLS, symbol
     from iosim.readers.formula.theory import bound
@@ -139,7 +125,7 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     kind = "standard" if kernel.algorithm in ("naive", "math") else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
     total = made.total()
-    if problem.mask in LISTS and kind == "flash":
+    if problem.mask in LIST_MASKS and kind == "flash":
         term, total = bound("block_sparse"), with_density(total, dict(made.values))
     first = leading(total, made.values)
     memory, d = sp.Symbol("M", positive=True), symbol("head_dim")
@@ -242,11 +228,11 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
 
 def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
     """The paper's term in numbers beside the count, for a list of blocks with every size given."""
-    from iosim.problem.masks.words import LISTS
+    from iosim.problem.fields import LIST_MASKS
     from iosim.readers.formula.theta import beside
 
     known = [n for n in moved if n is not None]
-    if problem.mask not in LISTS or len(known) < len(moved):
+    if problem.mask not in LIST_MASKS or len(known) < len(moved):
         return None
     return beside(problem, kernel, sum(known))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -59,31 +59,31 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("problem (lists are combined with each other)")
     g.add_argument("--kernel", action="append", metavar="NAME", help="flash_fwd, flash_bwd, naive or minimal (repeats; "
                    "default flash_fwd)")  # fmt: skip
-    g.add_argument("--batch", type=common.whole, default=1, metavar="N", help="sequences (default 1)")
+    g.add_argument("--batch", type=options.whole, default=1, metavar="N", help="sequences (default 1)")
     g.add_argument("--heads", default="32", metavar="N", help="query heads, or a list (default 32)")
-    g.add_argument("--kv-heads", type=common.whole, metavar="N", help="key/value heads (default: as query heads)")
+    g.add_argument("--kv-heads", type=options.whole, metavar="N", help="key/value heads (default: as query heads)")
     g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens: 4096, 512,4096 or 1k:64k:x2 "
                    "(default 4096)")  # fmt: skip
-    g.add_argument("--seq-len-k", type=common.whole, metavar="N", help="key tokens (default: as query tokens)")
+    g.add_argument("--seq-len-k", type=options.whole, metavar="N", help="key tokens (default: as query tokens)")
     g.add_argument("--head-dim", default="128", metavar="D", help="64, 96, 128, 256 or a list (default 128)")
     g.add_argument("--dtype", help="fp16, bf16 or fp32 (default: bf16, fp32 for minimal)")
     g.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
-    g.add_argument("--window", type=common.whole, metavar="W", help="keep keys 0 <= i - j <= W")
+    g.add_argument("--window", type=options.whole, metavar="W", help="keep keys 0 <= i - j <= W")
 
 
 def _add_knobs(parser: argparse.ArgumentParser) -> None:
     g = parser.add_argument_group("knobs of flash_fwd and flash_bwd, and of naive")
     g.add_argument("--tile", metavar="QxK", help="query rows x key rows, such as 128x64 or 128x64,64x64")
-    g.add_argument("--warps", type=common.whole, metavar="N", help="2, 4 or 8")
-    g.add_argument("--stages", type=common.whole, metavar="N", help="key/value buffers, 1 to 4")
+    g.add_argument("--warps", type=options.whole, metavar="N", help="2, 4 or 8")
+    g.add_argument("--stages", type=options.whole, metavar="N", help="key/value buffers, 1 to 4")
     g.add_argument("--order", metavar="ORDER", help="query, head or both, query,head (default: head where causal)")
     g.add_argument("--direction", metavar="DIRECTION", help="ascending, descending, alternating or a list (default "
                    "ascending)")  # fmt: skip
     g.add_argument("--heavy-first", action=argparse.BooleanOptionalAction, default=None, help="long query blocks first "
                    "(default: where causal)")  # fmt: skip
-    g.add_argument("--section-heads", type=common.whole, default=0, metavar="N", help="heads a section of order head")
+    g.add_argument("--section-heads", type=options.whole, default=0, metavar="N", help="heads a section of order head")
     g.add_argument("--persistent", action="store_true", help="as many CTAs as fit, each with a list of tiles")
-    g.add_argument("--splits", type=common.whole, default=1, metavar="N", help="parts that the keys are split into")
+    g.add_argument("--splits", type=options.whole, default=1, metavar="N", help="parts that the keys are split into")
     g.add_argument("--deterministic", action="store_true", help="flash_bwd without atomics")
     g.add_argument("--bypass-l1", action="store_true", help="naive with loads that skip L1")
 

@@ -21,14 +21,14 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
     parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
-    common.add_problem_options(parser)
+    common.add_problem_options(parser, lengths="1k:64k:x2")
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
     parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay (default capacity)")
     parser.add_argument("--format", choices=("both", "html", "md"), default="both", help="(default both)")
     parser.add_argument("--out", "-o", default=".", metavar="PLACE",
                         help="directory that exists, or name of the .html or .md file, beside which the other is "
                         "written under the same name (default: report.html and report.md here)")  # fmt: skip
-    parser.set_defaults(run=run, seq_len="1k:64k:x2")
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ def add_parser(subparsers: Any) -> None:
         "ring", help="attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"
     )
     g = parser.add_argument_group("GPUs and links")
-    g.add_argument("--gpus", type=common.whole, default=8, metavar="P", help="number of GPUs (default 8)")
+    g.add_argument("--gpus", type=options.whole, default=8, metavar="P", help="number of GPUs (default 8)")
     g.add_argument(
         "--gpu", "--profile", dest="gpu", default="h100", metavar="NAME", help="GPU or profile file (default h100)"
     )
     link = "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction (default nvlink)"
     g.add_argument("--link", default="nvlink", metavar="LINK", help=link)
-    g.add_argument("--gpus-per-node", type=common.whole, metavar="N", help="GPUs joined by --link; needs --network")
+    g.add_argument("--gpus-per-node", type=options.whole, metavar="N", help="GPUs joined by --link; needs --network")
     g.add_argument("--network", metavar="LINK", help="link between nodes, as --link")
     g.add_argument("--shared-network", action="store_true", help="one network port a node, not one a GPU")
     g.add_argument("--no-overlap", action="store_true", help="computations wait for the messages of their step")
@@ -36,14 +36,13 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--schedule", action="append", metavar="NAME", help=names)
     g.add_argument(
         "--layers",
-        type=common.whole,
+        type=options.whole,
         default=1,
         metavar="N",
         help="layers that keep Q, K, V, O for the backward, in memory (default 1)",
     )
     g.add_argument("--kernel", default="fa2", metavar="NAME", help="kernel of a pair of chunks (default fa2)")
     common.add_problem_options(parser, lists=False)
-    parser.add_argument("--seq", dest="seq_len", metavar="N", help=argparse.SUPPRESS)
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
     parser.add_argument("--html", metavar="FILE", help="also write figures there, as one HTML file")
     common.add_output_options(parser)
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     found = common.problems(args)
     if len(found) > 1:
-        raise InputError(f"--seq-len {args.seq_len} are {len(found)} lengths; accepted: one")
+        raise InputError(f"--seq-len {args.seq_q} are {len(found)} lengths; accepted: one")
     profile = load_profile(args.gpu)
     args.gpu = profile.name
     links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)

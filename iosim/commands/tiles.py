@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
     top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
-    g.add_argument("--top", type=common.whole, metavar="N", help=top)
+    g.add_argument("--top", type=options.whole, metavar="N", help=top)
     g.add_argument("--rejected", action="store_true", help="list the rejected tiles, each with its reason")
     unit = "what computes the products: mma.sync, or wgmma on cc 9.0 (default mma.sync)"
     g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernel_options(parser)
     parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
     parser.add_argument("--launch", metavar="NAME", help="trace this launch of the chain alone (default: all)")
-    parser.add_argument("--bins", type=common.whole, default=200, metavar="N", help="time bins (default 200)")
+    parser.add_argument("--bins", type=options.whole, default=200, metavar="N", help="time bins (default 200)")
     common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
     parser.set_defaults(run=run)
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     kernels = args.kernel or ["fa2"]
     found = common.problems(args)
     if len(found) > 1:
-        raise InputError(f"--seq-len {args.seq_len} are {len(found)} lengths; accepted: one for a trace")
+        raise InputError(f"--seq-len {args.seq_q} are {len(found)} lengths; accepted: one for a trace")
     if args.format == "chrome" and len(kernels) > 1:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)

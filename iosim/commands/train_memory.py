@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--frontier", nargs="?", const="width", metavar="AXIS",
                    help="map what fits over sequence lengths and width, batch or layers (default width), whose option "
                    "then takes a list")  # fmt: skip
-    g.add_argument("--reserve", type=common.whole, default=0, metavar="BYTES",
+    g.add_argument("--reserve", type=options.whole, default=0, metavar="BYTES",
                    help="memory that tensors cannot use, such as 512m (default 0)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="as --format json")
     parser.add_argument("--html", metavar="FILE", help="also write memory over time and the map there, as one page")
@@ -39,14 +39,14 @@ def add_parser(subparsers: Any) -> None:
 def _model_options(g: Any) -> None:
     g.add_argument("--layers", default=None, metavar="N", help="(default 12)")
     g.add_argument("--width", default=None, metavar="D", help="columns of the residual stream (default 768)")
-    g.add_argument("--heads", type=common.whole, metavar="N", help="query heads (default: width / 64)")
-    g.add_argument("--kv-heads", type=common.whole, metavar="N", help="key/value heads (default: as many)")
+    g.add_argument("--heads", type=options.whole, metavar="N", help="query heads (default: width / 64)")
+    g.add_argument("--kv-heads", type=options.whole, metavar="N", help="key/value heads (default: as many)")
     mlp = g.add_mutually_exclusive_group()
     mlp.add_argument("--mlp-ratio", type=float, metavar="R", help="columns inside the MLP over width (default 4)")
-    mlp.add_argument("--mlp-width", type=common.whole, metavar="N", help="columns inside the MLP; 0 for none")
+    mlp.add_argument("--mlp-width", type=options.whole, metavar="N", help="columns inside the MLP; 0 for none")
     g.add_argument("--gated", action="store_true", help="gated MLP: three matrices")
     g.add_argument("--activation", default="gelu", help="gelu, silu or relu (default gelu)")
-    g.add_argument("--vocabulary", type=common.whole, default=50257, metavar="N",
+    g.add_argument("--vocabulary", type=options.whole, default=50257, metavar="N",
                    help="tokens (default 50257); 0 for no embedding and head")  # fmt: skip
     g.add_argument("--untied", action="store_true", help="the head has a matrix of its own")
     g.add_argument("--norm", default="layer", help="layer, rms or none (default layer)")

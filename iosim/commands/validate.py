@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _add_profiled(parser: argparse.ArgumentParser) -> None:
     for name, said in (("batch", "sequences"), ("heads", "query heads"), ("kv-heads", "key/value heads (default: as "
                        "query heads)"), ("seq-len-k", "key tokens (default: as query tokens)"),
                        ("window", "keys 0 <= i - j <= W")):  # fmt: skip
-        g.add_argument(f"--{name}", type=common.whole, metavar="N", help=said)
+        g.add_argument(f"--{name}", type=options.whole, metavar="N", help=said)
     g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens; of a list each launch takes "
                    "the one that fits its grid")  # fmt: skip
     g.add_argument("--head-dim", metavar="D", help="columns of Q and K; of a list the one that fits its name")
@@ -56,7 +56,7 @@ def _add_profiled(parser: argparse.ArgumentParser) -> None:
     g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
     g.add_argument("--tile", metavar="QxK", help="of the project's own kernels, as the options below")
     for name in ("stages", "section-heads", "splits"):
-        g.add_argument(f"--{name}", type=common.whole, metavar="N")
+        g.add_argument(f"--{name}", type=options.whole, metavar="N")
     g.add_argument("--order")
     g.add_argument("--direction")
     g.add_argument("--heavy-first", action="store_true", default=None)

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
+from iosim.base.fields import whole
+from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.options import AlgorithmOptions
-
-MAX_BLOCK = 4096
+from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,13 @@ class Tile:
     stages: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("block_q", "block_k"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BLOCK:
-                raise InputError(f"{name} {value!r} is out of range; accepted: 1 to {MAX_BLOCK}")
-        for name, most in (("warps", 32), ("stages", 16)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise InputError(f"{name} {value!r} is out of range; accepted: 1 to {most}")
+        for name, most in (
+            ("block_q", MAX_BLOCK),
+            ("block_k", MAX_BLOCK),
+            ("warps", MAX_WARPS),
+            ("stages", MAX_STAGES),
+        ):
+            whole(name, getattr(self, name), 1, most)
 
     def __str__(self) -> str:
         return f"{self.block_q}x{self.block_k}"
@@ -41,7 +41,7 @@ class Tile:
         """A tile written QxK, such as 128x64."""
         found = re.fullmatch(r"\s*([0-9]{1,9})\s*x\s*([0-9]{1,9})\s*", text.lower())
         if not found:
-            raise InputError(f"--tile '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
+            raise InputError(f"`tile` '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
         return cls(int(found[1]), int(found[2]), warps, stages)
 
 

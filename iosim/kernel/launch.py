@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from iosim.kernel.schedule import Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
 SECTOR_BYTES = 32
@@ -198,53 +199,6 @@ class Overhead:
     per_pair: int = 0
     per_tile_fetch: int = 0
     inferred_from: str = ""
-
-
-class Order(StrEnum):
-    """Grid order: which index of the grid runs fastest as CTAs start."""
-
-    QUERY = "query"
-    """Query (or key) blocks fastest, then heads, then batch."""
-    HEAD = "head"
-    """Heads fastest, then batch, then query blocks."""
-    BATCH = "batch"
-    """Query blocks fastest, then batch, then heads (FlashAttention-2's grid)."""
-
-
-class Direction(StrEnum):
-    ASCENDING = "ascending"
-    DESCENDING = "descending"
-    ALTERNATING = "alternating"
-
-
-class Start(StrEnum):
-    """Which query blocks of a head start first."""
-
-    LIGHT_FIRST = "light-first"
-    """In ascending order: under a causal mask the short rows."""
-    HEAVY_FIRST = "heavy-first"
-    """In descending order, so that causal's long rows start first (longest-processing-time-first)."""
-
-
-class Scheduler(StrEnum):
-    STATIC = "static"
-    """One CTA a tile; the hardware starts the next CTA when one ends."""
-    PERSISTENT = "persistent"
-    """As many CTAs as fit; CTA c takes tiles c, c + CTAs, c + 2 CTAs, ..."""
-    DYNAMIC = "dynamic"
-    """As many CTAs as fit; each takes the next tile from an atomic counter."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a launch's tiles reach the SMs."""
-
-    order: Order = Order.QUERY
-    start: Start = Start.LIGHT_FIRST
-    section_heads: int = 0
-    """Heads per section of an L2-aware schedule (0: no sections); inside one, heads run fastest."""
-    direction: Direction = Direction.ASCENDING
-    scheduler: Scheduler = Scheduler.STATIC
 
 
 @dataclass(frozen=True)

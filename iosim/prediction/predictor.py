@@ -55,11 +55,11 @@ def predict(
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
     if method is not None and method not in METHODS:
-        raise InputError(f"--method '{method}' is not known; accepted: {', '.join(METHODS)}")
+        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
-        raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     if l2_start == "warm" and method == "capacity":
-        raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
+        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     call = planned(problem, kernel, profile, overrides)
     said: tuple[str, ...] = ()
     chooses = method is None
@@ -127,7 +127,7 @@ def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
         return "sampled", ()
     if l2_start != "cold":
         return "replay", ()
-    return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; --method replay does it, at "
+    return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
                         "some 20 million a second",)  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def check_fits(call: Call) -> None:
     for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
         if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"
-            raise InputError(f"--tile {tile} with {launch.resources.threads} threads: {resident.occupancy.reason} "
+            raise InputError(f"`tile` {tile} with {launch.resources.threads} threads: {resident.occupancy.reason} "
                              f"({call.profile.name})")  # fmt: skip
 
 

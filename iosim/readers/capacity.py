@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Chain, Launch, Mode, Order, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Chain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
+from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
 
 

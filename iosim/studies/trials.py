@@ -14,9 +14,10 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Direction, Order, Start
+from iosim.kernel.launch import Chain
 from iosim.kernel.libraries.choices import fa3_section_heads
 from iosim.kernel.residency import needed_registers
+from iosim.kernel.schedule import Direction, Order, Start
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.prediction.result import Prediction

@@ -10,8 +10,9 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule, Start
+from iosim.kernel.launch import Domain, Launch, Outer
 from iosim.kernel.libraries import Overrides, entry_names, resolve
+from iosim.kernel.schedule import Order, Schedule, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime, beside, executed_pairs, reuses_keys

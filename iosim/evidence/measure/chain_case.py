@@ -44,15 +44,15 @@ class ChainCase:
     def check(self) -> None:
         """Raises InputError where there is no such chain."""
         for option, value, accepted in (
-            ("--chain", self.chain, tuple(CHAINS)), ("--pass", self.passes, tuple(PASSES)),
-            ("--dtype", self.dtype, tuple(DTYPE_NAMES)), ("--head-dim", self.head_dim, HEAD_DIMS),
+            ("`chain`", self.chain, tuple(CHAINS)), ("`passes`", self.passes, tuple(PASSES)),
+            ("`dtype`", self.dtype, tuple(DTYPE_NAMES)), ("`head_dim`", self.head_dim, HEAD_DIMS),
         ):  # fmt: skip
             if value not in accepted:
                 raise InputError(f"{option} '{value}' is not measured here; accepted: {', '.join(map(str, accepted))}")
         if self.chain == OWN and self.passes != "fwd":
-            raise InputError(f"--pass {self.passes} is not built for {OWN}; accepted: fwd")
+            raise InputError(f"`passes` {self.passes} is not built for {OWN}; accepted: fwd")
         if self.chain in ("flash", "cudnn") and self.dtype == "fp32":
-            raise InputError(f"--dtype fp32 is not built for {self.chain}; accepted: fp16, bf16")
+            raise InputError(f"`dtype` fp32 is not built for {self.chain}; accepted: fp16, bf16")
         _ = self.problem
 
     @property

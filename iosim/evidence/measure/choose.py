@@ -63,11 +63,11 @@ def cases_of(choice: Choice, cc: str) -> list[Case]:
     """
     for name in choice.kernels:
         if name not in KINDS:
-            raise InputError(f"--kernel '{name}' is not measured here; accepted: {', '.join(KINDS)}")
+            raise InputError(f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}")
     if choice.bypass_l1 and set(choice.kernels) != {"naive"}:
-        raise InputError(f"--bypass-l1 is not built for {', '.join(choice.kernels)}; accepted: --kernel naive alone")
+        raise InputError(f"`bypass_l1` is not built for {', '.join(choice.kernels)}; accepted: `kernel` naive alone")
     if choice.causal and choice.window is not None:
-        raise InputError(f"--causal contradicts --window {choice.window}: a window is causal already; give one of them")
+        raise InputError(f"`causal` contradicts `window` {choice.window}: a window is causal already; give one of them")
     made: list[Case] = []
     for kernel, head_dim, seq, heads in product(choice.kernels, choice.head_dims, choice.seqs, choice.heads):
         made += _calls(choice, kernel, head_dim, seq, heads, cc)
@@ -87,13 +87,13 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
             for order in _orders(choice)
         ]
     if choice.window is not None and kernel != "flash_bwd":
-        raise InputError(f"--window {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd")
+        raise InputError(f"`window` {choice.window} is not built for {kernel}; accepted: flash_fwd, flash_bwd")
     if kernel == "flash_bwd":
         return [Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)]
     if kernel == "naive":
         return [Case(NaiveSpec(head_dim, choice.dtype or "bf16", choice.bypass_l1), shape, causal=choice.causal)]
     if choice.causal or choice.dtype not in (None, "fp32"):
-        raise InputError("minimal is fp32 without a mask; accepted: no --causal, --dtype fp32")
+        raise InputError("minimal is fp32 without a mask; accepted: no `causal`, `dtype` fp32")
     if seq % 32 or seq != seq_k or heads != kv_heads:
         raise InputError(f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}")
     return [Case(MinimalSpec(head_dim), shape)]
@@ -102,7 +102,7 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
 def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]:
     base = TILES.get(head_dim)
     if base is None:
-        raise InputError(f"--head-dim {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
+        raise InputError(f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
     dtype = choice.dtype or ("fp16" if cc == "7.5" else "bf16")
     base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
     if choice.stages or cc == "7.5":
@@ -137,7 +137,7 @@ def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
 def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:
     base = BWD_TILES.get(head_dim)
     if base is None:
-        raise InputError(f"--head-dim {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
+        raise InputError(f"`head_dim` {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
     base = replace(base, mask=mask, dtype=choice.dtype or "bf16", deterministic=choice.deterministic)
     tiles = choice.tiles or ((base.block_q, base.block_k),)
     return [replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles]

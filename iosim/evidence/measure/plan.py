@@ -199,5 +199,5 @@ def named(words: Sequence[str]) -> list[Case]:
     }  # fmt: skip
     for word in words:
         if word not in plans:
-            raise InputError(f"--plan '{word}' is not known; accepted: {', '.join(plans)}")
+            raise InputError(f"`plan` '{word}' is not known; accepted: {', '.join(plans)}")
     return [case for word in words for case in plans[word]()]

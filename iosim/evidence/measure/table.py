@@ -46,10 +46,10 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
             names, rows = list(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"--out '{path}' cannot be read: {error}; accepted: a new file, or a table made here"
+            f"`out` '{path}' cannot be read: {error}; accepted: a new file, or a table made here"
         ) from None
     if names != list(columns) or any(None in row.values() for row in rows):
-        raise InputError(f"--out '{path}' is another table; accepted: a new file, or one that this command wrote")
+        raise InputError(f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote")
     return rows
 
 

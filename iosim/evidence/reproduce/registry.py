@@ -70,5 +70,5 @@ def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent)
     wanted = list(known) if letters is None else [letter.strip().upper() for letter in letters]
     for letter in wanted:
         if letter not in known:
-            raise InputError(f"--section '{letter}' is not known; accepted: {', '.join(known)}")
+            raise InputError(f"`section` '{letter}' is not known; accepted: {', '.join(known)}")
     return [row for one in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in one.rows()]

@@ -26,9 +26,10 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of, plan
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Spill
-from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources, Scheduler
+from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.loader import entry_name
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 CHAIN_NAMES = {"naive": "eager", "flash": "fa2", "iosim_naive": "naive"}

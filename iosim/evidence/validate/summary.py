@@ -130,12 +130,12 @@ class Gate:
         """
         found = re.fullmatch(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
         if not found:
-            raise InputError(f"--fail-above '{text}' is not of the form QUANTITY[:STATISTIC]=LIMIT; accepted: such as "
+            raise InputError(f"`fail_above` '{text}' is not of the form QUANTITY[:STATISTIC]=LIMIT; accepted: such as "
                              "hbm_read=5% or hbm_read:p95=5%")  # fmt: skip
         quantity, statistic = found[1], found[2] or "max"
         for what, word, accepted in (("quantity", quantity, QUANTITIES), ("statistic", statistic, STATISTICS)):
             if word not in accepted:
-                raise InputError(f"--fail-above '{text}': {what} '{word}' is not known; accepted: "
+                raise InputError(f"`fail_above` '{text}': {what} '{word}' is not known; accepted: "
                                  f"{', '.join(accepted)}")  # fmt: skip
         return cls(quantity, statistic, float(found[3]) / (100 if found[4] else 1))
 

@@ -190,7 +190,7 @@ def rank(
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes != "fwd":
-        raise InputError(f"--pass {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
+        raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
     tried = list(space() if configs is None else configs)
     reasons = {c: misfit(c, problem, gpu, name) for c in tried}
     fitting = [time_config(c, problem, gpu, name) for c, why in reasons.items() if not why]

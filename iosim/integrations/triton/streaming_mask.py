@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.problem.attention import MAX_TOKENS
+from iosim.problem.fields import MAX_TOKENS
 from iosim.problem.masks import BlockMask
 
 

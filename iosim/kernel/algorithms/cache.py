@@ -52,14 +52,14 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
         InputError: says which.
     """
     if appends(kernel) and problem.backward:
-        raise InputError(f"--append-kv contradicts --pass {problem.passes}: a cache belongs to inference; accepted "
-                         "with it: --pass fwd")  # fmt: skip
+        raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: a cache belongs to inference; "
+                         "accepted with it: fwd")  # fmt: skip
     if appends(kernel) and problem.seq_lens is not None:
-        raise InputError("--append-kv contradicts --seq-lens: new tokens are the last keys of sequences of one length; "
-                         "accepted with it: --seq-len")  # fmt: skip
+        raise InputError("`append_kv=True` contradicts `seq_lens`: new tokens are the last keys of sequences of one "
+                         "length; accepted with it: `seq_q`")  # fmt: skip
     if appends(kernel) and problem.seq_q > problem.seq_k:
-        raise InputError(f"--append-kv with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens are "
-                         f"keys too; accepted: --seq-len up to {problem.seq_k}")  # fmt: skip
+        raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens "
+                         f"are keys too; accepted: `seq_q` up to {problem.seq_k}")  # fmt: skip
 
 
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
     if problem.page_size is None:
         return ()
     if not isinstance(problem.pair_mask, IntervalMask):
-        raise InputError(f"--page-size {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
+        raise InputError(f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
                          "causal, window")  # fmt: skip
     return (load(TABLE, Rows.KEY, Per.PAIR),)
 

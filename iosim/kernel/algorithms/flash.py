@@ -65,11 +65,11 @@ from iosim.kernel.launch import (
     Resources,
     Role,
     Rows,
-    Scheduler,
     Tensor,
     tensors,
 )
 from iosim.kernel.options import number
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
@@ -144,7 +144,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     mask_block = options_of(kernel, FlashOptions).mask_block
     domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=mask_block)
     if splits > domain.key_blocks_total:
-        raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
+        raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
@@ -210,7 +210,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
     threads = options.combine_threads
     combine_rows = options.combine_rows or _combine_rows(problem.head_dim_v, threads)
     if rows > MAX_COMBINE_BLOCKS * combine_rows:
-        raise InputError(f"splits {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
+        raise InputError(f"`splits` {splits}: their combination takes {rows // combine_rows:,} CTAs; accepted: up to "
                          f"{MAX_COMBINE_BLOCKS:,} (fewer sequences, heads or tokens, or no splits)")  # fmt: skip
     final = ("O", "LSE") if kernel.writes_lse else ("O",)
     combine = Launch(

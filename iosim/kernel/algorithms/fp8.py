@@ -56,7 +56,7 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         InputError: a backward.
     """
     if problem.backward:
-        raise InputError(f"--pass {problem.passes}: a backward in fp8 is not described; accepted: fwd")
+        raise InputError(f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd")
     chain = flash.forward(problem, kernel)
     apart = options_of(kernel, Fp8Options).transpose_v is Transpose.SEPARATE
     held = dict(chain.tensors)

@@ -85,7 +85,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         InputError: a backward pass; autograd's backward of this path is not described.
     """
     if problem.passes != "fwd":
-        raise InputError(f"pass '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
+        raise InputError(f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
     b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)
     casts = problem.input_type.bytes < 4
     b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))

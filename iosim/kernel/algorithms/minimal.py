@@ -27,19 +27,21 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
             multiple of the tile: the kernel has none of these.
     """
     if problem.passes != "fwd":
-        raise InputError(f"pass '{problem.passes}' is not possible with kernel 'minimal': it has a forward only")
+        raise InputError(f"`passes` '{problem.passes}' is not possible with kernel 'minimal': it has a forward only")
     if problem.mask != "none":
-        raise InputError(f"mask '{problem.mask}' is not possible with kernel 'minimal': it has no mask")
+        raise InputError(f"`mask` '{problem.mask}' is not possible with kernel 'minimal': it has no mask")
     if problem.dropout:
-        raise InputError(f"dropout {problem.dropout} is not possible with kernel 'minimal': it has none")
+        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel 'minimal': it has none")
     if problem.dtype not in ("fp32", "tf32"):
-        raise InputError(f"dtype '{problem.dtype}' is not possible with kernel 'minimal'; accepted: fp32")
+        raise InputError(f"`dtype` '{problem.dtype}' is not possible with kernel 'minimal'; accepted: fp32")
     if problem.group != 1:
-        raise InputError(f"kv_heads {problem.kv_heads} is not possible with kernel 'minimal': it has no grouped heads")
+        raise InputError(
+            f"`kv_heads` {problem.kv_heads} is not possible with kernel 'minimal': it has no grouped heads"
+        )
     for name, value, block in (("seq_q", problem.seq_q, kernel.tile.block_q),
                                ("seq_k", problem.seq_k, kernel.tile.block_k)):  # fmt: skip
         if value % block:
-            raise InputError(f"{name} {value} is not possible with kernel 'minimal': not a multiple of {block}")
+            raise InputError(f"`{name}` {value} is not possible with kernel 'minimal': not a multiple of {block}")
     held = [matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO"]
     held += [row_vector(problem, n, Role.TEMP) for n in ("l", "m")]
     fill = Launch(

@@ -17,7 +17,8 @@ from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows, Scheduler, tensors
+from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows, tensors
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 
@@ -29,13 +30,14 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         InputError: a cache that is not latent, a backward pass, or more splits than key blocks.
     """
     if not problem.latent_kv:
-        raise InputError(f"--kernel {kernel.name}: algorithm mla reads one latent K/V; accepted with it: --latent-kv")
+        raise InputError(f"`kernel` {kernel.name}: algorithm mla reads one latent K/V; accepted with it: "
+                         "`latent_kv=True`")  # fmt: skip
     if problem.passes != "fwd":
-        raise InputError(f"--pass {problem.passes}: algorithm mla serves inference; accepted: fwd")
+        raise InputError(f"`passes` {problem.passes}: algorithm mla serves inference; accepted: fwd")
     splits = kernel.splits
     domain = attention_domain(problem, kernel.tile, pack=problem.group, splits=splits)
     if splits > domain.key_blocks_total:
-        raise InputError(f"splits {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
+        raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     main = Launch(
         name="main",
         domain=domain,

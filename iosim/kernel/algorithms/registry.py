@@ -108,8 +108,8 @@ def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None
     Raises:
         InputError: names the algorithms that have one.
     """
-    for term, option in problem.terms.items():
+    for term, asked in problem.terms.items():
         if term not in _TAKES.get(algorithm, ()):
             others = ", ".join(sorted(name for name, taken in _TAKES.items() if term in taken))
-            raise InputError(f"{option}: kernel '{kernel}' (algorithm {algorithm}) has no place for it; accepted by "
+            raise InputError(f"`{asked}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; accepted by "
                              f"algorithms: {others}")  # fmt: skip

@@ -5,7 +5,7 @@ softmax(Q K^T / sqrt(head_dim)) V_h. So the problem's `heads` are read as value 
 whose values stand side by side in a row: V and O [batch, 1, rows, heads x head_dim_v]. `one_head` is that reading; the
 launches are those of `flash` and `naive` for it.
 
-Fused (`uniform`): option `value_heads_per_tile`, G, is how many heads' values a CTA takes; default all.
+Fused (`uniform`): option value_heads_per_tile, G, is how many heads' values a CTA takes; default all.
 
 - G = heads: scores and weights are computed once a (query block, key block) pair and kept on chip for all heads. Q is
   read once, K and V once a query block; the accumulators are block_q x heads x head_dim_v.
@@ -37,7 +37,7 @@ from iosim.problem.attention import AttentionProblem
 
 @dataclass(frozen=True)
 class SharedValueOptions(AlgorithmOptions):
-    """`value_heads_per_tile`: heads' values that a CTA takes; None for all."""
+    """value_heads_per_tile: heads' values that a CTA takes; None for all."""
 
     value_heads_per_tile: int | None = number(None, 1)
 
@@ -75,10 +75,10 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:
     if problem.group != 1:
-        raise InputError(f"kv_heads {problem.kv_heads} is not possible with kernel '{kernel.name}': all "
+        raise InputError(f"`kv_heads` {problem.kv_heads} is not possible with kernel '{kernel.name}': all "
                          f"{problem.heads} value heads share one Q and K; accepted: {problem.heads}")  # fmt: skip
     if problem.dropout:
-        raise InputError(f"dropout {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
+        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel '{kernel.name}': it has none")
 
 
 @algorithm("uniform", options=UniformOptions, reads=one_head)
@@ -93,7 +93,7 @@ def plan_uniform(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if read.heads == 1:
         return flash.plan_flash(read, kernel)
     if problem.backward:
-        raise InputError(f"pass '{problem.passes}' is not possible with value_heads_per_tile "
+        raise InputError(f"`passes` '{problem.passes}' is not possible with value_heads_per_tile "
                          f"{_stated_heads(kernel)}: the backward takes all {problem.heads} heads in a "
                          "tile; accepted: fwd")  # fmt: skip
     if kernel.writes_lse:

@@ -9,11 +9,11 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_for
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Order, Schedule, Scheduler, Start
 from iosim.kernel.libraries import hopper, inference, shared_values
 from iosim.kernel.libraries.features import SCORE_TENSORS
 from iosim.kernel.libraries.loader import Entry
 from iosim.kernel.options import AlgorithmOptions
+from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
 MAX_SPLITS = 128
@@ -82,17 +82,17 @@ def splits(data: Entry, problem: AttentionProblem, profile: HardwareProfile, ask
 
 def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
     if isinstance(asked, bool) or asked < 1:
-        raise InputError(f"--splits {asked} is out of range; accepted: 1 or more")
+        raise InputError(f"`splits` {asked} is out of range; accepted: 1 or more")
     if asked == 1:
         return
     if data["algorithm"] not in ("flash", "mla"):
-        raise InputError(f"--splits {asked}: kernel {data['name']} does not split its keys; accepted: 1")
+        raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
     if not problem.forward:
-        raise InputError(f"--splits {asked} contradicts --pass {problem.passes}: only a forward splits its keys; "
+        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; "
                          "accepted: 1")  # fmt: skip
     rows = problem.batch * problem.heads * problem.seq_q
     if rows > MAX_SPLIT_ROWS:
-        raise InputError(f"--splits {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
+        raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
                          "rows (batch x heads x tokens)")  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def sdpa(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]
     PyTorch, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
     """
     half = problem.dtype in ("fp16", "bf16")
-    asked = ", ".join(option for term, option in problem.terms.items() if term in SCORE_TENSORS)
+    asked = ", ".join(field for term, field in problem.terms.items() if term in SCORE_TENSORS)
     if asked and (half or problem.dtype in ("fp32", "tf32")) and (problem.dtype != "bf16" or profile.cc >= 80):
         return "cutlass", f"sdpa: memory-efficient, since flash takes no mask or bias tensor ({asked})"
     if half and profile.cc >= 80 and problem.head_dim == problem.head_dim_v <= 256:

@@ -23,15 +23,15 @@ def check_features(data: Entry, problem: AttentionProblem) -> None:
     """
     requires, name = data["requires"], data["name"]
     taken = requires.get("takes", ())
-    for term, option in problem.terms.items():
+    for term, asked in problem.terms.items():
         if term not in taken:
-            raise InputError(f"{option}: kernel {name} does not take it; accepted by: {_others(term)}")
+            raise InputError(f"`{asked}`: kernel {name} does not take it; accepted by: {_others(term)}")
     if problem.dropout and not requires.get("dropout", True):
-        raise InputError(f"--dropout {problem.dropout:g}: kernel {name} has none; accepted by: {_with_dropout()}")
-    one = [option for term, option in problem.terms.items() if term in SCORE_TENSORS]
+        raise InputError(f"`dropout` {problem.dropout:g}: kernel {name} has none; accepted by: {_with_dropout()}")
+    one = [asked for term, asked in problem.terms.items() if term in SCORE_TENSORS]
     if requires.get("one_score_tensor") and len(one) > 1:
-        raise InputError(f"{one[1]} beside {one[0]}: kernel {name} takes one tensor of scores; accepted: one of them "
-                         "(add the masks to the bias)")  # fmt: skip
+        raise InputError(f"`{one[1]}` beside `{one[0]}`: kernel {name} takes one tensor of scores; accepted: one of "
+                         "them (add the masks to the bias)")  # fmt: skip
 
 
 def _others(term: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from iosim.base.errors import InputError
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Order
+from iosim.kernel.schedule import Order
 from iosim.problem.attention import AttentionProblem
 
 CLUSTER_HEAD_DIM = 128
@@ -36,7 +36,7 @@ def at_launch(kernel: Kernel, problem: AttentionProblem, section_heads: int) -> 
         InputError: a backward in fp8, which the library does not have.
     """
     if problem.dtype == "fp8" and problem.backward:
-        raise InputError(f"--pass {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
+        raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
     width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
     made = cluster(problem, kernel.tile.block_q, width, kernel.splits)
     kernel = replace(kernel, cluster=made)

@@ -18,18 +18,18 @@ def check_cache(data: Entry, problem: AttentionProblem) -> None:
     """
     requires, name, page = data["requires"], data["name"], problem.page_size
     if requires.get("latent_only") and not problem.latent_kv:
-        raise InputError(f"--kernel {name}: it reads one latent K/V; accepted with it: --latent-kv")
+        raise InputError(f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`")
     widths = requires.get("widths")
     if widths and [problem.head_dim, problem.head_dim_v] != widths:
-        raise InputError(f"--head-dim {problem.head_dim}, --head-dim-v {problem.head_dim_v}: not made for kernel "
+        raise InputError(f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}: not made for kernel "
                          f"{name}; accepted: {widths[0]} and {widths[1]}")  # fmt: skip
     if page is None:
         return
     if page not in requires.get("page_sizes", (page,)):
-        raise InputError(f"--page-size {page}: not supported by kernel {name}; accepted: "
+        raise InputError(f"`page_size` {page}: not supported by kernel {name}; accepted: "
                          f"{', '.join(map(str, requires['page_sizes']))}")  # fmt: skip
     if page % requires.get("page_multiple", 1):
-        raise InputError(f"--page-size {page}: not supported by kernel {name}; accepted: multiples of "
+        raise InputError(f"`page_size` {page}: not supported by kernel {name}; accepted: multiples of "
                          f"{requires['page_multiple']}")  # fmt: skip
 
 
@@ -109,10 +109,10 @@ def packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> boo
         InputError: rows of several heads in a tile where the kernel cannot have them.
     """
     if asked and (kernel.algorithm != "flash" or problem.passes != "fwd"):
-        raise InputError(f"--pack-group: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; accepted: "
-                         "kernels of algorithm flash, pass fwd")  # fmt: skip
+        raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; "
+                         "accepted: kernels of algorithm flash, pass fwd")  # fmt: skip
     if not asked and kernel.algorithm == "mla":
-        raise InputError(f"--no-pack-group: kernel {kernel.name} always packs")
+        raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
     return asked
 
 
@@ -137,7 +137,9 @@ def append(data: Entry) -> dict[str, bool]:
         InputError: an append by a kernel that has no cache.
     """
     if data["algorithm"] not in ("flash", "mla"):
-        raise InputError(f"--append-kv: kernel {data['name']} has no cache; accepted: kernels of algorithm flash, mla")
+        raise InputError(
+            f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm flash, mla"
+        )
     return {"append_kv": True}
 
 

@@ -58,7 +58,7 @@ def entry_name(name: str) -> str:
         return folded
     if folded in _aliases():
         return _aliases()[folded]
-    raise unknown_name("--kernel", name, (*entry_names(), "sdpa"))
+    raise unknown_name("`kernel`", name, (*entry_names(), "sdpa"))
 
 
 def entry(name: str) -> Entry:

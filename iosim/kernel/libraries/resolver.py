@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
-from iosim.kernel.launch import Direction, Edge, Mode, Order, Overhead, Schedule, Scheduler, Start
+from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries import choices, inference
 from iosim.kernel.libraries.features import check_features
 from iosim.kernel.libraries.loader import Entry, entry
-from iosim.problem.attention import MAX_SIZE, AttentionProblem
+from iosim.kernel.overrides import Overrides
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.problem.attention import AttentionProblem
 
-MAX_REGISTERS = 255
 MAX_BLOCKS = 1 << 22
-
-Word = TypeVar("Word", bound=StrEnum)
-
-
-@dataclass(frozen=True)
-class Overrides:
-    """What a user sets by hand over a catalog kernel's own choice; None leaves the choice."""
-
-    tile: tuple[int, int] | None = None
-    warps: int | None = None
-    stages: int | None = None
-    order: str | None = None
-    heavy_first: bool | None = None
-    section_heads: int | None = None
-    direction: str | None = None
-    scheduler: str | None = None
-    splits: int | None = None
-    registers: int | None = None
-    shared_memory_bytes: int | None = None
-    pack_group: bool | None = None
-    append_kv: bool = False
 
 
 def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
@@ -50,35 +29,35 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     requires, name = data["requires"], data["name"]
     needs = f"{data['title'].split(',')[0]} needs"
     if profile.cc < requires.get("min_cc", 0):
-        raise InputError(f"--kernel {name}: {needs} cc {_cc(requires['min_cc'])} or later; {profile.name} has "
+        raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['min_cc'])} or later; {profile.name} has "
                          f"cc {_cc(profile.cc)}")  # fmt: skip
     if "max_cc" in requires and profile.cc > requires["max_cc"]:
-        raise InputError(f"--kernel {name}: {needs} cc {_cc(requires['max_cc'])}; {profile.name} has "
+        raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['max_cc'])}; {profile.name} has "
                          f"cc {_cc(profile.cc)}")  # fmt: skip
     if problem.dtype not in requires["dtypes"]:
-        raise InputError(f"--dtype {problem.dtype}: not supported by kernel {name}; accepted: "
+        raise InputError(f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: "
                          f"{', '.join(requires['dtypes'])}")  # fmt: skip
     check_features(data, problem)
     if problem.passes not in requires.get("passes", (problem.passes,)):
-        raise InputError(f"--pass {problem.passes}: kernel {name} has no model of it; accepted: "
+        raise InputError(f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: "
                          f"{', '.join(requires['passes'])}")  # fmt: skip
     dtype_cc = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < dtype_cc:
-        raise InputError(f"--dtype {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
+        raise InputError(f"`dtype` {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
                          f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
     if requires.get("rows_need_keys") and leaves_rows_without_keys(problem):
-        raise InputError(f"--offset {problem.offset}: the mask leaves queries without keys, for which "
+        raise InputError(f"`offset` {problem.offset}: the mask leaves queries without keys, for which "
                          f"kernel {name} writes nothing")  # fmt: skip
     inference.check_cache(data, problem)
     widest = max(problem.head_dim, problem.head_dim_v)
     compiled: list[int] | None = requires.get("head_dims")
     if compiled is None:
         if widest > requires["max_head_dim"]:
-            raise InputError(f"--head-dim {widest}: kernel {name} goes up to {requires['max_head_dim']}")
+            raise InputError(f"`head_dim` {widest}: kernel {name} goes up to {requires['max_head_dim']}")
         return None
     fitting = [d for d in compiled if d >= widest]
     if not fitting:
-        raise InputError(f"--head-dim {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
+        raise InputError(f"`head_dim` {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
     return min(fitting)
 
 
@@ -117,7 +96,7 @@ def tile_row(
     for row in data.get(table, ()):
         if _matches(row, problem, profile, width):
             return dict(row)
-    raise InputError(f"--head-dim {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
+    raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
 
 
 def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
@@ -228,13 +207,6 @@ def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProf
     return _tile(tile_row(data, "backward_tile", problem, profile, width), data.get("backward", {}))
 
 
-def _word(words: type[Word], option: str, value: str) -> Word:
-    try:
-        return words(str(value).strip().lower())
-    except ValueError:
-        raise InputError(f"{option} '{value}' is not known; accepted: {', '.join(words)}") from None
-
-
 def _start(chosen: Start, heavy_first: bool | None) -> Start:
     if heavy_first is None:
         return chosen
@@ -245,7 +217,7 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
     """Refuse a tile by hand that cuts the queries into more blocks than are counted in fractions of a second."""
     least = -(-problem.seq_q // MAX_BLOCKS)
     if tile.block_q < least:
-        raise InputError(f"--tile {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
+        raise InputError(f"`tile` {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
 
 
 def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: HardwareProfile) -> Kernel:
@@ -265,19 +237,12 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
     schedule = kernel.schedule
     schedule = replace(
         schedule,
-        order=schedule.order if over.order is None else _word(Order, "--order", over.order),
+        order=schedule.order if over.order is None else Order(over.order),
         start=_start(schedule.start, over.heavy_first),
         section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
-        direction=schedule.direction if over.direction is None else _word(Direction, "--direction", over.direction),
-        scheduler=schedule.scheduler if over.scheduler is None else _word(Scheduler, "--scheduler", over.scheduler),
+        direction=schedule.direction if over.direction is None else Direction(over.direction),
+        scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
     )
-    for option, value, low, high in (
-        ("--section-heads", over.section_heads, 0, MAX_SIZE),
-        ("--registers", over.registers, 1, MAX_REGISTERS),
-        ("--smem", over.shared_memory_bytes, 0, MAX_SIZE),
-    ):
-        if value is not None and not low <= value <= high:
-            raise InputError(f"{option} {value} is out of range; accepted: {low} to {high}")
     kernel = replace(
         kernel,
         schedule=schedule,

@@ -24,7 +24,7 @@ MAX_BLOCKS = 1 << 25
 
 def _refuse_too_many(number: int, what: str) -> None:
     if number > MAX_BLOCKS:
-        raise InputError(f"mask: {number:,} {what}; accepted: up to {MAX_BLOCKS:,} (larger blocks or fewer tokens)")
+        raise InputError(f"`mask`: {number:,} {what}; accepted: up to {MAX_BLOCKS:,} (larger blocks or fewer tokens)")
 
 
 def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:

@@ -90,13 +90,13 @@ class _File:
         self.path, self.seq_q, self.seq_k = path, seq_q, seq_k
 
     def refuse(self, what: str, accepted: str) -> InputError:
-        return InputError(f"--mask-file {self.path}: {what}; accepted: {accepted}")
+        return InputError(f"`mask_file` {self.path}: {what}; accepted: {accepted}")
 
     def read(self) -> dict[str, Array]:
         """The arrays by name; one called "mask" of an .npy file."""
         accepted = "a NumPy .npy or .npz file with a block mask"
         try:
-            require_file(self.path, f"--mask-file {self.path}")
+            require_file(self.path, f"`mask_file` {self.path}")
             found, names = _arrays(self.path)
         except OSError as error:
             raise self.refuse(f"cannot be read ({error.strerror or error})", accepted) from None
@@ -112,15 +112,15 @@ class _File:
         """Sides of a block: the file's, which `given` must not contradict."""
         if "BLOCK_SIZE" not in arrays:
             if given is None:
-                raise self.refuse("does not say its block size", "with it --mask-block N, or an .npz with BLOCK_SIZE")
+                raise self.refuse("does not say its block size", "with it `mask_block`, or an .npz with BLOCK_SIZE")
             return given
         said = np.atleast_1d(arrays["BLOCK_SIZE"])
         if said.dtype.kind not in "iu" or said.ndim != 1 or said.size not in (1, 2) or said.min() < 1:
             raise self.refuse(f"BLOCK_SIZE {said.tolist()} is no block size", "one or two whole numbers from 1")
         found = int(said[0]), int(said[-1])
         if given is not None and given != found:
-            raise self.refuse(f"its blocks are {found[0]}x{found[1]}, --mask-block says {given[0]}x{given[1]}",
-                              "the same size, or no --mask-block")  # fmt: skip
+            raise self.refuse(f"its blocks are {found[0]}x{found[1]}, `mask_block` says {given[0]}x{given[1]}",
+                              "the same size, or no `mask_block`")  # fmt: skip
         return found
 
     def shape(self, block: tuple[int, int]) -> tuple[int, int]:

@@ -86,5 +86,5 @@ def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
         InputError: there are not.
     """
     if seq_q != seq_k:
-        raise InputError(f"mask '{word}' with seq_q {seq_q} and seq_k {seq_k}: the pattern is square; accepted: as "
-                         "many queries as keys, or mask 'blocks' from a file")  # fmt: skip
+        raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; accepted: "
+                         "as many queries as keys, or mask 'blocks' from a file")  # fmt: skip

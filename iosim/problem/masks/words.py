@@ -1,35 +1,34 @@
 """The words of a problem that make its mask: what goes with which, and the mask they stand for.
 
-A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.problem.masks.mask`) or one of `LISTS` (kept
+A problem's `mask` is "none", "causal" or "window" (intervals, `iosim.problem.masks.mask`) or one of `LIST_MASKS` (kept
 blocks, `iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several sequences (`iosim.problem.masks.packed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol
 
 from iosim.base.errors import InputError
+from iosim.base.fields import whole
+from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:
     from iosim.problem.masks.blocks import BlockMask
 
-LISTS = ("butterfly", "strided", "window+global", "blocks")
-INTERVALS = ("none", "causal", "window")
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
-MAX_SEQUENCES = 1 << 16
 TAKES = {
-    "mask_block": LISTS, "mask_stride": ("butterfly", "strided"), "global_tokens": ("window+global",),
+    "mask_block": LIST_MASKS, "mask_stride": ("butterfly", "strided"), "global_tokens": ("window+global",),
     "mask_file": ("blocks",), "mask_blocks": ("blocks",),
 }  # fmt: skip
 """Field -> the masks it goes with."""
 ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
-    "mask": INTERVALS, "bias": ("none",), "key_padding": (False,), "page_size": (None,), "mask_storage": ("implicit",),
+    "mask": INTERVAL_MASKS, "bias": ("none",), "key_padding": (False,), "page_size": (None,),
+    "mask_storage": ("implicit",),
 }  # fmt: skip
 """Field -> its values beside packed sequences."""
-FIELDS = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks", "seq_lens", "seq_lens_k")
 
 
 class MaskSpecification(Protocol):
@@ -63,38 +62,17 @@ class MaskSpecification(Protocol):
     def pair_mask(self) -> Mask: ...
 
 
-def whole(name: str, value: object, low: int, high: int) -> int:
-    """A whole number within bounds.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"{name} {value!r} is not a whole number; accepted: {low} to {high}")
-    number = value.__index__()
-    if not low <= number <= high:
-        raise InputError(f"{name} {number} is out of range; accepted: {low} to {high}")
-    return number
-
-
 def block_sides(value: object, most: int) -> tuple[int, int]:
     """(queries, keys) of a mask's block, from one number or two."""
     sides = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
     if len(sides) != 2:
-        raise InputError(f"mask_block {value!r} is no size; accepted: one number or two, queries and keys")
+        raise InputError(f"`mask_block` {value!r} is no size; accepted: one number or two, queries and keys")
     return whole("mask_block", sides[0], 1, most), whole("mask_block", sides[1], 1, most)
 
 
-def sequence_lengths(name: str, value: object, most: int) -> tuple[int, ...]:
-    """Lengths of packed sequences."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InputError(f"{name} {value!r} is no list of lengths; accepted: numbers from 1, one a sequence")
-    if not 1 <= len(value) <= MAX_SEQUENCES:
-        raise InputError(f"{name} holds {len(value)} sequences; accepted: 1 to {MAX_SEQUENCES}")
-    made = tuple(whole(f"{name}: length", n, 1, most) for n in value)
-    if sum(made) > most:
-        raise InputError(f"{name} add up to {sum(made)} tokens; accepted: up to {most}")
-    return made
+def _check_sum(name: str, lengths: Sequence[int], most: int) -> None:
+    if sum(lengths) > most:
+        raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {most}")
 
 
 def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
@@ -107,16 +85,18 @@ def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
     for name, masks in TAKES.items():
         given = getattr(p, name)
         if given is not None and p.mask not in masks:
-            raise InputError(f"{name} {_short(given)} contradicts mask '{p.mask}'; it goes with mask "
-                             f"{' or '.join(repr(m) for m in masks)}")  # fmt: skip
-    if p.mask not in LISTS:
+            raise InputError(f"`{name}` {_short(FIELDS[name].text(given))} contradicts `mask` '{p.mask}'; it goes with "
+                             f"mask {' or '.join(repr(m) for m in masks)}")  # fmt: skip
+    if p.mask not in LIST_MASKS:
         return made
     made["mask_block"] = None if p.mask_block is None else block_sides(p.mask_block, most)
     if p.mask == "blocks":
         return made | _check_blocks(p)
     sides = made["mask_block"] or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
-        raise InputError(f"mask_block {sides[0]}x{sides[1]} with mask '{p.mask}' is not square; accepted: one number")
+        raise InputError(
+            f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
+        )
     made["mask_block"] = sides
     if p.mask_stride is not None:
         made["mask_stride"] = whole("mask_stride", p.mask_stride, 1, most)
@@ -126,29 +106,29 @@ def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
     return made
 
 
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"of type {type(value).__name__}"
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _check_blocks(p: MaskSpecification) -> dict[str, Any]:
     from iosim.problem.masks.blocks import BlockMask
 
     if (p.mask_file is None) == (p.mask_blocks is None):
-        raise InputError("mask 'blocks' needs its blocks; accepted: one of mask_file and mask_blocks")
+        raise InputError("`mask` 'blocks' needs its blocks; accepted: one of `mask_file` and `mask_blocks`")
     if p.mask_file is not None:
         return {"mask_file": str(p.mask_file)}
     blocks = p.mask_blocks
     if isinstance(blocks, Mapping):
         blocks = blocks_from_dict(blocks, p.seq_q, p.seq_k)
     if not isinstance(blocks, BlockMask):
-        raise InputError(f"mask_blocks of type {type(blocks).__name__}; accepted: a BlockMask")
+        raise InputError(f"`mask_blocks` of type {type(blocks).__name__}; accepted: a BlockMask")
     if (blocks.seq_q, blocks.seq_k) != (p.seq_q, p.seq_k):
-        raise InputError(f"mask_blocks is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for {p.seq_q} "
-                         f"and {p.seq_k}")  # fmt: skip
+        raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for "
+                         f"{p.seq_q} and {p.seq_k}")  # fmt: skip
     sides = blocks.block_q, blocks.block_k
     if p.mask_block is not None and block_sides(p.mask_block, 1 << 31) != sides:
-        raise InputError(f"mask_block {p.mask_block} contradicts mask_blocks of {sides[0]}x{sides[1]}; accepted: None")
+        asked = FIELDS["mask_block"].text(p.mask_block)
+        raise InputError(f"`mask_block` {asked} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None")
     return {"mask_blocks": blocks, "mask_block": sides}
 
 
@@ -168,9 +148,9 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"mask_blocks cannot be read ({error}); accepted: block, rows, cols and full") from None
+        raise InputError(f"`mask_blocks` cannot be read ({error}); accepted: block, rows, cols and full") from None
     if not inside:
-        raise InputError(f"mask_blocks names blocks outside {height}x{width}; accepted: rows and cols of the mask")
+        raise InputError(f"`mask_blocks` names blocks outside {height}x{width}; accepted: rows and cols of the mask")
     return BlockMask.of_pairs(seq_q, seq_k, *sides, rows, cols, full)
 
 
@@ -188,20 +168,23 @@ def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
     """
     if p.seq_lens is None:
         if p.seq_lens_k is not None:
-            raise InputError("seq_lens_k goes with seq_lens; accepted with it: seq_lens")
+            raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
         return {}
-    lens = sequence_lengths("seq_lens", p.seq_lens, most)
-    lens_k = lens if p.seq_lens_k is None else sequence_lengths("seq_lens_k", p.seq_lens_k, most)
+    lens, lens_k = p.seq_lens, p.seq_lens if p.seq_lens_k is None else p.seq_lens_k
+    _check_sum("seq_lens", lens, most)
+    _check_sum("seq_lens_k", lens_k, most)
     if len(lens) != len(lens_k):
-        raise InputError(f"seq_lens has {len(lens)} sequences and seq_lens_k {len(lens_k)}; accepted: as many of both")
+        raise InputError(
+            f"`seq_lens` has {len(lens)} sequences and `seq_lens_k` {len(lens_k)}; accepted: as many of both"
+        )
     for name, size in (("batch", 1), ("seq_q", sum(lens)), ("seq_k", sum(lens_k))):
         if getattr(p, name) not in (None, 1, size):
-            raise InputError(f"{name} {getattr(p, name)} contradicts seq_lens; accepted with it: {size}")
+            raise InputError(f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}")
     for name, accepted in ONE_LENGTH_ONLY.items():
         given = getattr(p, name)
         if given not in accepted:
             raise InputError(
-                f"{name} {given!r} contradicts seq_lens; accepted with it: {', '.join(map(str, accepted))}"
+                f"`{name}` {given!r} contradicts `seq_lens`; accepted with it: {', '.join(map(str, accepted))}"
             )
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 
@@ -212,7 +195,7 @@ def make_mask(p: MaskSpecification) -> Mask:
     Raises:
         InputError: a pattern that does not fit the lengths, or a file that holds none.
     """
-    if p.mask in LISTS:
+    if p.mask in LIST_MASKS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:
         return _interval(p, p.seq_q, p.seq_k)
@@ -258,14 +241,6 @@ def said_offset(p: MaskSpecification) -> int | None:
     if p.offset is not None or p.seq_lens is not None:
         return p.offset
     return p.seq_k - p.seq_q
-
-
-def to_dict(p: MaskSpecification) -> dict[str, Any]:
-    """The mask's own fields for a problem's dictionary, those that are None left out."""
-    made = {name: getattr(p, name) for name in FIELDS if getattr(p, name) is not None}
-    if "mask_blocks" in made:
-        made["mask_blocks"] = blocks_to_dict(made["mask_blocks"])
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in made.items()}
 
 
 def mask_text(p: MaskSpecification) -> str:

@@ -9,7 +9,8 @@ import numpy as np
 from iosim.kernel.algorithms.body import Array, Body, BodyFactory, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Direction, Edge, Launch, Mode, Outer, Per, Rows
+from iosim.kernel.launch import SECTOR_BYTES, Access, Edge, Launch, Mode, Outer, Per, Rows
+from iosim.kernel.schedule import Direction
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.memory import Memory, Spot, moved_bytes

@@ -16,9 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
+from iosim.base.fields import MAX_SIZE
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import MAX_BLOCK, Kernel, Tile
-from iosim.problem.attention import MAX_SIZE, MAX_TOKENS, AttentionProblem
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.overrides import MAX_BLOCK
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import MAX_TOKENS
 from iosim.problem.masks.mask import IntArray, IntervalMask
 from iosim.readers.formula.closed_form import closed_form
 from iosim.readers.formula.dual import ArrayKind, lifted
@@ -60,8 +63,8 @@ def _checked(name: str, value: Any) -> IntArray:
 def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]) -> dict[str, IntArray]:
     if not isinstance(problem.pair_mask, IntervalMask):
         packed = "" if problem.seq_lens is None else " with seq_lens"
-        raise InputError(f"mask '{problem.mask}'{packed} cannot be swept; accepted: mask none, causal or window of one "
-                         "length a batch")  # fmt: skip
+        raise InputError(f"`mask` '{problem.mask}'{packed} cannot be swept; accepted: mask none, causal or window of "
+                         "one length a batch")  # fmt: skip
     known = SIZES + BLOCKS
     for name in values:
         if name not in known:
@@ -71,14 +74,14 @@ def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]
         if leader in arrays and name not in arrays and getattr(problem, name) == getattr(problem, leader):
             arrays[name] = arrays[leader]
     if "window" in arrays and problem.mask != "window":
-        raise InputError(f"window contradicts mask '{problem.mask}'; a window goes with mask 'window'")
+        raise InputError(f"`window` contradicts `mask` '{problem.mask}'; a window goes with mask 'window'")
     if "offset" in arrays and problem.mask == "none":
-        raise InputError("offset contradicts mask 'none'; it shifts a causal or window diagonal")
+        raise InputError("`offset` contradicts `mask` 'none'; it shifts a causal or window diagonal")
     if kernel.backward_tile is None and any(name.startswith("backward_") for name in arrays):
         raise InputError(f"kernel '{kernel.name}' has no tile of its own for the backward pass")
     heads, kv_heads = arrays.get("heads", problem.heads), arrays.get("kv_heads", problem.kv_heads)
     if np.any(heads % kv_heads):
-        raise InputError("heads of a sweep is not a multiple of kv_heads everywhere")
+        raise InputError("`heads` of a sweep is not a multiple of kv_heads everywhere")
     return arrays
 
 

@@ -288,7 +288,7 @@ def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Fo
         tie: sizes that are equal in `problem` (seq_q and seq_k, head_dim and head_dim_v, ...) share one symbol.
     """
     if problem.seq_lens is not None:
-        raise InputError("seq_lens: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
+        raise InputError("`seq_lens`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
     companions, values = _companions(problem, kernel, tie)
     made = closed_form(lifted_chain(problem, kernel, companions, kind))

@@ -232,7 +232,7 @@ class L2:
                 further use.
         """
         if min(ctas.slots, ctas.sms) < 1:
-            raise InputError(f"--method replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
+            raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
                              "needed")  # fmt: skip
         stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
         loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)

@@ -24,7 +24,7 @@ def library() -> ct.CDLL:
     """
     found = _open()
     if isinstance(found, str):
-        raise EngineMissing(f"--method replay: {found}")
+        raise EngineMissing(f"`method` replay: {found}")
     return found
 
 

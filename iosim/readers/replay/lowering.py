@@ -14,22 +14,8 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.launch import (
-    Access,
-    Chain,
-    Direction,
-    Domain,
-    Launch,
-    Mode,
-    Order,
-    Outer,
-    Overhead,
-    Per,
-    Role,
-    Rows,
-    Start,
-    Tensor,
-)
+from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.schedule import Direction, Order, Start
 from iosim.problem.masks.mask import Steps
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams

@@ -185,7 +185,7 @@ def refuse_bytes(objects: int, beside: int, samples: int) -> None:
     if needed > MAX_BYTES:
         lines = f", {samples:,} followed lines" if samples else ""
         raise TooLargeError(
-            f"--method replay: {objects:,} objects of memory{lines}, with their work tiles {bytes_text(needed)} to "
-            f"replay; accepted: at most {bytes_text(MAX_BYTES)} (larger tiles, fewer tokens or heads, or --method "
+            f"`method` replay: {objects:,} objects of memory{lines}, with their work tiles {bytes_text(needed)} to "
+            f"replay; accepted: at most {bytes_text(MAX_BYTES)} (larger tiles, fewer tokens or heads, or `method` "
             "capacity)"
         )

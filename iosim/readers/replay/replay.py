@@ -13,8 +13,9 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role, Scheduler
+from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role
 from iosim.kernel.residency import Residency
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
@@ -102,7 +103,7 @@ class Replay:
 def _sampled(launch: str, windows: Windows) -> list[str]:
     share = windows.played.sum() / windows.stands_for.sum()
     made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard "
-            f"error {windows.standard_error():.1%}; --method replay plays all"]  # fmt: skip
+            f"error {windows.standard_error():.1%}; method replay plays all"]  # fmt: skip
     if windows.waited > WAITING:
         made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind "
                     "the one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
@@ -114,7 +115,7 @@ def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
     parted = waited > WAITING and coarse.held < HELD_STEPS
     error = "reads may be far off" if parted else f"error about {ERROR:.0%}"
     made = [f"HBM: {launch} was played in part, in coarse steps of {coarse.steps}{heads}; {error}; "
-            "--method replay plays all"]  # fmt: skip
+            "method replay plays all"]  # fmt: skip
     if parted:
         made.append(f"HBM: CTAs of {launch} wait for memory (steps take {waited:.0%} longer) and the L2 holds only "
                     f"{coarse.held:.1f} coarse steps of one, so that they may part too early")  # fmt: skip
@@ -197,8 +198,8 @@ def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) 
     largest = int(lowered.size.max(initial=0))
     if holds < largest:
         raise InputError(
-            f"--method replay: the L2 of {profile.name} holds {bytes_text(holds)}, less than one tile of "
-            f"{bytes_text(largest)}; accepted: an L2 of at least a tile, smaller tiles, or --method bounds"
+            f"`method` replay: the L2 of {profile.name} holds {bytes_text(holds)}, less than one tile of "
+            f"{bytes_text(largest)}; accepted: an L2 of at least a tile, smaller tiles, or `method` bounds"
         )
 
 

@@ -13,7 +13,7 @@ from statistics import mean, median
 
 from iosim.base.data import data_dir
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Scheduler
+from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 TABLE = "measurements/h200_cta_shares.csv"

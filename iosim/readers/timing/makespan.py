@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.launch import Domain, Launch, Order, Outer, Schedule, Start
+from iosim.kernel.launch import Domain, Launch, Outer
+from iosim.kernel.schedule import Order, Schedule, Start
 
 FloatArray = npt.NDArray[np.float64]
 

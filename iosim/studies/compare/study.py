@@ -156,11 +156,11 @@ def compare(
         InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
     """
     if method is not None and method not in METHODS:
-        raise InputError(f"--method '{method}' is not known; accepted: {', '.join(METHODS)}")
+        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
-        raise InputError(f"--l2 '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     if l2_start == "warm" and method == "capacity":
-        raise InputError("--l2 warm: the capacity rule knows a cold start only; accepted with it: cold")
+        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
     kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
@@ -189,7 +189,7 @@ def compare(
 
 def _first_naive(kernels: Sequence[str]) -> str:
     if not kernels:
-        raise InputError("--kernel is empty; a comparison needs at least one")
+        raise InputError("`kernel` is empty; a comparison needs at least one")
     for name in kernels:
         if name not in CHOSEN_BY_PYTORCH and entry(name)["algorithm"] in BASELINE_ALGORITHMS:
             return name
@@ -204,7 +204,7 @@ def _gpu_label(request: ReportRequest, name: str) -> str:
         return name
     wanted = load_profile(name).name
     if wanted not in known:
-        raise InputError(f"--baseline @{name} is none of the GPUs compared; accepted: {', '.join(known)}")
+        raise InputError(f"`baseline` @{name} is none of the GPUs compared; accepted: {', '.join(known)}")
     return wanted
 
 
@@ -222,6 +222,6 @@ def choose_method(request: ReportRequest) -> tuple[str, tuple[str, ...]]:
                     continue
                 if total > QUICK_ACCESSES:
                     note = (f"HBM: replays of more than {QUICK_ACCESSES:,} tile accesses were not begun, all rows are "
-                            "the capacity rule's; --method replay does them")  # fmt: skip
+                            "the capacity rule's; method replay does them")  # fmt: skip
                     return "capacity", (note,)
     return playable("replay", request.l2_start), ()

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import MAX_SIZE
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
-from iosim.problem.attention import MAX_SIZE, AttentionProblem
+from iosim.problem.attention import AttentionProblem
 
 MAX_LAYERS = 10_000
 FOREIGN = "foreign"
@@ -45,7 +46,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, bool) or not 1 <= self.layers <= MAX_LAYERS:
-            raise InputError(f"layers {self.layers!r} is out of range; accepted: 1 to {MAX_LAYERS}")
+            raise InputError(f"`layers` {self.layers!r} is out of range; accepted: 1 to {MAX_LAYERS}")
 
     def problem(self, batch: int, context: int, new_tokens: int = 1) -> AttentionProblem:
         """One layer's call: `new_tokens` queries a sequence against `context` keys, the queries' own among them.
@@ -54,9 +55,9 @@ class ModelShape:
             InputError: no keys, fewer than new tokens, or sizes out of range.
         """
         if context < 1:
-            raise InputError(f"--context {context} is out of range; accepted: 1 or more tokens")
+            raise InputError(f"`context` {context} is out of range; accepted: 1 or more tokens")
         if not 1 <= new_tokens <= context:
-            raise InputError(f"--new-tokens {new_tokens} is out of range; accepted: 1 to {context} (the context)")
+            raise InputError(f"`new_tokens` {new_tokens} is out of range; accepted: 1 to {context} (the context)")
         return AttentionProblem(
             batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq_q=new_tokens, seq_k=context,
             head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype,
@@ -186,7 +187,7 @@ def decode_point(
     """
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
     if not 1 <= batch <= MAX_SIZE:
-        raise InputError(f"--batch {batch} is out of range; accepted: 1 to {MAX_SIZE}")
+        raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     problem = shape.problem(batch, context, new_tokens)
     made = predict(problem, kernel or default_kernel(shape, profile), profile, overrides=overrides, method=method)
     return DecodePoint(shape, batch, context, new_tokens, made)

@@ -19,7 +19,8 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
-from iosim.problem.attention import MAX_TOKENS, AttentionProblem
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import MAX_TOKENS
 from iosim.readers.bounds import memory
 from iosim.studies.distributed.chunks import check_gpus, check_problem
 from iosim.studies.distributed.links import Cluster

@@ -22,7 +22,7 @@ def check_gpus(gpus: object) -> int:
         InputError: it is none, or too large.
     """
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
-        raise InputError(f"--gpus {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
+        raise InputError(f"`gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
     return gpus
 
 
@@ -33,7 +33,7 @@ def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
         InputError: fewer tokens than parts.
     """
     if tokens < parts:
-        raise InputError(f"--seq-len {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+        raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
     base, longer = divmod(tokens, parts)
     starts = [n * base + min(n, longer) for n in range(parts + 1)]
     return tuple(range(starts[n], starts[n + 1]) for n in range(parts))
@@ -46,7 +46,7 @@ def striped(tokens: int, parts: int) -> tuple[range, ...]:
         InputError: fewer tokens than parts.
     """
     if tokens < parts:
-        raise InputError(f"--seq-len {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+        raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
     return tuple(range(n, tokens, parts) for n in range(parts))
 
 
@@ -100,14 +100,14 @@ def check_problem(problem: AttentionProblem) -> bool:
         InputError: a mask, lengths or options that are not distributed here.
     """
     if problem.mask not in ("none", "causal"):
-        raise InputError(f"mask '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
+        raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
     if problem.seq_q != problem.seq_k:
-        raise InputError(f"--seq-len-k {problem.seq_k} differs from --seq-len {problem.seq_q}: one sequence is "
+        raise InputError(f"`seq_k` {problem.seq_k} differs from `seq_q` {problem.seq_q}: one sequence is "
                          "split over the GPUs; accepted: equal lengths")  # fmt: skip
     if problem.mask == "causal" and problem.interval_mask.offset != 0:
-        raise InputError(f"--offset {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")
+        raise InputError(f"`offset` {problem.interval_mask.offset} is not distributed over GPUs here; accepted: 0")
     for option in problem.terms.values():
-        raise InputError(f"{option} is not distributed over GPUs here; accepted: Q, K and V alone, with dropout 0")
+        raise InputError(f"`{option}` is not distributed over GPUs here; accepted: Q, K and V alone, with dropout 0")
     if problem.dropout:
-        raise InputError(f"--dropout {problem.dropout} is not distributed over GPUs here; accepted: 0")
+        raise InputError(f"`dropout` {problem.dropout} is not distributed over GPUs here; accepted: 0")
     return problem.mask == "causal"

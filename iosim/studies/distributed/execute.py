@@ -110,7 +110,7 @@ def execute(
         ExecutionError: a rank uses or sends what it does not hold.
     """
     if problem.batch * problem.heads * problem.seq_q**2 > MAX_PAIRS:
-        raise InputError(f"--seq-len {problem.seq_q} is too long to execute; accepted: up to {MAX_PAIRS} pairs")
+        raise InputError(f"`seq_q` {problem.seq_q} is too long to execute; accepted: up to {MAX_PAIRS} pairs")
     whole = problem.with_(passes="bwd" if schedule.backward else "fwd")
     given = {n: np.asarray(a, dtype=np.float64) for n, a in (arrays or random_arrays(whole, seed)).items()}
     if schedule.backward and "LSE" not in given:

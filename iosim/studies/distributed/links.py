@@ -68,7 +68,7 @@ def link_names() -> tuple[str, ...]:
     return tuple(sorted(_table()))
 
 
-def load_link(name: str | float, profile: HardwareProfile, option: str = "--link") -> Link:
+def load_link(name: str | float, profile: HardwareProfile, field: str = "link") -> Link:
     """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction.
 
     Raises:
@@ -77,25 +77,25 @@ def load_link(name: str | float, profile: HardwareProfile, option: str = "--link
     key = str(name).strip().lower()
     row = _table().get(key)
     if row is None:
-        return _by_bandwidth(key, option)
+        return _by_bandwidth(key, field)
     shown = str(row.get("name", key))
     if "profile_key" not in row:
         return Link(shown, float(row["bandwidth_bytes_per_s"]), float(row["latency_s"]), row["source"])
     both = getattr(profile, row["profile_key"])
     if both is None:
-        raise InputError(f"{option} {key}: profile '{profile.name}' does not know {row['profile_key']}; accepted: "
+        raise InputError(f"`{field}` {key}: profile '{profile.name}' does not know {row['profile_key']}; accepted: "
                          f"{', '.join(n for n in link_names() if n != key)}, or GB/s")  # fmt: skip
     source = f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {row['source']}"
     return Link(shown, both / 2, float(row["latency_s"]), source)
 
 
-def _by_bandwidth(text: str, option: str) -> Link:
+def _by_bandwidth(text: str, field: str) -> Link:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 1e-3 <= value <= 1e6:
-        raise InputError(f"{option} '{text}' is not known; accepted: {', '.join(link_names())}, or GB/s in one "
+        raise InputError(f"`{field}` '{text}' is not known; accepted: {', '.join(link_names())}, or GB/s in one "
                          "direction from 0.001 to 1000000")  # fmt: skip
     return Link(f"{value:g} GB/s", value * GB, DEFAULT_LATENCY_S, "bandwidth given by hand; latency as for ib-100g")
 
@@ -146,10 +146,10 @@ def cluster(
         InputError: a link that is not known, or a network without nodes, or nodes without a network.
     """
     if (network is None) != (gpus_per_node is None):
-        raise InputError("--network and --gpus-per-node go together; accepted: both or none")
+        raise InputError("`network` and `gpus_per_node` go together; accepted: both or none")
     if gpus_per_node is not None and gpus_per_node < 1:
-        raise InputError(f"--gpus-per-node {gpus_per_node} is out of range; accepted: 1 or more")
+        raise InputError(f"`gpus_per_node` {gpus_per_node} is out of range; accepted: 1 or more")
     if shared_network and network is None:
-        raise InputError("--shared-network needs --network; accepted: both or none")
-    between = None if network is None else load_link(network, profile, "--network")
+        raise InputError("`shared_network` needs `network`; accepted: both or none")
+    between = None if network is None else load_link(network, profile, "network")
     return Cluster(load_link(link, profile), between, gpus_per_node, shared_network)

@@ -76,7 +76,7 @@ def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) 
         InputError: `layers` is out of range.
     """
     if isinstance(layers, bool) or not 1 <= layers <= 10_000:
-        raise InputError(f"--layers {layers} is out of range; accepted: 1 to 10000")
+        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to 10000")
     widths = token_bytes(problem)
     tensors = BACKWARD if schedule.backward else FORWARD
     passing = passing_bytes(schedule, widths)

@@ -214,10 +214,10 @@ def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = F
             with fewer tokens than chunks.
     """
     if name not in SCHEDULES:
-        raise unknown_name("--schedule", name, SCHEDULES)
+        raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)
     if kind.causal_only and not causal:
-        raise InputError(f"--schedule {name} balances a causal mask and there is none; accepted without --causal: "
+        raise InputError(f"`schedule` {name} balances a causal mask and there is none; accepted without `causal`: "
                          f"{', '.join(schedules(False))}")  # fmt: skip
     chunks = kind.cut(problem.seq_q, gpus * kind.chunks_per_gpu)
     owned = tuple((g,) if kind.chunks_per_gpu == 1 else (g, 2 * gpus - 1 - g) for g in range(gpus))

@@ -104,9 +104,9 @@ def study(
     wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), *BASELINES]
     for name in wanted:
         if name not in SCHEDULES and name not in BASELINES:
-            raise unknown_name("--schedule", name, (*SCHEDULES, *BASELINES))
+            raise unknown_name("`schedule`", name, (*SCHEDULES, *BASELINES))
     if not wanted:
-        raise InputError(f"--schedule is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
+        raise InputError(f"`schedule` is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
     one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
     made = []
     for name in progress(wanted):
@@ -130,7 +130,7 @@ class _Study:
     ) -> None:  # fmt: skip
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
-            raise InputError(f"--kernel {chosen.name} shares one Q and K among its heads, which is not distributed "
+            raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, which is not distributed "
                              "over GPUs here; accepted: kernels of multi-head attention")  # fmt: skip
         self.problem, self.gpus, self.profile, self.cluster = problem, gpus, profile, cluster
         self.kernel, self.overlap, self.layers = kernel, overlap, layers

@@ -72,11 +72,13 @@ def collect(
     points: list[Point] = []
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}
+    refusals: list[InputError] = []
     jobs = [(gpu, kernel, p) for gpu in request.gpus for kernel in request.kernels for p in request.problems]
     for gpu, kernel, problem in progress(jobs):
         try:
             prediction = predict(problem, kernel, gpu.profile, l2_start=request.l2_start, method=request.method)
         except InputError as error:
+            refusals.append(error)
             refused.setdefault((gpu.label, kernel, str(error)), []).append(problem.seq_q)
             continue
         point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, prediction)
@@ -84,7 +86,7 @@ def collect(
         points.append(point)
     omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())
     if not points:
-        raise InputError(f"no kernel of this report can run: {omissions[0].reason}")
+        raise InputError(f"no kernel of this report can run: {refusals[0].marked}")
     return tuple(points), omissions, commands
 
 

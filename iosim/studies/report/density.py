@@ -8,8 +8,8 @@ from iosim.base.errors import InputError
 from iosim.base.units import number_text
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
-from iosim.problem.masks.words import FIELDS
 from iosim.show import axes
 from iosim.show.page import Figure, Panel
 from iosim.show.tables import Column, Table
@@ -28,7 +28,7 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
 
 def without_mask(problem: AttentionProblem) -> AttentionProblem:
     """The problem with every pair kept."""
-    return problem.with_(mask="none", window=None, **dict.fromkeys(FIELDS))
+    return problem.with_(mask="none", window=None, **dict.fromkeys(OF_THE_MASK))
 
 
 def kept(p: Point) -> float:

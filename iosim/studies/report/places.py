@@ -19,7 +19,7 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
         InputError: neither of them, the wrong name for `form`, or a place that cannot be written.
     """
     if form not in FORMATS:
-        raise InputError(f"--format '{form}' is not known; accepted: {', '.join(FORMATS)}")
+        raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
     path = Path(out)
     if path.is_dir():
@@ -28,11 +28,11 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
         given = _SUFFIXES.get(path.suffix.lower())
         if given is None:
             raise InputError(
-                f"--out '{out}' is no place for a report; accepted: an existing directory, or a file name that ends "
+                f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name that ends "
                 "in .html or .md"
             )
         if given not in kinds:
-            raise InputError(f"--out '{out}' contradicts --format {form}; accepted: a name that ends in .{form}")
+            raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
         found = {kind: path if kind == given else path.with_suffix(f".{kind}") for kind in kinds}
     for target in found.values():
         _check(target, out)
@@ -41,8 +41,8 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
 
 def _check(target: Path, out: str | Path) -> None:
     if target.is_dir():
-        raise InputError(f"--out '{out}': '{target}' is a directory; a file name is needed")
+        raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")
     if not target.parent.is_dir():
-        raise InputError(f"--out '{out}' cannot be written: there is no directory '{target.parent}'")
+        raise InputError(f"`out` '{out}' cannot be written: there is no directory '{target.parent}'")
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise InputError(f"--out '{out}' cannot be written: Permission denied")
+        raise InputError(f"`out` '{out}' cannot be written: Permission denied")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
@@ -10,7 +11,7 @@ from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.libraries import entry_name
 from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.words import LISTS
+from iosim.problem.fields import length_options, problem_options
 
 CHOSEN_BY_PYTORCH = ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention")
 """Kernel names that stand for a choice among the catalog's entries."""
@@ -45,10 +46,10 @@ class ReportRequest:
     method: str = QUICK_METHOD
 
     def __post_init__(self) -> None:
-        for name, given in (("--gpu", self.gpus), ("--kernel", self.kernels), ("--seq-len", self.problems)):
+        for name, given in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
             if not given:
                 raise InputError(f"{name} is empty; a report needs at least one")
-        for name, value, accepted in (("--method", self.method, METHODS), ("--l2", self.l2_start, L2_STARTS)):
+        for name, value, accepted in (("`method`", self.method, METHODS), ("`l2_start`", self.l2_start, L2_STARTS)):
             if value not in accepted:
                 raise InputError(f"{name} '{value}' is not known; accepted: {', '.join(accepted)}")
         others = {_but_length(p) for p in self.problems}
@@ -99,19 +100,16 @@ class ReportRequest:
 
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
         """The command line of one prediction."""
-        return shlex.join([
-            "iosim", "predict", "--gpu", gpu.argument, "--kernel", kernel, *length_options(problem, problem.seq_q),
-            *problem_options(problem), *self._how(), "--format", "json",
-        ])  # fmt: skip
+        one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
+        return command_line([*one, *length_options(problem)], problem, [*self._how(), "--format", "json"])
 
     def report_line(self) -> str:
         """The command line of the whole report, without its `--out`."""
         gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
         kernels = [word for kernel in self.kernels for word in ("--kernel", kernel)]
-        lengths = ",".join(map(str, self.lengths))
         problem = next((p for p in self.problems if p.seq_k != p.seq_q), self.problems[0])
-        options = [*problem_options(problem), *self._how()]
-        return shlex.join(["iosim", "report", *gpus, *kernels, *length_options(problem, lengths), *options])
+        lengths = length_options(problem, ",".join(map(str, self.lengths)))
+        return command_line(["report", *gpus, *kernels, *lengths], problem, self._how())
 
     def _how(self) -> list[str]:
         return ["--l2", self.l2_start, "--method", self.method]
@@ -133,48 +131,8 @@ def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
     return tuple(found.values())
 
 
-def length_options(problem: AttentionProblem, lengths: object) -> list[str]:
-    """`--seq-len`, or the lengths of packed sequences."""
-    if problem.seq_lens is None or problem.seq_lens_k is None:
-        return ["--seq-len", str(lengths)]
-    words = ["--seq-lens", ",".join(map(str, problem.seq_lens))]
-    keys = ["--seq-lens-k", ",".join(map(str, problem.seq_lens_k))]
-    return words if problem.seq_lens_k == problem.seq_lens else words + keys
-
-
-def _sides_text(problem: AttentionProblem) -> str | None:
-    sides = problem.mask_block
-    return None if sides is None else str(sides) if isinstance(sides, int) else f"{sides[0]}x{sides[1]}"
-
-
-def problem_options(problem: AttentionProblem) -> list[str]:
-    """Options that give `problem` back, but for its `--seq-len`; those at their default are left out, the main ones
-    never."""
-    p = problem
-    plain = AttentionProblem(heads=p.heads, seq_q=p.seq_q, head_dim=p.head_dim, dtype=p.dtype)
-    words = ["--batch", str(p.batch), "--heads", str(p.heads), "--head-dim", str(p.head_dim), "--dtype", p.dtype]
-    for option, value, usual in (
-        ("--kv-heads", p.kv_heads, plain.kv_heads),
-        ("--seq-len-k", p.seq_k, plain.seq_k if p.seq_lens is None else p.seq_k),
-        ("--mask", p.mask if p.mask in LISTS else None, None),
-        ("--mask-block", _sides_text(p), None),
-        ("--mask-stride", p.mask_stride, None),
-        ("--global-tokens", p.global_tokens, None),
-        ("--mask-file", p.mask_file, None),
-        ("--head-dim-v", p.head_dim_v, plain.head_dim_v),
-        ("--accumulate", p.accumulate, plain.accumulate),
-        ("--output-dtype", p.output, plain.output),
-        ("--window", p.window, None),
-        ("--offset", p.offset, None),
-        ("--dropout", p.dropout, 0.0),
-        ("--bias", p.bias, plain.bias),
-        ("--bias-shared", p.bias_shared, None),
-        ("--bias-dtype", p.bias_dtype, None),
-        ("--mask-storage", p.mask_storage, plain.mask_storage),
-        ("--pass", p.passes, plain.passes),
-        ("--layout", p.layout, plain.layout),
-    ):
-        if value != usual:
-            words += [f"{option}={value}"] if str(value).startswith("-") else [option, str(value)]
-    flags = {"--bias-grad": p.bias_grad, "--key-padding": p.key_padding, "--causal": p.mask == "causal"}
-    return [*words, *(flag for flag, given in flags.items() if given)]
+def command_line(before: Sequence[str], problem: AttentionProblem, after: Sequence[str]) -> str:
+    """The command line of a command on one problem, or why there is none."""
+    if problem.mask_blocks is not None:
+        return "# in Python alone: the mask is a BlockMask, which no option gives"
+    return shlex.join(["iosim", *before, *problem_options(problem), *after])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report.figures import FROM, WHO
-from iosim.studies.report.request import Gpu, ReportRequest, problem_options
+from iosim.studies.report.request import Gpu, ReportRequest, command_line
 from iosim.studies.tiles.pick import TileCandidate, TileRanking, pick_tiles
 from iosim.studies.tiles.space import BLOCK_K, BLOCK_Q
 
@@ -46,8 +46,7 @@ def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking
 def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
     """The command line of one ranking."""
     p = ranking.problem
-    return shlex.join(["iosim", "tiles", "--gpu", gpu.argument, "--seq-len", str(p.seq_q), *problem_options(p),
-                       "--format", "json"])  # fmt: skip
+    return command_line(["tiles", "--gpu", gpu.argument, *length_options(p)], p, ["--format", "json"])
 
 
 def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], ids: Mapping[str, str]) -> Figure:

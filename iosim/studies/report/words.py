@@ -28,8 +28,8 @@ def subject(request: ReportRequest) -> str:
     span = f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens ({len(request.lengths)} lengths)"
     keys = f", {request.other_keys:,} keys" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
-    others = [option for name, option in p.terms.items() if name not in ("block_lists", "seq_lens")]
-    terms = "".join(f", {option[2:].replace('-', ' ')}" for option in others)
+    others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens")]
+    terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
     return (
         f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}"
         f"{terms}, {span}{keys}. HBM by the method '{request.method}', L2 {request.l2_start} at the start."

@@ -132,14 +132,14 @@ def pick_tiles(
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes not in MAIN_LAUNCH:
-        raise InputError(f"--pass {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
+        raise InputError(f"`passes` {problem.passes}: tiles are picked for one pass at a time; accepted: fwd, bwd")
     if matrix_unit not in UNITS:
-        raise InputError(f"--matrix-unit '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
+        raise InputError(f"`matrix_unit` '{matrix_unit}' is not known; accepted: {', '.join(UNITS)}")
     if matrix_unit == "wgmma" and gpu.cc != 90:
-        raise InputError(f"--matrix-unit wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
+        raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
-        raise InputError(f"--dtype {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
+        raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
                          f"{gpu.cc / 10:.1f}")  # fmt: skip
     unit = MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
     candidates, rejected = [], []

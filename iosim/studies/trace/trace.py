@@ -38,7 +38,7 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     """
     p = prediction
     if p.replay is None:
-        raise InputError(f"--method {p.method}: a trace needs a replay; accepted: replay")
+        raise InputError(f"`method` {p.method}: a trace needs a replay; accepted: replay")
     check_bins(bins)
     _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
     traced = [one for one in p.replay.launches if launch in (None, one.name)]
@@ -53,7 +53,7 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
 def check_bins(bins: int) -> None:
     """Raises an InputError where there are none, or too many to keep."""
     if not 1 <= bins <= MAX_BINS:
-        raise InputError(f"--bins {bins} is out of range; accepted: 1 to {MAX_BINS}")
+        raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
 
 
 def check_traceable(problem: AttentionProblem, chain: Chain, launch: str | None = None) -> int:
@@ -69,8 +69,8 @@ def check_traceable(problem: AttentionProblem, chain: Chain, launch: str | None 
 
 def _refuse_untraceable(problem: AttentionProblem, accesses: Mapping[str, int], launch: str | None) -> None:
     if launch is not None and launch not in accesses:
-        raise InputError(f"--launch '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
+        raise InputError(f"`launch` '{launch}' is not of this chain; accepted: {', '.join(accesses)}")
     total = sum(accesses.values())
     if total > MAX_ACCESSES:
-        raise InputError(f"--seq-len {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
+        raise InputError(f"`seq_q` {problem.seq_q}: a trace of {total:,} accesses takes too long; accepted: up "
                          f"to {MAX_ACCESSES:,}, so fewer heads or tokens")  # fmt: skip

@@ -67,14 +67,14 @@ def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decode
     if axis == "layers":
         return replace(model, layers=value), setup
     if axis != "width":
-        raise InputError(f"--axis '{axis}' is not known; accepted: {', '.join(AXES)}")
+        raise InputError(f"`axis` '{axis}' is not known; accepted: {', '.join(AXES)}")
     if value % model.head_dim:
-        raise InputError(f"--width {value} is not a multiple of the head dimension {model.head_dim}; accepted: "
+        raise InputError(f"`width` {value} is not a multiple of the head dimension {model.head_dim}; accepted: "
                          "multiples of it")  # fmt: skip
     heads = value // model.head_dim
     kv_heads = max(1, heads * model.kv_heads // model.heads)
     if heads % kv_heads:
-        raise InputError(f"--width {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; "
+        raise InputError(f"`width` {value} gives {heads} heads, which {kv_heads} key/value heads do not divide; "
                          f"accepted: multiples of {model.width // model.kv_heads}")  # fmt: skip
     wider = model.mlp_width * value // model.width
     return replace(model, width=value, heads=heads, kv_heads=kv_heads, mlp_width=wider), setup
@@ -105,7 +105,7 @@ def frontier(
         InputError: an unknown axis, values out of range, or more than 2,500 cells.
     """
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
-        raise InputError(f"--frontier over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
+        raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
     capacity = profile.need_int("memory_bytes") - reserve_bytes
     cells, longest = [], []
     for value in progress(values):

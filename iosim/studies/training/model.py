@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.fields import UNSET, Resolved
+from iosim.base.fields import UNSET, Resolved, whole
 from iosim.studies.training.graph import Parameter
 
 NORMS = ("layer", "rms", "none")
@@ -14,19 +14,6 @@ POSITIONS = ("learned", "none")
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 20
 MAX_VOCABULARY = 1 << 24
-
-
-def whole(option: str, value: object, low: int, high: int) -> int:
-    """`value` as a whole number between `low` and `high`.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{option} {value!r} is not a whole number; accepted: {low} to {high}")
-    if not low <= value <= high:
-        raise InputError(f"{option} {value} is out of range; accepted: {low} to {high}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -66,21 +53,21 @@ class Decoder:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        whole("--layers", self.layers, 1, MAX_LAYERS)
-        whole("--width", self.width, 1, MAX_WIDTH)
-        whole("--heads", self.heads, 1, self.width)
+        whole("layers", self.layers, 1, MAX_LAYERS)
+        whole("width", self.width, 1, MAX_WIDTH)
+        whole("heads", self.heads, 1, self.width)
         if self.width % self.heads:
-            raise InputError(f"--heads {self.heads} does not divide --width {self.width}; accepted: divisors of it")
+            raise InputError(f"`heads` {self.heads} does not divide `width` {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
-        whole("--kv-heads", self.kv_heads, 1, self.heads)
+        whole("kv_heads", self.kv_heads, 1, self.heads)
         if self.heads % self.kv_heads:
-            raise InputError(f"--kv-heads {self.kv_heads} does not divide --heads {self.heads}; accepted: divisors "
+            raise InputError(f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors "
                              "of it")  # fmt: skip
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
-        whole("--mlp-width", self.mlp_width, 0, 64 * MAX_WIDTH)
-        whole("--vocabulary", self.vocabulary, 0, MAX_VOCABULARY)
-        for option, value, known in (("--norm", self.norm, NORMS), ("--activation", self.activation, ACTIVATIONS),
-                                     ("--positions", self.positions, POSITIONS)):  # fmt: skip
+        whole("mlp_width", self.mlp_width, 0, 64 * MAX_WIDTH)
+        whole("vocabulary", self.vocabulary, 0, MAX_VOCABULARY)
+        for option, value, known in (("`norm`", self.norm, NORMS), ("`activation`", self.activation, ACTIVATIONS),
+                                     ("`positions`", self.positions, POSITIONS)):  # fmt: skip
             if value not in known:
                 raise unknown_name(option, str(value), known)
 

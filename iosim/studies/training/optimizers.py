@@ -91,9 +91,9 @@ def optimizer(name: str, step: str = "foreach") -> Optimizer:
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _RULES:
-        raise unknown_name("--optimizer", str(name), OPTIMIZERS)
+        raise unknown_name("`optimizer`", str(name), OPTIMIZERS)
     if step not in STEPS:
-        raise unknown_name("--step", str(step), STEPS)
+        raise unknown_name("`step`", str(step), STEPS)
     if key == "adam8bit" and step == "loop":
-        raise InputError("--step loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
+        raise InputError("`step` loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
     return Optimizer(key, step, *_RULES[key], eight_bit=key == "adam8bit")

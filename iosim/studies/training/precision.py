@@ -47,5 +47,5 @@ def precision(name: str) -> Precision:
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _PRECISIONS:
-        raise unknown_name("--precision", str(name), PRECISIONS)
+        raise unknown_name("`precision`", str(name), PRECISIONS)
     return _PRECISIONS[key]

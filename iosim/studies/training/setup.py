@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.studies.training.model import Decoder, whole
+from iosim.base.fields import whole
+from iosim.studies.training.model import Decoder
 from iosim.studies.training.optimizers import Optimizer, optimizer
 from iosim.studies.training.precision import Precision, precision
 
@@ -50,11 +51,11 @@ class Setup:
     accumulate: bool = False
 
     def __post_init__(self) -> None:
-        whole("--batch", self.batch, 1, MAX_BATCH)
-        whole("--seq-len", self.seq_len, 1, MAX_TOKENS)
-        for option, value, known in (("--attention", self.attention, ATTENTIONS),
-                                     ("--recompute", self.recompute, RECOMPUTE),
-                                     ("--backend", self.backend, BACKENDS)):  # fmt: skip
+        whole("batch", self.batch, 1, MAX_BATCH)
+        whole("seq_len", self.seq_len, 1, MAX_TOKENS)
+        for option, value, known in (("`attention`", self.attention, ATTENTIONS),
+                                     ("`recompute`", self.recompute, RECOMPUTE),
+                                     ("`backend`", self.backend, BACKENDS)):  # fmt: skip
             if value not in known:
                 raise unknown_name(option, str(value), known)
         object.__setattr__(self, "precision", precision(self.precision).name)
@@ -82,8 +83,8 @@ class Setup:
             InputError: says which head dimensions are accepted.
         """
         if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
-            raise InputError(f"--heads {model.heads} of --width {model.width}: head dimension {model.head_dim} is not "
-                             f"possible with --attention flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
+            raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
+                             f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
         return {

@@ -1,0 +1,196 @@
+"""The fields of a problem, each with all that is said of it: see `iosim.base.fields`.
+
+`AttentionProblem` adds what several of them say together, and the mask. This module loads nothing heavy, so that a
+command line can be parsed, and refused, at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iosim.base.errors import InputError
+from iosim.base.fields import MAX_SIZE, UNSET, Kind, Resolved, about, fields_of
+from iosim.problem.dtypes import INPUT_DTYPES, dtype
+
+if TYPE_CHECKING:
+    from iosim.problem.masks.blocks import BlockMask
+
+INTERVAL_MASKS = ("none", "causal", "window")
+LIST_MASKS = ("butterfly", "strided", "window+global", "blocks")
+PASSES = ("fwd", "bwd", "fwd+bwd")
+LAYOUTS = ("bhsd", "bshd")
+BIASES = ("none", "full", "alibi")
+BIAS_SHARED = ("none", "heads", "batch", "both")
+BIAS_DTYPES = ("fp32", "fp16", "bf16")
+MASK_STORAGES = ("implicit", "bool", "additive")
+MAX_TOKENS = 1 << 24
+"""Sequences up to here are counted block by block in fractions of a second."""
+
+
+def dtype_name(word: object) -> object:
+    """A type's own name, for any of its names and for PyTorch's types; anything else stays."""
+    try:
+        return dtype(str(word)).name
+    except InputError:
+        return word
+
+
+@dataclass(frozen=True)
+class ProblemFields:
+    """What one attention call is, field by field; unchecked."""
+
+    batch: int = about(1, Kind.WHOLE, "sequences", metavar="N", always=True)
+    heads: int = about(
+        1, Kind.WHOLE, "query heads", metavar="N", usual=32, always=True,
+        more="A multiple of kv_heads (grouped-query attention; 1 is multi-query)",
+    )  # fmt: skip
+    kv_heads: Resolved[int] = about(
+        UNSET, Kind.WHOLE, "key/value heads", metavar="N", always=True,
+        default_of=lambda p: 1 if p.latent_kv else p.heads, default_text="as many as query heads; 1 for a latent cache",
+    )  # fmt: skip
+    seq_q: int = about(
+        1, Kind.WHOLE, "query tokens", high=MAX_TOKENS, metavar="N", usual=4096, always=True,
+        option="--seq-len", spellings=("--seq-len-q", "--seq"),
+    )  # fmt: skip
+    seq_k: Resolved[int] = about(
+        UNSET, Kind.WHOLE, "key tokens", high=MAX_TOKENS, metavar="N", always=True, option="--seq-len-k",
+        default_of=lambda p: p.seq_q, default_text="as many as query tokens",
+    )  # fmt: skip
+    head_dim: int = about(64, Kind.WHOLE, "columns of Q and K", metavar="D", usual=128, always=True)
+    head_dim_v: Resolved[int] = about(
+        UNSET, Kind.WHOLE, "columns of V and O", metavar="D", always=True,
+        default_of=lambda p: p.head_dim, default_text="as many as of Q and K",
+    )  # fmt: skip
+    dtype: str = about(
+        "fp16", Kind.WORD, "type of the inputs", words=INPUT_DTYPES, normal=dtype_name, metavar="DTYPE", always=True
+    )
+    accumulate: str = about(
+        "fp32", Kind.WORD, "type of the running sums", words=("fp32", "fp16", "tf32", "fp64"), normal=dtype_name,
+        metavar="DTYPE", always=True,
+    )  # fmt: skip
+    output: Resolved[str] = about(
+        UNSET, Kind.WORD, "type of O and of the gradients", words=(*INPUT_DTYPES, "fp64"), normal=dtype_name,
+        metavar="DTYPE", always=True, option="--output-dtype",
+        default_of=lambda p: "bf16" if p.dtype == "fp8" else p.dtype, default_text="that of the inputs; bf16 for fp8",
+    )  # fmt: skip
+    mask: str = about(
+        "none", Kind.WORD, "which keys a query sees", words=(*INTERVAL_MASKS, *LIST_MASKS), metavar="WORD", always=True,
+        more="causal and window keep an interval of keys a query; butterfly, strided and window+global keep blocks by "
+        "a pattern, blocks those of a file or of a BlockMask",
+    )  # fmt: skip
+    window: int | None = about(
+        None, Kind.WHOLE, "keys kept before the diagonal: 0 <= i - j <= W", low=0, metavar="W", always=True,
+        more="i is counted from the diagonal's offset; under window+global it goes to either side, |i - j| <= W",
+    )  # fmt: skip
+    offset: int | None = about(
+        None, Kind.WHOLE, "key that faces query 0 on the diagonal", low=-MAX_SIZE, metavar="N", always=True,
+        default_text="seq_k - seq_q",
+        more="By default the last query faces the last key (FlashAttention's convention since 2.1)",
+    )  # fmt: skip
+    dropout: float = about(0.0, Kind.PROBABILITY, "dropout probability", metavar="P", always=True)
+    passes: str = about(
+        "fwd", Kind.WORD, "forward, backward or both", words=PASSES, metavar="PASS", always=True, option="--pass",
+        key="pass",
+    )  # fmt: skip
+    layout: str = about(
+        "bhsd", Kind.WORD, "heads before or after the sequence", words=LAYOUTS, metavar="WORD", always=True,
+        more="bhsd is PyTorch's, bshd FlashAttention's",
+    )  # fmt: skip
+    bias: str = about(
+        "none", Kind.WORD, "what is added to the scores: a tensor (full) or slopes (alibi)", words=BIASES,
+        metavar="WORD",
+        more="full is a tensor [batch, heads, seq_q, seq_k] that is read; alibi is minus a slope a head times "
+        "abs(i + offset - j) (arXiv 2108.12409), of which only the fp32 slopes are stored",
+    )  # fmt: skip
+    bias_shared: str | None = about(
+        None, Kind.WORD, "axes of the bias that have size 1", words=BIAS_SHARED, metavar="AXES",
+        default_text="none; for alibi batch",
+    )  # fmt: skip
+    bias_dtype: str | None = about(
+        None, Kind.WORD, "type of a full bias and of an additive mask", words=BIAS_DTYPES, normal=dtype_name,
+        metavar="DTYPE", default_text="that of the inputs; fp32 for tf32, the output's for fp8",
+    )  # fmt: skip
+    bias_grad: bool = about(
+        False, Kind.FLAG, "the backward makes the bias's gradient", more="It has the bias's shape and type"
+    )
+    key_padding: bool = about(
+        False, Kind.FLAG, "a mask of one byte a key and sequence", more="[batch, seq_k], beside the mask"
+    )
+    mask_storage: str = about(
+        "implicit", Kind.WORD, "how the mask reaches the kernel: by its indices, or as a tensor", words=MASK_STORAGES,
+        metavar="HOW",
+        more="implicit: tiles that the mask drops are not visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of "
+        "bytes or of bias_dtype; all tiles are visited",
+    )  # fmt: skip
+    latent_kv: bool = about(
+        False, Kind.FLAG, "V is the first head_dim_v columns of K",
+        more="One latent cache: multi-head latent attention in its absorbed form (arXiv 2405.04434, section 2.1)",
+    )  # fmt: skip
+    page_size: int | None = about(
+        None, Kind.WHOLE, "tokens of a page of the key/value cache", high=MAX_TOKENS, metavar="N",
+        more="Pages are found through a block table; by default the keys of a sequence lie in one piece",
+    )  # fmt: skip
+    mask_block: int | tuple[int, int] | None = about(
+        None, Kind.SIDES, "queries x keys of a mask's block", high=MAX_TOKENS, metavar="N[xM]", one_for_both=True,
+        default_text="128",
+    )  # fmt: skip
+    mask_stride: int | None = about(
+        None, Kind.WHOLE, "in blocks: of strided; the largest of butterfly", high=MAX_TOKENS, metavar="BLOCKS",
+        default_text="for strided the square root of the blocks, for butterfly none",
+    )  # fmt: skip
+    global_tokens: int | None = about(
+        None, Kind.WHOLE, "first tokens that see all and are seen by all, under window+global", low=0,
+        high=MAX_TOKENS, metavar="N", default_text="one block",
+    )  # fmt: skip
+    mask_file: str | None = about(
+        None, Kind.FILE, "the blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays", metavar="FILE"
+    )
+    mask_blocks: BlockMask | None = about(None, Kind.OBJECT, "the blocks of mask blocks: a BlockMask", option=None)
+    seq_lens: tuple[int, ...] | None = about(
+        None, Kind.LENGTHS, "query tokens of each of several sequences packed in one batch", high=MAX_TOKENS,
+        metavar="LIST",
+        more="They lie one after the other (FlashAttention's cu_seqlens): seq_q and seq_k are their sums, batch is 1, "
+        "and a causal diagonal ends in each one's corner",
+    )  # fmt: skip
+    seq_lens_k: tuple[int, ...] | None = about(
+        None, Kind.LENGTHS, "their key tokens", high=MAX_TOKENS, metavar="LIST",
+        default_text="as many as query tokens",
+    )  # fmt: skip
+
+
+FIELDS = fields_of(ProblemFields)
+MAIN = ("batch", "heads", "head_dim", "dtype")
+"""What a printed command line always says."""
+LENGTHS = ("seq_q", "seq_k", "seq_lens", "seq_lens_k")
+OF_THE_MASK = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks", "seq_lens", "seq_lens_k")
+"""What says more of a mask than its word and its window."""
+
+
+def length_options(problem: ProblemFields, lengths: object = None) -> list[str]:
+    """The words of a command line that give a problem its tokens; `lengths` stand in for its query tokens."""
+    if problem.seq_lens is not None:
+        words = FIELDS["seq_lens"].argument(problem.seq_lens)
+        same = problem.seq_lens_k in (None, problem.seq_lens)
+        return words if same else words + FIELDS["seq_lens_k"].argument(problem.seq_lens_k)
+    words = FIELDS["seq_q"].argument(problem.seq_q if lengths is None else lengths)
+    return words if problem.seq_k == problem.seq_q else words + FIELDS["seq_k"].argument(problem.seq_k)
+
+
+def problem_options(problem: ProblemFields) -> list[str]:
+    """The words of a command line that give a problem back but for its tokens. What is at its default is left out,
+    except batch, heads, head_dim and dtype.
+
+    Raises:
+        InputError: the problem has blocks that only Python can give.
+    """
+    words: list[str] = []
+    for name, said in FIELDS.items():
+        value = getattr(problem, name)
+        if name in LENGTHS or (name == "mask" and value in ("none", "window", "blocks")):
+            continue  # a window and a file of blocks say their mask
+        if name == "mask" and value == "causal":
+            words.append("--causal")
+        elif name in MAIN or value != said.resolve(problem):
+            words += said.argument(value)
+    return words
