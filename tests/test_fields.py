@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import iosim
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.kernel.schedule import Direction, Order, Scheduler
 from iosim.prediction.predictor import predict
@@ -21,6 +27,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, length_options, problem_options
 from iosim.studies.compare import compare
 from iosim.studies.report.request import ReportRequest
+from iosim.studies.tiles.space import rejection, tile_space
 
 COMMON: dict[str, Any] = {
     "batch": st.integers(1, 3), "heads": st.sampled_from((4, 8)), "kv_heads": st.sampled_from((None, 1, 2, 4)),
@@ -157,3 +164,90 @@ def test_options_of_a_problem_without_a_line_are_none() -> None:
     assert length_options(problem) == ["--seq-len", "64"]
     request = ReportRequest.of(("l4",), ("flash",), (problem,), method="bounds")
     assert request.report_line().startswith("# ")
+
+
+# --- errors belong to their layer -------------------------------------------------------------------------------------
+
+
+def test_a_message_names_the_field_in_python_and_the_option_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for values, words, field, option in (
+        ({"page_size": 48}, "--page-size 48", "page_size 48", "--page-size 48"),
+        ({"bias": "full"}, "--bias full", "bias=full", "--bias full"),
+        ({"latent_kv": True, "head_dim_v": 32}, "--latent-kv --head-dim-v 32", "latent_kv=True", "--latent-kv"),
+        ({"seq_q": 0}, "--seq-len 0", "seq_q 0", "--seq-len 0"),
+        ({"passes": "bwd", "page_size": 256}, "--pass bwd --page-size 256", "passes 'bwd'", "--pass 'bwd'"),
+    ):
+        with pytest.raises(InputError) as refused:
+            predict(AttentionProblem(**values), "fa2", "a100")
+        assert field in str(refused.value)
+        assert not re.search(r"--[a-z]|`", str(refused.value))
+        assert main(["predict", "--kernel", "fa2", "--gpu", "a100", *words.split()]) == 2
+        assert option in capsys.readouterr().err
+
+
+def test_no_room_below_the_commands_raises_an_error_that_names_an_option() -> None:
+    package = Path(iosim.__file__).parent
+    texts = {p: p.read_text() for p in package.rglob("*.py")}
+    below = {p: t for p, t in texts.items() if p.parent.name not in ("commands", "cuda", "measure", "validate")}
+    named = re.compile(r"(?:InputError|unknown_name)\((?:[^()]|\([^()]*\))*?[\"' ]--[a-z]")
+    assert [f"{p.name}: {m[0][:80]}" for p, t in below.items() for m in named.finditer(t)] == []
+
+
+@pytest.mark.parametrize(("asked", "text"), [
+    (("HBM",), "level 'HBM' is not known; accepted: hbm, l2, smem"),
+    (("hbm", "reads"), "direction 'reads' is not known; accepted: read, write"),
+])  # fmt: skip
+def test_a_total_of_what_there_is_not_is_refused(asked: tuple[str, ...], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        predict(AttentionProblem(seq_q=64), "fa2", "a100").total(*asked)
+
+
+def test_hbm_bytes_are_not_known_from_bounds_alone() -> None:
+    made = predict(AttentionProblem(seq_q=64), "fa2", "a100", method="bounds")
+    assert made.total("l2") > 0
+    with pytest.raises(InputError, match="with method bounds"):
+        made.total("hbm")
+
+
+# --- tiles that cannot run --------------------------------------------------------------------------------------------
+
+LONG = AttentionProblem(heads=4, seq_q=512)
+
+
+@pytest.mark.parametrize(("kernel", "gpu", "settings", "text"), [
+    ("flash", "a100", {"tile": (16, 16), "warps": 8}, "block_q 16 gives 8 warps only 2 rows each"),
+    ("fa2", "a100", {"tile": (64, 64), "warps": 8}, "accepted: block_q a multiple of 128"),
+    ("flash", "t4", {"stages": 2}, "2 stages need asynchronous copies"),
+    ("triton", "a100", {"tile": (96, 48)}, "block_q 96 is no power of two"),
+    ("triton", "a100", {"tile": (64, 8)}, "block_k 8: tl.dot needs 16"),
+    ("flex", "a100", {"warps": 6}, "warps 6 is no power of two"),
+])  # fmt: skip
+def test_predict_refuses_a_tile_that_cannot_run(kernel: str, gpu: str, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        predict(LONG, kernel, gpu, method="bounds", overrides=Overrides(**settings))
+
+
+def test_predict_and_tiles_refuse_the_same_tiles() -> None:
+    for passes in ("fwd", "bwd"):
+        problem = LONG.with_(passes=passes)
+        for tile in tile_space():
+            overrides = Overrides(tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages)
+            try:
+                resolve("flash", problem, load_profile("t4"), overrides)
+                refused = ""
+            except InputError as error:
+                refused = str(error)
+            reason = rejection(tile, problem, load_profile("t4"), MatrixUnit.MMA_SYNC)
+            assert bool(refused) == bool(reason), (tile, refused, reason)
+
+
+def test_a_tile_runs_where_its_rule_does_not_hold() -> None:
+    few = AttentionProblem(heads=8, kv_heads=1, seq_q=1, seq_k=512)  # warps share a group's rows and divide the keys
+    for problem, kernel, by_hand in (
+        (few, "flash", {"tile": (16, 64), "warps": 4, "pack_group": True}),
+        (LONG.with_(dtype="fp32", output="fp32"), "flash", {"tile": (16, 16), "warps": 8}),
+        (LONG, "cutlass", {"tile": (32, 128), "warps": 4}),  # warps divide queries and keys
+    ):
+        assert predict(problem, kernel, "a100", method="bounds", overrides=Overrides(**by_hand)).total("l2") > 0

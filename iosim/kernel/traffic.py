@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.errors import InputError
+
 LEVELS = ("hbm", "l2", "smem")
 DIRECTIONS = ("read", "write")
 
@@ -42,7 +44,15 @@ class Traffic:
     def total(
         self, level: str, direction: str | None = None, *, launch: str | None = None, tensor: str | None = None
     ) -> Any:
-        """Sum of the rows that match; 0 when none does."""
+        """Sum of the rows that match; 0 when none does.
+
+        Raises:
+            InputError: a level or a direction that there is not.
+        """
+        if level not in LEVELS:
+            raise InputError(f"`level` {level!r} is not known; accepted: {', '.join(LEVELS)}")
+        if direction is not None and direction not in DIRECTIONS:
+            raise InputError(f"`direction` {direction!r} is not known; accepted: {', '.join(DIRECTIONS)}")
         return sum(
             r.bytes
             for r in self.rows

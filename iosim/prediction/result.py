@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
@@ -62,7 +63,13 @@ class Prediction:
         return self.call.chain
 
     def total(self, level: str, direction: str | None = None) -> int:
-        """Bytes at "l2" or "hbm", read, written or both."""
+        """Bytes at "l2" or "hbm", read, written or both.
+
+        Raises:
+            InputError: another level or direction, or "hbm" of a prediction that knows its bounds alone.
+        """
+        if level == "hbm" and not self.hbm_known:
+            raise InputError("`level` 'hbm' is not known with `method` bounds; accepted: l2, or the bounds themselves")
         return int(self.traffic.total(level, direction))
 
     @property

@@ -23,10 +23,10 @@ from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, entry, resolve
 from iosim.kernel.residency import needed_registers
+from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.readers.timing.step_time import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
 KERNEL = "triton"
 BLOCK_M = (16, 32, 64, 128, 256)

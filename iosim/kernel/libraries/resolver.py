@@ -15,6 +15,7 @@ from iosim.kernel.libraries.features import check_features
 from iosim.kernel.libraries.loader import Entry, entry
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.tile_rules import refuse_tile
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
@@ -173,6 +174,8 @@ def resolve(
         notes=notes + choices.notes(data, problem, compiled),
     )
     kernel = _apply(choices.tile(data, kernel, problem, profile), problem, overrides, profile)
+    if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
+        refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.seq_k // kernel.tile.block_k)))
     return kernel

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
-
-MMA_ROWS = 16
-"""Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
-WGMMA_ROWS = 64
-"""Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
-WARPS_PER_GROUP = 4
-"""Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
+from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
 MMA_SYNC_SHARE = {90: 0.62, 100: 0.31}
 """Part of the specified tensor rate that mma.sync can reach where the rate needs newer instructions. cc 9.0: 62 %,
@@ -50,8 +44,6 @@ WAVEFRONT_BYTES = 128
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
 stage. FlashAttention-2 and iosim's kernel load V behind QK^T, and the next K behind PV, with one buffer of each."""
-ASYNC_COPY_CC = 80
-"""Compute capability from which loads go to shared memory by themselves (cp.async; CUDA C++ Programming Guide)."""
 SINGLE_BUFFER_CYCLES = 150.0
 """What a step of such a single-buffered loop waits more than one that loads a whole step ahead. Fitted."""
 STAGED_LOADS_PER_PRODUCT = 2

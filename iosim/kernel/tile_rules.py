@@ -1,0 +1,93 @@
+"""Which tiles a kernel can run: whole fragments of the tensor cores' instructions for each warp, and buffers that load
+by themselves. Limits of registers and shared memory need the planned launch (`iosim.kernel.residency`)."""
+
+from __future__ import annotations
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.problem.attention import AttentionProblem
+
+MMA_ROWS = 16
+"""Query rows of one mma.sync.m16n8k16 (PTX ISA): what a warp computes at least."""
+WGMMA_ROWS = 64
+"""Query rows of one wgmma.m64nNk16 (PTX ISA), which four warps compute together."""
+WARPS_PER_GROUP = 4
+"""Warps of a warpgroup; also warp schedulers of an SM since Volta, each with its own tensor core."""
+ASYNC_COPY_CC = 80
+"""Compute capability from which loads go to shared memory by themselves (cp.async; CUDA C++ Programming Guide)."""
+
+WHOLE_ROWS = "whole-rows"
+"""Warps own whole rows of the score tile, as in FlashAttention-2's forward."""
+TRITON = "triton"
+"""Triton lays out the warps; its blocks have sides of powers of two (tl.arange) of 16 or more (tl.dot)."""
+
+
+def rows_misfit(tile: Tile, unit: MatrixUnit, backward: bool) -> str:
+    """Why warps cannot own whole rows of the score tile, of queries in the forward and of keys in the backward pass;
+    empty when they can."""
+    if unit is MatrixUnit.FP32:
+        return ""
+    name, block = ("block_k", tile.block_k) if backward else ("block_q", tile.block_q)
+    if unit is MatrixUnit.MMA_SYNC:
+        teams, rows, who, needs = tile.warps, MMA_ROWS, "warp", "mma"
+    else:
+        if tile.warps % WARPS_PER_GROUP:
+            return f"{_warps(tile.warps)}: wgmma needs whole groups of {WARPS_PER_GROUP}"
+        teams, rows, who, needs = tile.warps // WARPS_PER_GROUP, WGMMA_ROWS, "warpgroup", "wgmma"
+    if block % (teams * rows) == 0:
+        return ""
+    each = block / teams
+    few = "only " if each < rows else ""
+    unit_rows = f"{rows}" if each < rows else f"multiples of {rows}"
+    shown = _warps(teams) if who == "warp" else f"{teams} {who}{'s' if teams > 1 else ''}"
+    return f"{name} {block} gives {shown} {few}{each:g} rows each: {needs} needs {unit_rows}"
+
+
+def _warps(n: int) -> str:
+    return f"{n} warp{'s' if n > 1 else ''}"
+
+
+def stages_misfit(tile: Tile, profile: HardwareProfile) -> str:
+    """Why the GPU cannot load ahead as the tile says; empty when it can."""
+    if tile.stages == 1 or profile.cc >= ASYNC_COPY_CC:
+        return ""
+    return f"{tile.stages} stages need asynchronous copies (cp.async), which sm_{profile.cc} does not have"
+
+
+def triton_misfit(tile: Tile) -> str:
+    """Why Triton does not compile the tile; empty when it does."""
+    for name, number in (("block_q", tile.block_q), ("block_k", tile.block_k), ("warps", tile.warps)):
+        if number & (number - 1):
+            return f"{name} {number} is no power of two, which Triton needs"
+    for name, number in (("block_q", tile.block_q), ("block_k", tile.block_k)):
+        if number < MMA_ROWS:
+            return f"{name} {number}: tl.dot needs {MMA_ROWS} rows and columns"
+    return ""
+
+
+def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> None:
+    """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of
+    which none is known.
+
+    Where the queries fill one fragment at most, as in decoding, warps may share its rows and divide the keys.
+
+    Raises:
+        InputError: says why.
+    """
+    if rule is None:
+        return
+    tile = kernel.tile
+    rows = problem.seq_q * (problem.group if kernel.packs_group else 1)
+    unit = MatrixUnit.FP32 if problem.dtype == "fp32" else MatrixUnit.MMA_SYNC
+    reasons = [(stages_misfit(tile, profile), "1 stage")]
+    if rule == TRITON:
+        reasons.append((triton_misfit(tile), "powers of two, sides from 16"))
+    elif rows > MMA_ROWS:
+        if problem.forward:
+            reasons.append((rows_misfit(tile, unit, backward=False), f"block_q a multiple of {MMA_ROWS * tile.warps}"))
+        if problem.backward and kernel.backward_tile is None:
+            reasons.append((rows_misfit(tile, unit, backward=True), f"block_k a multiple of {MMA_ROWS * tile.warps}"))
+    for reason, accepted in reasons:
+        if reason:
+            raise InputError(f"`tile` {tile} with {_warps(tile.warps)}: {reason}; accepted: {accepted}")
