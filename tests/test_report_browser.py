@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 
 from iosim.problem.attention import AttentionProblem
+from iosim.show.html import PLOTLY, html
+from iosim.show.page import Page, Panel, Section
 from iosim.studies.report import ReportRequest, build, render
 from iosim.studies.report.report import Report
 
@@ -251,3 +253,23 @@ def test_screenshots_are_pictures(browser: Browser, page: Path, width: int, sche
     assert len(picture) > 50_000  # an empty page is a few kB
     ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_shared_copy_of_plotly_is_found_and_draws(browser: Browser, tmp_path: Path) -> None:
+    """Every kind of trace that pages hold, from a page that names plotly.js in a folder above."""
+    traces: list[dict[str, Any]] = [
+        {"type": "scatter", "x": [1, 2], "y": [1, 2]},
+        {"type": "bar", "x": [1, 2], "y": [1, 2]},
+        {"type": "heatmap", "x": [1, 2], "y": [1, 2], "z": [[1, 2], [3, 4]]},
+    ]
+    panels = tuple(Panel(f"plot-{n}", "", "", (t,), {"xaxis": {}, "yaxis": {}}) for n, t in enumerate(traces))
+    (tmp_path / "pages").mkdir()
+    (tmp_path / PLOTLY.name).write_bytes(PLOTLY.read_bytes())
+    place = tmp_path / "pages" / "page.html"
+    place.write_text(html(Page("t", "s", (Section("plots", "p", panels=panels),)), f"../{PLOTLY.name}"))
+    browser.open(place, 1280)
+    browser.evaluate("iosimPage.done")
+    assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= len(traces)
+    drawn = ".scatterlayer .point, .barlayer .point path, .heatmaplayer image"
+    assert browser.evaluate(f"document.querySelectorAll('{drawn}').length") == 2 + 2 + 1
+    assert not [e for e in browser.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]

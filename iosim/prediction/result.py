@@ -16,7 +16,7 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.show.tables import Table
+from iosim.show.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     import pandas
@@ -129,18 +129,11 @@ class Prediction:
             f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
             f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
             "",
-            f"  {'':<22}{'read':>14}{'written':>14}",
+            *_indented(self._level_table()),
+            "",
+            *_indented(self._tensor_table()),
+            "",
         ]
-        lines.append(self._line("SM <-> L2 (exact)", "l2"))
-        if self.hbm_known:
-            lines.append(self._line(f"L2 <-> HBM ({self.method})", "hbm"))
-        b = self.hbm_bounds
-        for name, read, write in (
-            ("  compulsory", b.compulsory_read, b.compulsory_write),
-            ("  with no L2", b.no_l2_read, b.no_l2_write),
-        ):
-            lines.append(f"  {name:<22}{bytes_text(read):>14}{bytes_text(write):>14}")
-        lines += ["", *self._tensor_lines(), ""]
         lines.append(
             f"  time {seconds_text(self.time.total_s)}, bound by {self.time.bound_by} (specification's ceilings: "
             f"{seconds_text(self.time_specification.total_s)}); {self.flops / 1e9:,.1f} GFLOP; memory "
@@ -149,19 +142,34 @@ class Prediction:
         lines += [f"  note: {n}" for n in (*self.notes, *self.time.missing)]
         return "\n".join(lines)
 
-    def _line(self, name: str, level: str) -> str:
-        read, write = (bytes_text(self.total(level, d)) for d in DIRECTIONS)
-        return f"  {name:<22}{read:>14}{write:>14}"
+    def _level_table(self) -> Table:
+        """Bytes by level, and the bounds of HBM's."""
+        bounds = self.hbm_bounds
+        rows: list[tuple[Cell, ...]] = [("SM <-> L2 (exact)", self.total("l2", "read"), self.total("l2", "write"))]
+        if self.hbm_known:
+            rows.append((f"L2 <-> HBM ({self.method})", self.total("hbm", "read"), self.total("hbm", "write")))
+        rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
+        rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
+        columns = (
+            Column("level", ""),
+            Column("read_bytes", "read", "bytes"),
+            Column("write_bytes", "written", "bytes"),
+        )
+        return Table(columns, tuple(rows))
 
-    def _tensor_lines(self) -> list[str]:
-        several = len(self.chain.launches) > 1
-        lines = [f"  {'launch':<14}" * several + f"  {'tensor':<16}{'SM<->L2':>14}{'':>7}{'HBM':>14}"]
+    def _tensor_table(self) -> Table:
+        """Bytes by tensor and direction, and by launch where there are several."""
         hbm = {(r.launch, r.tensor, r.direction): r.bytes for r in self.traffic if r.level == "hbm"}
-        for row in self.traffic:
-            if row.level != "l2":
-                continue
-            found = hbm.get((row.launch, row.tensor, row.direction))
-            right = f"{bytes_text(found):>14}" if found is not None else f"{'-':>14}"
-            head = f"  {row.launch:<14}" if several else ""
-            lines.append(f"{head}  {row.tensor:<16}{bytes_text(row.bytes):>14} {row.direction:<6}{right}")
-        return lines
+        rows = (
+            (r.launch, r.tensor, r.direction, int(r.bytes), hbm.get((r.launch, r.tensor, r.direction)))
+            for r in self.traffic
+            if r.level == "l2"
+        )
+        columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
+                   Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"))  # fmt: skip
+        table = Table(columns, tuple(rows))
+        return table if len(self.chain.launches) > 1 else table.without("launch")
+
+
+def _indented(table: Table) -> list[str]:
+    return [f"  {line}" for line in table.text().splitlines()]
