@@ -27,7 +27,7 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
-from iosim.evidence.cuda.compiler import Built
+from iosim.evidence.cuda.compiler import Built, source_files
 from iosim.evidence.cuda.launch import Forward, Order, Shape
 from iosim.evidence.cuda.spec import FwdSpec
 
@@ -109,8 +109,9 @@ def marked_source(folder: Path, steps: bool = False) -> Path:
             raise InputError(f"flash_fwd.cuh has {text.count(old)} lines '{old.strip()}'; the marks need one")
         text = text.replace(old, new)
     (folder / "flash_fwd.cuh").write_text(text, encoding="utf-8")
-    for name in ("flash_fwd.cu", "ptx.cuh"):
-        (folder / name).write_text((SOURCES / name).read_text(encoding="utf-8"), encoding="utf-8")
+    for source in source_files("flash_fwd.cu"):
+        if source.name != "flash_fwd.cuh":
+            (folder / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     return folder / "flash_fwd.cu"
 
 

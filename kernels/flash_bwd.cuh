@@ -5,13 +5,9 @@
 // keys of all warps, sends dS through shared memory. The deterministic dQ kernel owns queries and walks the key blocks instead.
 #pragma once
 
-#include "ptx.cuh"
+#include "flash.cuh"
 
 namespace flash {
-
-using namespace ptx;
-
-enum Mask { kNone = 0, kCausal = 1, kWindow = 2 };
 
 // All tensors contiguous: [batch, heads or kv_heads, seq, head_dim]. Mirrored in iosim/evidence/cuda/launch.py.
 struct BwdParams {
@@ -69,17 +65,6 @@ __device__ __forceinline__ void load_shared4(float2& a, float2& b, u32 address) 
 
 __device__ __forceinline__ void store_shared(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
-}
-
-template <class P>
-__device__ __forceinline__ u32 lane_a() {  // 16 rows by 2 chunks, row fastest
-  const u32 lane = thread_index() % 32;
-  return P::at(lane % 16, lane / 16);
-}
-template <class P>
-__device__ __forceinline__ u32 lane_b() {  // 8 rows by 2 chunks, then the next 8 rows
-  const u32 lane = thread_index() % 32;
-  return P::at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
 // c (16 x walked rows) = own (16 x head_dim, at this warp's rows) * walked^T.

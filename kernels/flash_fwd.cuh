@@ -4,13 +4,10 @@
 // statistics need only the four lanes that share a row. K and V tiles come in by cp.async, `stages` deep.
 #pragma once
 
-#include "ptx.cuh"
+#include "flash.cuh"
 
 namespace flash {
 
-using namespace ptx;
-
-enum Mask { kNone = 0, kCausal = 1, kWindow = 2 };
 enum Direction { kAscending = 0, kDescending = 1, kAlternating = 2 };
 
 // Strides in elements; the innermost one is 1. Mirrored field by field in iosim/evidence/cuda/launch.py.
@@ -126,18 +123,6 @@ struct Rows {
   }
 };
 
-// Where this lane points ldmatrix4: 16 rows by 2 chunks, row fastest (the A operand, and B transposed) or chunk inside (B).
-template <class T>
-__device__ __forceinline__ u32 lane_a() {
-  const u32 lane = thread_index() % 32;
-  return T::Pane::at(lane % 16, lane / 16);
-}
-template <class T>
-__device__ __forceinline__ u32 lane_b() {
-  const u32 lane = thread_index() % 32;
-  return T::Pane::at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-}
-
 // Exponents may grow to 2^kSlack before the output is rescaled: sums stay exact in fp32, and rescaling becomes rare.
 constexpr float kSlack = 8.f;
 
@@ -184,7 +169,8 @@ __device__ __forceinline__ void raise(Rows<T>& rows, const float (&s)[T::RowTile
 template <class T>
 __device__ __forceinline__ void scores(float (&s)[T::RowTiles][T::KeyTiles][4], const u32 (&q_regs)[T::RowTiles][T::QInRegisters ? T::DimSteps : 1][4],
                                        u32 q_tile, u32 k_tile) {
-  const u32 q_lane = q_tile + lane_a<T>() + thread_index() / 32 * (T::WarpRows * T::Pane::kRowBytes), k_lane = k_tile + lane_b<T>();
+  const u32 q_lane = q_tile + lane_a<typename T::Pane>() + thread_index() / 32 * (T::WarpRows * T::Pane::kRowBytes);
+  const u32 k_lane = k_tile + lane_b<typename T::Pane>();
   UNROLL for (int m = 0; m < T::RowTiles; ++m)
     UNROLL for (int n = 0; n < T::KeyTiles; ++n) UNROLL for (int e = 0; e < 4; ++e) s[m][n][e] = 0.f;
   UNROLL for (int d = 0; d < T::DimSteps; ++d) {
@@ -211,7 +197,7 @@ __device__ __forceinline__ void scores(float (&s)[T::RowTiles][T::KeyTiles][4], 
 // out += exp2(s * scale2 + shift) V. Exponentials are taken 16 keys at a time, between products.
 template <class T>
 __device__ __forceinline__ void values(Rows<T>& rows, const float (&s)[T::RowTiles][T::KeyTiles][4], u32 v_tile, const float& scale2) {
-  const u32 v_lane = v_tile + lane_a<T>();
+  const u32 v_lane = v_tile + lane_a<typename T::Pane>();
   UNROLL for (int k = 0; k < T::KeySteps; ++k) {
     u32 p[T::RowTiles][4];
     UNROLL for (int m = 0; m < T::RowTiles; ++m) UNROLL for (int h = 0; h < 2; ++h) UNROLL for (int r = 0; r < 2; ++r) {
@@ -352,7 +338,7 @@ __device__ __forceinline__ void forward_tile(const FwdParams& p, const Work& w, 
   if constexpr (T::QInRegisters) {
     wait<(T::Stages == 1 ? 1 : T::Stages - 1)>();
     __syncthreads();
-    const u32 q_lane = base + lane_a<T>() + thread_index() / 32 * (T::WarpRows * T::Pane::kRowBytes);
+    const u32 q_lane = base + lane_a<typename T::Pane>() + thread_index() / 32 * (T::WarpRows * T::Pane::kRowBytes);
     UNROLL for (int m = 0; m < T::RowTiles; ++m) UNROLL for (int d = 0; d < T::DimSteps; ++d)
       ldmatrix4(q_regs[m][d], T::Pane::shift(q_lane, d) + m * 16 * T::Pane::kRowBytes);
   }

@@ -6,7 +6,7 @@
 //   Before the launch O and sum are zero and top is -inf.
 // Traffic of a head, in elements, with T = n / 32: reads 2 n d + T (2 n d + 2 n), writes T (n d + 2 n).
 // Build: nvcc -std=c++17 -O3 -arch=sm_75 -cubin -DHEAD_DIM=64 minimal.cu (any cc from 7.5 on).
-// CPU reference: softmax in float64, experiments/bench.py `reference`.
+// CPU reference: softmax in float64, `reference` in harness.py.
 // Speed on an H200: 4.9 ms at 512 tokens and head_dim 64 for any number of heads up to 64, since one warp walks all tiles of a head one
 //   after the other: 5 to 120 times slower than the naive chain there (README.md has the table).
 

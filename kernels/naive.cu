@@ -5,7 +5,7 @@
 //   [batch, heads, seq_q, seq_k], all contiguous, stored as ELEMENT (0 fp16, 1 bf16, 2 fp32) and accumulated in fp32.
 // Build: nvcc -std=c++17 -O3 -arch=sm_80 -cubin -DHEAD_DIM=64 -DELEMENT=1 naive.cu (any cc from 7.5 on).
 //   With -DBYPASS_L1=1 all tensors are read with ld.global.cg, past L1, so that no CTA finds there what another on its SM has read.
-// CPU reference: softmax in float64, experiments/bench.py `reference`.
+// CPU reference: softmax in float64, `reference` in harness.py.
 // Speed: 64x64 tiles of fp32 multiply-adds without tensor cores; made for exact traffic (each operand tile once per CTA, each row of
 //   S once), not for time; on an H200 1.3 to 2 times PyTorch's eager chain in fp32 at 512 tokens.
 

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import csv
+import ctypes
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripts import ROOT, load_script
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, build, compiler, driver, find_nvcc
+from iosim.evidence.cuda import (
+    BwdSpec,
+    FwdSpec,
+    MinimalSpec,
+    NaiveSpec,
+    build,
+    compiler,
+    driver,
+    find_nvcc,
+    launch,
+    microbench,
+)
 from iosim.evidence.cuda.compiler import cache_key, parse_report
 from iosim.evidence.cuda.microbench import cliff_bytes
 from iosim.evidence.cuda.resources import COLUMNS, candidates, measure, read_table, row_key, source_digest
+from iosim.evidence.measure import machine
 
+ENDS, FOLLOWERS, SETS = (load_script(f"experiments/{name}.py") for name in ("ends", "followers", "sets"))
 TABLE = data_dir("kernels") / "resources.csv"
 TILE = FwdSpec(128, 128, 64, 4, 2, "causal", min_ctas=2)
 
@@ -120,6 +137,92 @@ def test_cache_is_used_and_its_key_knows_the_source(monkeypatch: pytest.MonkeyPa
     (copy / "minimal.cu").write_text((data_dir("kernels") / "minimal.cu").read_text() + "\n")
     monkeypatch.setattr(compiler, "data_dir", lambda _: copy)
     assert cache_key(MinimalSpec(32), "8.0", "a") not in keys
+
+
+def test_spilled_registers_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nvcc_or_skip()
+    monkeypatch.setenv("IOSIM_CACHE", str(tmp_path))
+    spilling = FwdSpec(128, 128, 64, 4, 1, "causal", q_in_registers=True, min_ctas=2)
+    whole = MinimalSpec(32)
+    for _ in ("compiled", "from the cache"):
+        machine.prebuild([whole, spilling], "9.0")
+        (line,) = capsys.readouterr().err.splitlines()
+        spilled = build(spilling, "9.0").resources["flash_fwd"].spill_store_bytes
+        assert spilled > 0
+        assert repr(spilling) in line
+        assert f"{spilled} bytes" in line
+    assert not build(whole, "9.0").warnings
+
+
+def test_the_headers_go_together(tmp_path: Path) -> None:
+    """Each by itself and all of them in one unit, in either order."""
+    headers = sorted(p.name for p in data_dir("kernels").glob("*.cuh") if "sm90" not in p.name)
+    assert {"flash_fwd.cuh", "flash_bwd.cuh"} <= set(headers)
+    unit = tmp_path / "all.cu"
+    for order in (headers, headers[::-1]):
+        unit.write_text("".join(f'#include "{name}"\n' for name in order))
+        assert not compiled(unit, "8.0")
+
+
+def compiled(unit: Path, cc: str) -> str:
+    """What nvcc says of a source, which may include what is in kernels/; nothing where it is right."""
+    command = [nvcc_or_skip(), "-std=c++17", "-cubin", *compiler.architecture(cc), f"-I{data_dir('kernels')}"]
+    done = subprocess.run(
+        [*command, unit, "-o", unit.with_suffix(".cubin")], capture_output=True, text=True, check=False
+    )
+    return done.stderr if done.returncode else ""
+
+
+STRUCTURES = [
+    (launch.FwdParams, "flash_fwd.cuh", "flash::FwdParams", ""),
+    (launch.BwdParams, "flash_bwd.cuh", "flash::BwdParams", ""),
+    (launch.NaiveParams, "naive.cu", "NaiveParams", "HEAD_DIM 64|ELEMENT 0"),
+    (launch.MinimalParams, "minimal.cu", "MinimalParams", "HEAD_DIM 64"),
+    (microbench.MicroParams, "microbench.cu", "MicroParams", ""),
+    (ENDS.EndsParams, "ends.cu", "EndsParams", ""),
+    (FOLLOWERS.Params, "followers.cu", "FollowParams", ""),
+    (SETS.SetsParams, "sets.cu", "SetsParams", ""),
+    (SETS.OrdersParams, "sets.cu", "OrdersParams", ""),
+]
+
+
+@pytest.mark.parametrize(("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES])
+def test_parameters_lie_where_python_puts_them(
+    mirror: type[ctypes.Structure], source: str, name: str, macros: str, tmp_path: Path
+) -> None:
+    """Every field's offset and size, and the structure's size, by the compiler; a wrong offset is refused."""
+    folder = next(f for f in (data_dir("kernels"), ROOT / "experiments") if (f / source).is_file())
+    include = "".join(f"#define {macro}\n" for macro in macros.split("|") if macro)
+    include += f'#include "{folder / source}"\n#include <cstddef>\n'
+    fields = {field: getattr(mirror, field) for field, _ in mirror._fields_}
+
+    def probe(move: int) -> str:
+        checks = [f"sizeof({name}) == {ctypes.sizeof(mirror)}"]
+        for field, place in fields.items():
+            checks.append(f"offsetof({name}, {field}) == {place.offset + move}")
+            checks.append(f"sizeof({name}::{field}) == {place.size}")
+        unit = tmp_path / f"probe{move}.cu"
+        unit.write_text(include + "".join(f'static_assert({check}, "layout");\n' for check in checks))
+        return compiled(unit, "9.0")
+
+    assert not probe(0)
+    assert "static assertion failed" in probe(4)
+
+
+@pytest.mark.parametrize(("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES])
+def test_parameters_have_the_names_of_the_source(
+    mirror: type[ctypes.Structure], source: str, name: str, macros: str
+) -> None:
+    """Also where there is no compiler: two fields of one size that change places."""
+    folder = next(f for f in (data_dir("kernels"), ROOT / "experiments") if (f / source).is_file())
+    text = (folder / source).read_text()
+    body = re.search(rf"struct {name.split('::')[-1]} {{(.*?)}};", text, re.S)
+    assert body is not None
+    declarations = re.sub(r"//.*", "", body.group(1)).split(";")
+    in_source = [re.findall(r"(\w+)\s*$", part)[0] for line in declarations if line.strip() for part in line.split(",")]
+    assert in_source == [field for field, _ in mirror._fields_]
 
 
 def test_compiler_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ _FUNCTION = re.compile(r"Function properties for (\w+)")
 _SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_WARNING = re.compile(r"^ptxas warning\s*: *(.+)$", re.M)
+
+OPTIONS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v,--warn-on-spills")
+"""nvcc's options of every build."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class Built:
     cc: str
     compiler: str
     resources: dict[str, Resources]
+    warnings: tuple[str, ...] = ()
+    """The assembler's, such as of registers that it spilled."""
 
 
 def find_nvcc() -> Path:
@@ -114,28 +120,29 @@ def cache_dir() -> Path:
 
 
 def cache_key(spec: Spec, cc: str, compiler: str) -> str:
-    """A digest of everything that decides the code: sources, macros, architecture, compiler."""
+    """A digest of everything that decides the build: sources, macros, architecture, compiler and its options."""
     digest = hashlib.sha256()
     for path in source_files(spec.source):
         digest.update(path.name.encode() + path.read_bytes())
-    digest.update(json.dumps([spec.source, spec.defines(), cc, compiler], sort_keys=True).encode())
+    digest.update(json.dumps([spec.source, spec.defines(), cc, compiler, OPTIONS], sort_keys=True).encode())
     return digest.hexdigest()[:32]
 
 
-def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> dict[str, Resources]:
-    """Compiles to `out` and gives the resources by kernel.
+def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> tuple[dict[str, Resources], tuple[str, ...]]:
+    """Compiles to `out`; gives the resources by kernel, and the assembler's warnings.
 
     Raises:
         InputError: nvcc refuses, with its first error.
     """
     source = data_dir("kernels") / spec.source
     macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
-    command = [str(nvcc), "-std=c++17", "-O3", *architecture(cc), "-cubin", "-Xptxas", "-v", *macros]
+    command = [str(nvcc), *OPTIONS, *architecture(cc), *macros]
     run = subprocess.run([*command, str(source), "-o", str(out)], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         errors = [line for line in (run.stderr + run.stdout).splitlines() if "error" in line.lower()]
         raise InputError(f"nvcc refused {spec}: {errors[0].strip() if errors else f'exit code {run.returncode}'}")
-    return parse_report(run.stderr + run.stdout)
+    report = run.stderr + run.stdout
+    return parse_report(report), tuple(_WARNING.findall(report))
 
 
 def build(spec: Spec, cc: str) -> Built:
@@ -152,13 +159,15 @@ def build(spec: Spec, cc: str) -> Built:
     report = cubin.with_suffix(".json")
     if cubin.is_file() and report.is_file():
         kept = json.loads(report.read_text())
-        return Built(cubin, cc, compiler, {name: Resources(**values) for name, values in kept.items()})
+        resources = {name: Resources(**values) for name, values in kept["resources"].items()}
+        return Built(cubin, cc, compiler, resources, tuple(kept["warnings"]))
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         fresh = Path(scratch) / "kernel.cubin"
-        resources = compile_to(spec, cc, nvcc, fresh)
+        resources, warnings = compile_to(spec, cc, nvcc, fresh)
         text = Path(scratch) / "kernel.json"
-        text.write_text(json.dumps({name: asdict(values) for name, values in resources.items()}))
+        by_kernel = {name: asdict(values) for name, values in resources.items()}
+        text.write_text(json.dumps({"resources": by_kernel, "warnings": warnings}))
         fresh.replace(cubin)
         text.replace(report)
-    return Built(cubin, cc, compiler, resources)
+    return Built(cubin, cc, compiler, resources, warnings)

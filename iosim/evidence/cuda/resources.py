@@ -82,7 +82,8 @@ def measure(cc: str, spec: FwdSpec, nvcc: Path) -> Row:
     """Compiles a tile for the most CTAs an SM that spill nothing, and gives its row."""
     for ctas in range(most_ctas(spec, cc), 0, -1):
         with tempfile.TemporaryDirectory() as scratch:
-            found = compile_to(replace(spec, min_ctas=ctas), cc, nvcc, Path(scratch) / "kernel.cubin")["flash_fwd"]
+            reports, _ = compile_to(replace(spec, min_ctas=ctas), cc, nvcc, Path(scratch) / "kernel.cubin")
+            found = reports["flash_fwd"]
         if found.spill_store_bytes == 0 or ctas == 1:
             break
     numbers = (found.registers, found.spill_store_bytes, found.spill_load_bytes, found.static_smem_bytes)

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
@@ -51,9 +52,13 @@ def require_torch() -> None:
 
 
 def prebuild(specs: Iterable[Spec], cc: str) -> None:
-    """Compiles all specs, in parallel."""
+    """Compiles all specs, in parallel; what the assembler warns of is told on stderr, a line an instantiation."""
+    distinct = list(dict.fromkeys(specs))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda spec: build(spec, cc), dict.fromkeys(specs)))
+        builds = list(pool.map(lambda spec: build(spec, cc), distinct))
+    for spec, built in zip(distinct, builds, strict=True):
+        if built.warnings:
+            print(f"iosim: {spec}: {'; '.join(built.warnings)}", file=sys.stderr)
 
 
 def facts() -> dict[str, str]:
