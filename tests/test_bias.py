@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import GRADIENT_FACTOR, TOLERANCE, cases, disagreements, table
@@ -35,7 +36,7 @@ from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 
 SLOW = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(50), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 PAIRS = [("flash", "fwd"), ("flash", "bwd"), ("flash", "fwd+bwd"), ("naive", "fwd"), ("naive", "bwd"),
          ("naive", "fwd+bwd"), ("math", "fwd")]  # fmt: skip
@@ -100,7 +101,7 @@ def test_the_replay_moves_the_counted_bytes(algorithm: str, passes: str, data: s
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of the gradients, is not installed")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -41,7 +42,7 @@ from iosim.studies.report.request import ReportRequest
 from iosim.studies.trace.trace import trace
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
-SLOW = settings(max_examples=50, deadline=None, suppress_health_check=RARE)
+SLOW = settings(max_examples=examples(50), deadline=None, suppress_health_check=RARE)
 CASES = {"flash": flash_cases, "flash1": flash1_cases, "naive": naive_cases}
 
 
@@ -230,7 +231,7 @@ def test_patterns_have_as_many_blocks_as_their_papers_say(mask: BlockMask, block
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_patterns_are_their_definitions(data: st.DataObject) -> None:
     """The lists against the elementwise definitions of the reference."""
     word = data.draw(st.sampled_from(("butterfly", "strided", "window+global")))

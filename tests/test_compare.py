@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,7 +150,7 @@ def test_the_choice_counts_what_would_be_played() -> None:
 # --- bytes by tensor --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     kernel=st.sampled_from(("naive", "eager", "math", "flash", "cutlass", "fa1")),
     values=st.fixed_dictionaries({"dropout": st.sampled_from((0.0, 0.1)), "mask": st.sampled_from(("none", "causal"))}),
@@ -218,7 +219,7 @@ def test_figures_draw_every_number_once(found: Comparison) -> None:
     assert sum(int(row[4] or 0) for row in parts.table.rows) == sum(p.l2 for p in one.points)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(top=st.floats(1e-9, 1e15))
 def test_ticks_start_at_zero_and_cover_the_bars(top: float) -> None:
     axis = linear_axis([top / 3, top], "bytes", bytes_text)

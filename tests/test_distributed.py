@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def errors(problem: AttentionProblem, schedule: ChunkSchedule, seed: int = 0) ->
     return found
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), seed=st.integers(0, 3))
 def test_a_schedule_computes_attention_and_moves_what_is_counted(
     case: tuple[AttentionProblem, ChunkSchedule], seed: int
@@ -88,7 +89,7 @@ def test_a_schedule_computes_attention_and_moves_what_is_counted(
     assert errors(*case, seed) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     causal=st.booleans(), backward=st.booleans(), gpus=st.integers(1, 24), per_chunk=st.integers(1, 5),
     group=st.integers(1, 4), data=st.data(),
@@ -161,7 +162,7 @@ def test_bytes_of_a_small_case() -> None:
 # What a chunk is.
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(tokens=st.integers(1, 60), parts=st.integers(1, 12), causal=st.booleans(), stripes=st.booleans())
 def test_a_pair_keeps_what_its_tokens_keep(tokens: int, parts: int, causal: bool, stripes: bool) -> None:
     parts = min(parts, tokens)
@@ -300,7 +301,7 @@ def test_balancing_beats_the_ring_by_the_work_of_its_steps() -> None:
 # Memory.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(case=cases())
 def test_memory_counts_the_inputs_that_an_execution_holds(case: tuple[AttentionProblem, ChunkSchedule]) -> None:
     problem, schedule = case

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_cache import LOAD, REDUCE, STORE, SlowL2, lru_hits, reuse_distances
@@ -122,7 +123,7 @@ def test_engine_is_the_slow_cache_on_random_traces(
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     trace=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=80),
     ways=st.integers(1, 32), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -86,7 +87,7 @@ def test_rounding_keeps_nan_and_zero_and_is_done_once(name: str) -> None:
     np.testing.assert_array_equal(round_to(once, name), once)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(hnp.arrays(np.float32, 20, elements=st.floats(-448, 448, width=32)))
 def test_rounding_is_torchs(values: np.ndarray) -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of rounding, is not installed")

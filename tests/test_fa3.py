@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import load_script
@@ -299,7 +300,7 @@ class TestSection:
 
 
 class TestQuantisation:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.data())
     def test_readers_agree_and_the_output_is_attention(self, data: st.DataObject) -> None:
         heads = data.draw(st.sampled_from([(1, 1), (4, 2), (3, 3)]))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import sympy as sp
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,7 +102,7 @@ def test_functions_stay_symbolic_and_lambdify_to_int64():
     assert out.tolist() == expected
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(count, step, step, whole, count)
 def test_clipped_rewritten_as_floor_sum(n, m, a, b, hi):
     names = sp.symbols("n m a b h", integer=True)

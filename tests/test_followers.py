@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import load_script, measurements
@@ -49,7 +50,7 @@ def test_a_follower_reads_what_its_leader_read_so_much_before() -> None:
     groups=st.sampled_from((1, 2, 4, 8, 16)), distance=st.integers(1, 9), stream=st.integers(1, 24),
     chunk=st.sampled_from((32, 256)), apart=st.sampled_from((0, 50, 100)), place=st.integers(-3, 3),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_group_reads_every_chunk_once_at_its_distance(
     groups: int, distance: int, stream: int, chunk: int, apart: int, place: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_a_hot_set_is_passed_once_in_every_period() -> None:
 
 
 @given(period=st.integers(1, 24), hot=st.integers(1, 24), rounds=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_hot_sets_of_any_size(period: int, hot: int, rounds: int) -> None:
     case = Case("hot", "both", True, 2, period, stream=period * rounds, hot=min(hot, period))
     stream, passes = case.table()[:, 0], case.table()[:, 1].reshape(rounds, -1)
@@ -117,7 +118,7 @@ def test_hot_sets_of_any_size(period: int, hot: int, rounds: int) -> None:
 
 
 @given(stream=st.integers(1, 48), written=st.integers(1, 48))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_stream_beside_writes_is_written_once(stream: int, written: int) -> None:
     case = Case("beside", "both", True, 2, 0, stream=stream, hot=min(written, stream))
     reads, writes = case.table().T

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import sympy as sp
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -70,7 +71,7 @@ def accesses(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(domains(), accesses(), st.sampled_from((1, 1, 5, 40)), st.sampled_from((1, 2, 4)), st.booleans())
 def test_every_access_of_every_domain(domain, access, cols, element_bytes, strided):
     tensor = Tensor("X", 1, 1, 1, cols, element_bytes, Role.INPUT, strided=strided)
@@ -78,7 +79,7 @@ def test_every_access_of_every_domain(domain, access, cols, element_bytes, strid
     assert made == counting.access_bytes(domain, tensor, access)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(domains(), st.sampled_from(list(Outer)), st.none() | st.integers(1, 200))
 def test_overheads(domain, outer, persistent):
     overhead = Overhead("spill", Mode.STORE, per_cta=3, per_tile=50, per_pair=700, per_tile_fetch=11_000)
@@ -142,14 +143,14 @@ def calls(draw, algorithm=None):
     return problem, kernel
 
 
-@settings(max_examples=350, deadline=None)
+@settings(max_examples=examples(350), deadline=None)
 @given(calls())
 def test_closed_form_of_numbers_is_the_count(call):
     chain = plan(*call)
     assert table(closed_form(chain)) == table(count(chain))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(calls(), st.booleans())
 def test_symbols_with_their_numbers_put_in_are_the_count(call, tie):
     made = derive(*call, tie=tie)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -296,7 +297,7 @@ def test_names_are_forgiven(written: str, name: str) -> None:
     assert load_profile(written).name == name
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(data=st.data())
 def test_case_and_punctuation_never_matter(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(SHIPPED))
@@ -330,7 +331,7 @@ def test_odd_names_give_one_line(written: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(written=st.text(max_size=30))
 def test_any_name_loads_or_is_refused(written: str) -> None:
     message = ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -47,7 +48,7 @@ def packed_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     return problem, Kernel("flash", "flash", tile, packs_group=True, splits=splits)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
 @given(case=packed_cases(), seed=st.integers(0, 3))
 def test_readers_agree_on_packed_groups(case: tuple[AttentionProblem, Kernel], seed: int) -> None:
     assert disagreements(*case, seed=seed) == []

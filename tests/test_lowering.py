@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases
@@ -24,7 +25,7 @@ from iosim.readers.count import access_bytes
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.readers.replay.objects import streams
 
-SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd") if p == "fwd" or a not in FORWARD_ONLY]
 
 
@@ -169,7 +170,7 @@ def test_the_cases_reach_every_kind_of_launch() -> None:
     """Splits, packs, key-outer loops, whole heads, pairs, streams and temporary blocks that are used again."""
     seen: set[str] = set()
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=examples(300), deadline=None, database=None, derandomize=True)
     @given(data=st.data())
     def look(data: st.DataObject) -> None:
         algorithm, passes = data.draw(st.sampled_from(PAIRS))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import altered, disagreements
@@ -62,7 +63,7 @@ def latent_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
 OVERHEAD = Overhead("metadata", Mode.LOAD, per_tile=20, per_cta=4)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
 @given(case=latent_cases(), seed=st.integers(0, 3))
 def test_readers_agree_and_compute_attention(case: tuple[AttentionProblem, Kernel], seed: int) -> None:
     assert disagreements(*case, seed=seed) == []

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import load_script
@@ -151,7 +152,7 @@ def test_what_does_not_fit_says_why() -> None:
     assert both.reason.count(";") == 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     cc=st.sampled_from(sorted(PROFILES)),
     threads=st.integers(1, 1024),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -53,13 +54,13 @@ def paged_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
 @given(case=paged_cases(), seed=st.integers(0, 3))
 def test_readers_agree_on_pages_in_any_order(case: tuple[AttentionProblem, Kernel], seed: int) -> None:
     assert disagreements(*case, seed=seed) == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=QUIET)
 @given(case=paged_cases())
 def test_pages_change_no_byte_but_the_table(case: tuple[AttentionProblem, Kernel]) -> None:
     """With rows of whole sectors, or pages of whole sectors, K and V move what they move in one piece."""
@@ -98,7 +99,7 @@ def test_rows_before_the_diagonal_are_looked_up_by_the_block() -> None:
     assert table_bytes(problem.with_(seq_k=8, offset=0), kernel((4, 4))) == (1 + 1) * 32
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     rows=st.integers(1, 3000), keys=st.integers(1, 5000), block_q=st.integers(1, 200), block_k=st.integers(1, 200),
     page=st.integers(1, 40), splits=st.integers(1, 9), pack=st.sampled_from((1, 3, 4)), data=st.data(),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -252,7 +253,7 @@ toml_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     keys=st.dictionaries(
         st.sampled_from([*QUANTITIES, *HEADER_KEYS]) | st.text(max_size=5),
@@ -269,7 +270,7 @@ def test_any_content_gives_problems_or_a_profile(keys: dict[str, Any]) -> None:
         assert HardwareProfile.from_dict(profile.to_dict()) == profile
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(cut=st.integers(0, len(GOOD)), junk=st.binary(max_size=6))
 def test_a_damaged_file_is_refused_in_one_line(cut: int, junk: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = write(tmp_path_factory.getbasetemp(), GOOD.encode()[:cut] + junk + GOOD.encode()[cut:], "damaged.toml")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import ALGORITHMS, FORWARD_ONLY, cases, disagreements, problems
@@ -19,14 +20,16 @@ PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd", "fwd+bwd") if p == "
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data())
 def test_count_formula_execution_and_attention_agree(algorithm: str, passes: str, data: st.DataObject) -> None:
     problem, kernel = data.draw(cases(algorithm, passes))
     assert disagreements(problem, kernel, seed=data.draw(st.integers(0, 3))) == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problem=problems("flash", "fwd+bwd"), seed=st.integers(0, 9))
 def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of the gradients, is not installed")
@@ -62,7 +65,7 @@ def test_kernels_of_the_strategies_reach_every_corner() -> None:
               "empty rows", "queries 1", "keys 1", "strided"}  # fmt: skip
     seen: set[str] = set()
 
-    @settings(max_examples=400, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=examples(400), deadline=None, database=None, derandomize=True)
     @given(case=cases("flash", "fwd"))
     def look(case: tuple[AttentionProblem, Kernel]) -> None:
         p, k = case

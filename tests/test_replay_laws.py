@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import cases
@@ -38,7 +39,7 @@ from iosim.readers.replay.replay import Replay
 LINE = 128
 H200 = load_profile("h200-sxm")
 TOO = [HealthCheck.too_slow, HealthCheck.data_too_large]
-SLOW = settings(max_examples=30, deadline=None, suppress_health_check=TOO)
+SLOW = settings(max_examples=examples(30), deadline=None, suppress_health_check=TOO)
 PAIRS = [("flash", "fwd"), ("flash", "fwd+bwd"), ("flash1", "fwd"), ("naive", "fwd+bwd"), ("math", "fwd")]
 STORE = 1
 

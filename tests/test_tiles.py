@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -189,7 +190,7 @@ class TestRanking:
         fa2 = next(c for c in found.library if c.kernel == "fa2")
         assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, None)
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=examples(12), deadline=None)
     @given(
         st.sampled_from(sorted(list_profiles())), st.integers(1, 3000), st.sampled_from([40, 64, 80, 128, 256]),
         st.sampled_from(["none", "causal"]), st.sampled_from(["fwd", "bwd"]),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -195,7 +196,7 @@ class TestMakespan:
         # key blocks of 128 under 8 query blocks of 64: the first is seen by all 8, the last by the last 2
         assert steps_per_tile(one.domain, Outer.KEY).tolist() == [8, 6, 4, 2]
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(
         st.integers(1, 12), st.integers(64, 1500), st.sampled_from(list(Order)), st.sampled_from(list(Start)),
         st.integers(0, 5), st.integers(1, 9), st.integers(1, 200),

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases
@@ -38,7 +39,7 @@ from iosim.readers.replay.sampling import sampling_plan
 from iosim.studies.explain import explain
 
 LAW = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -198,7 +199,7 @@ def test_an_l2_of_twice_the_sets_moves_no_more(arguments: dict[str, Any], kernel
     assert after <= 1.02 * before + profile.line_bytes
 
 
-@settings(LAW, max_examples=150)
+@settings(LAW, max_examples=examples(150))
 @given(problems(), st.integers(1, 300), st.sampled_from(KERNELS), st.sampled_from(GPUS))
 def test_a_longer_sequence_needs_no_fewer_bytes(arguments: dict[str, Any], more: int, kernel: str, gpu: str) -> None:
     longer = {n: v + more if n in ("seq_q", "seq_k") else v for n, v in arguments.items()}

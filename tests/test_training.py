@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -21,7 +22,7 @@ from iosim.studies.training.optimizers import optimizer
 from iosim.studies.training.saved import saved_bytes, saved_storages
 from iosim.studies.training.timeline import play
 
-FEW = settings(max_examples=25, deadline=None, derandomize=True)
+FEW = settings(max_examples=examples(25), deadline=None, derandomize=True)
 SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
 
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_decoder import LiveBytes, Step, counted, saved_storages
@@ -20,7 +21,7 @@ from iosim.studies.training.saved import saved_storages as predicted_storages
 from iosim.studies.training.setup import Setup
 from iosim.studies.training.timeline import Timeline, play
 
-FEW = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(25), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 
 

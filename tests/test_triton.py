@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import measurements
@@ -146,7 +147,7 @@ class TestConfigurations:
         assert misfit(Config(64, 64), short, H200) == ""
 
     @given(st.sampled_from(list(space())), st.sampled_from([64, 128, 256]), st.sampled_from(["a100", "h100", "t4"]))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     def test_what_fits_has_a_time_and_a_cta(self, config: Config, head_dim: int, gpu: str) -> None:
         asked, profile = AttentionProblem(heads=8, seq_q=2048, head_dim=head_dim), load_profile(gpu)
         if misfit(config, asked, profile):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import disagreements
@@ -51,13 +52,13 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
 
 
 @pytest.mark.parametrize("algorithm", ["uniform", "uniform_naive"])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_count_formula_execution_and_attention_agree(algorithm: str, data: st.DataObject) -> None:
     assert disagreements(*data.draw(cases(algorithm))) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
     problem, kernel = data.draw(cases("uniform"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import BLOCKS, OVERHEADS, disagreements, table
@@ -29,7 +30,7 @@ from iosim.readers.replay.lowering import lower, start_order
 from iosim.readers.replay.objects import streams
 
 RARE = [HealthCheck.too_slow, HealthCheck.data_too_large]
-SLOW = settings(max_examples=80, deadline=None, suppress_health_check=RARE)
+SLOW = settings(max_examples=examples(80), deadline=None, suppress_health_check=RARE)
 
 
 @st.composite

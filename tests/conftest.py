@@ -1,0 +1,39 @@
+"""What holds for the whole run: how many examples are drawn, and which tests share a worker.
+
+`python -m pytest -q -n auto -m "not slow"` is quick: an eighth of each property's examples. Without that mark
+expression, also for a single file, every example is drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import effort
+import pytest
+from hypothesis import settings
+
+QUICK = "not slow"
+TOGETHER = {
+    f"tests/{name}.py": "reproduce"
+    for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_ef")
+}
+"""Files of which each needs what takes long to compute, by what that is."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    effort.quick = config.option.markexpr.strip() == QUICK
+    settings.register_profile("here", max_examples=effort.examples(effort.DEFAULT_EXAMPLES))
+    settings.load_profile("here")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """One worker a file, so that what a file computes once is computed once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return TOGETHER.get(file, file)
+
+    return Files(config, log)

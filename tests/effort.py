@@ -1,0 +1,17 @@
+"""How much the tests try: all of it, or a part in the run that leaves slow tests out."""
+
+from __future__ import annotations
+
+QUICK_SHARE = 8
+"""A quick run draws one in so many examples of a property."""
+LEAST_EXAMPLES = 5
+DEFAULT_EXAMPLES = 100
+"""Hypothesis' own number."""
+
+quick = False
+"""Set by conftest.py before tests are collected."""
+
+
+def examples(all_of_them: int) -> int:
+    """How many examples of a property are drawn in this run."""
+    return max(LEAST_EXAMPLES, all_of_them // QUICK_SHARE) if quick else all_of_them
