@@ -13,7 +13,8 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
-from iosim.kernel.libraries.choices import fa2_splits, fa3_section_heads
+from iosim.kernel.libraries.fa2 import fa2_splits
+from iosim.kernel.libraries.fa3 import fa3_section_heads
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict

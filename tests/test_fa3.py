@@ -26,7 +26,7 @@ from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.algorithms.fp8 import Fp8Options, Transpose
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.hopper import cluster
+from iosim.kernel.libraries.fa3 import cluster
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Order
 from iosim.prediction.call import Call

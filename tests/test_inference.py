@@ -23,8 +23,8 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.choices import fa2_splits
-from iosim.kernel.libraries.inference import fa3_splits
+from iosim.kernel.libraries.fa2 import fa2_splits
+from iosim.kernel.libraries.fa3 import fa3_splits
 from iosim.kernel.schedule import Scheduler
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict

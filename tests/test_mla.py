@@ -18,7 +18,7 @@ from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.inference import flashmla_splits
+from iosim.kernel.libraries.flashmla import flashmla_splits
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import bounds

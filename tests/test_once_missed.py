@@ -10,7 +10,7 @@ import pytest
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Outer, Role
-from iosim.kernel.libraries import Overrides, choices, resolve
+from iosim.kernel.libraries import Overrides, fa2, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
@@ -104,7 +104,7 @@ def test_algorithm_1_rounds_its_key_block_up() -> None:
     (173, 100, 1),  # 80 % and more
 ])  # fmt: skip
 def test_fa2_splits_no_further_than_its_key_blocks(tiles: int, key_blocks: int, splits: int) -> None:
-    assert choices.fa2_splits(tiles, key_blocks, 216) == splits
+    assert fa2.fa2_splits(tiles, key_blocks, 216) == splits
 
 
 def test_a_paged_cache_has_the_split_kernels_tile_with_one_split_too() -> None:

@@ -234,8 +234,8 @@ def test_what_was_not_measured_falls_evenly() -> None:
     assert rates_of(*own((112, 64)), 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     assert rates_of(*own(), 2, compiled=False) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     kernel, problem = own()
-    assert rates_of(kernel.with_(name="cudnn"), problem, 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
-    three = rates_of(kernel.with_(name="cudnn"), problem, 3)
+    assert rates_of(kernel.with_(cta_shares=""), problem, 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
+    three = rates_of(kernel.with_(cta_shares=""), problem, 3)
     assert three == pytest.approx((1 + usual[3] / 2, 1, 1 - usual[3] / 2))
 
 

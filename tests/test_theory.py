@@ -8,7 +8,8 @@ import pytest
 import sympy as sp
 
 from iosim.base.errors import InputError
-from iosim.readers.formula.theory import BOUNDS, bound, flash1_blocks, flash_is_optimal
+from iosim.kernel.algorithms.flash1 import algorithm1_blocks
+from iosim.readers.formula.theory import BOUNDS, bound, flash_is_optimal
 
 N, D, M = 1024, 64, 50_000
 
@@ -65,8 +66,8 @@ def test_text_and_number_say_the_same(name):
 
 def test_flash1_blocks():
     # ceil(40960 / 256) = 160; the query block is cut to d
-    assert flash1_blocks(64, 40_960) == (64, 160)
-    assert flash1_blocks(128, 40_961) == (81, 81)
+    assert algorithm1_blocks(64, 40_960) == (64, 160)
+    assert algorithm1_blocks(128, 40_961) == (81, 81)
 
 
 @pytest.mark.parametrize(

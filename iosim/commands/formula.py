@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"
+STAND_IN_DTYPE = "fp16"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_q": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
 LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1, "head_dim_v": 512}
@@ -59,8 +60,22 @@ def _problem(args: argparse.Namespace) -> AttentionProblem:
     chosen |= {n: value for n, value in stand_ins.items() if chosen[n] is None}
     if args.heads is None and args.kv_heads is not None:
         chosen["heads"] = 4 * args.kv_heads
-    dtype = args.dtype or ("fp32" if args.name == "minimal" else "fp16")
+    dtype = args.dtype or _stand_in_dtype(args.name)
     return AttentionProblem(**chosen | words, dtype=dtype, latent_kv=latent)
+
+
+def _stand_in_dtype(name: str) -> str:
+    """fp16, or the first type that the algorithm or kernel takes where that is none of them."""
+    from iosim.kernel.algorithms import algorithm_of, algorithms
+    from iosim.kernel.libraries import entry, is_choice
+
+    if is_choice(name):
+        return STAND_IN_DTYPE
+    try:
+        accepted = algorithm_of(name).dtypes if name in algorithms() else entry(name)["requires"]["dtypes"]
+    except InputError:  # told where the kernel is looked up
+        return STAND_IN_DTYPE
+    return accepted[0] if accepted and STAND_IN_DTYPE not in accepted else STAND_IN_DTYPE
 
 
 def _reads_latent(name: str) -> bool:
@@ -78,16 +93,17 @@ def _reads_latent(name: str) -> bool:
 
 def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel, bool]:
     """(the kernel, whether its tile is a choice rather than a symbol)."""
-    from iosim.kernel.algorithms import algorithms
+    from iosim.kernel.algorithms import algorithm_of, algorithms
     from iosim.kernel.kernel import Kernel, Tile
 
     tile = None if args.tile is None else Tile(*args.tile)
     if args.name in algorithms() and args.gpu is None:
-        if args.splits is not None and (args.splits < 1 or args.name not in ("flash", "mla")):
-            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; flash and mla take 1 "
-                             "or more")  # fmt: skip
-        stand_in = Tile(32, 32) if args.name == "minimal" else Tile(128, 64)
-        return Kernel(args.name, args.name, tile or stand_in, splits=args.splits or 1), tile is not None
+        chosen_algorithm = algorithm_of(args.name)
+        if args.splits is not None and (args.splits < 1 or not chosen_algorithm.splits):
+            able = " and ".join(name for name in algorithms() if algorithm_of(name).splits)
+            raise InputError(f"--splits {args.splits}: not possible with algorithm {args.name}; {able} take 1 or more")
+        kernel = Kernel(args.name, args.name, tile or chosen_algorithm.example_tile, splits=args.splits or 1)
+        return kernel, tile is not None
     from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import Overrides, resolve
 
@@ -116,13 +132,14 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
     """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
     import sympy as sp
 
+    from iosim.kernel.algorithms import algorithm_of
     from iosim.problem.fields import LIST_MASKS
     from iosim.readers.formula.limits import leading
     from iosim.readers.formula.symbolic import SYMBOLS, symbol
     from iosim.readers.formula.theory import bound
     from iosim.readers.formula.theta import with_density
 
-    kind = "standard" if kernel.algorithm in ("naive", "math") else "flash"
+    kind = "standard" if algorithm_of(kernel.algorithm).standard else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
     total = made.total()
     if problem.mask in LIST_MASKS and kind == "flash":

@@ -35,11 +35,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.kernel.libraries import entry, entry_names
+    from iosim.kernel.libraries import entry, entry_names, is_choice
 
     if args.action == "show":
-        if args.name.strip().lower() == "sdpa":
-            raise InputError("NAME 'sdpa' is no kernel but PyTorch's choice among them for a problem and a GPU; "
+        if is_choice(args.name):
+            raise InputError(f"NAME '{args.name}' is no kernel but a choice among them for a problem and a GPU; "
                              f"accepted: {', '.join(entry_names())}")  # fmt: skip
         common.emit(common.json_text({"schema": 1, "kernel": dict(entry(args.name))}), args.out)
         return 0

@@ -122,6 +122,8 @@ class Kernel:
     """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
     age_share: float | None = None
     """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
+    cta_shares: str = ""
+    """Under which name the recorded table of shares by age has the compiled kernel; empty where it has none."""
     options: AlgorithmOptions | None = None
     notes: tuple[str, ...] = ()
 

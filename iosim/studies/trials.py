@@ -12,10 +12,10 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries.choices import fa3_section_heads
+from iosim.kernel.libraries.fa3 import fa3_section_heads
 from iosim.kernel.residency import needed_registers
 from iosim.kernel.schedule import Direction, Order, Start
 from iosim.prediction.call import Call
@@ -118,7 +118,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     tile = (kernel.backward_tile or kernel.tile) if backward else kernel.tile
     for made in _tiles(tile):
         yield Change("tile", f"tile {made}, {made.warps} warps", _tiled(made, backward))
-    if kernel.algorithm == "flash" and problem.passes == "fwd":
+    if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:
                 yield Change("splits", f"{n} split" + ("s" if n > 1 else ""), _split(n))

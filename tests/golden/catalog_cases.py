@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import Overrides, choices, entry, entry_name, entry_names, hopper, inference, resolve
+from iosim.kernel.libraries import Overrides, cudnn, entry, entry_name, entry_names, fa2, fa3, flashmla, resolve, tiled
 from iosim.problem.attention import AttentionProblem
 
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200")
@@ -74,7 +74,7 @@ def described(kernel: Kernel) -> list[Any]:
     for field in dataclasses.fields(kernel):
         value = getattr(kernel, field.name)
         default = field.default if field.default is not dataclasses.MISSING else None
-        if field.name in ("name", "algorithm", "notes") or value == default:
+        if field.name in ("name", "algorithm", "notes", "cta_shares") or value == default:
             continue
         if field.name in ("tile", "backward_tile"):
             made.append(f"{field.name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
@@ -256,13 +256,13 @@ def rules() -> Iterator[tuple[str, Any]]:
             {1, 2, 3, 7, 8, 9, width // 2, width * 4 // 5 - 1, width * 4 // 5, width * 4 // 5 + 1, width, 2 * width}
         )
         blocks = (1, 2, 3, 5, 8, 40, 127, 128, 129, 1000)
-        yield f"fa2_splits of {width}", {n: [choices.fa2_splits(n, b, width) for b in blocks] for n in tiles}
-        yield f"cudnn_splits of {width}", {n: [choices.cudnn_splits(n, b, width) for b in blocks] for n in tiles}
+        yield f"fa2_splits of {width}", {n: [fa2.fa2_splits(n, b, width) for b in blocks] for n in tiles}
+        yield f"cudnn_splits of {width}", {n: [cudnn.cudnn_splits(n, b, width) for b in blocks] for n in tiles}
     for batch, sms, keys in product((1, 2, 3, 7, 64), (1, 78, 132), (1, 64, 640, 5000, 100_000)):
         one = AttentionProblem(
             batch=batch, heads=128, seq_q=1, seq_k=keys, head_dim=576, head_dim_v=512, latent_kv=True
         )
-        found = [inference.flashmla_splits(one.with_(seq_q=q), sms, 64, 64) for q in (1, 2)]
+        found = [flashmla.flashmla_splits(one.with_(seq_q=q), sms, 64, 64) for q in (1, 2)]
         yield f"flashmla_splits {batch} {sms} {keys}", found
     for group, mask in product((1, 4), ("none", "causal")):
         for keys in (64, 400, 600, 5000, 131072, 262144, 1 << 20):
@@ -271,7 +271,7 @@ def rules() -> Iterator[tuple[str, Any]]:
                 one = AttentionProblem(
                     batch=batch, heads=4 * group, kv_heads=4, seq_q=tokens, seq_k=keys, head_dim=128, mask=mask
                 )
-                made.append(inference.fa3_splits(one, 132, 128, 128))
+                made.append(fa3.fa3_splits(one, 132, 128, 128))
             yield f"fa3_splits {group} {mask} {keys}", made
     for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
         one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
@@ -290,24 +290,24 @@ def rules() -> Iterator[tuple[str, Any]]:
         made = []
         for tokens, splits in product((1, 8, 43, 64, 100, 115, 128, 129, 200), (1, 2)):
             one = AttentionProblem(heads=group, kv_heads=1, seq_q=tokens, seq_k=4096, head_dim=128, page_size=page)
-            made.append(int(inference.fa3_packs_group(one, splits, 128, 128)))
+            made.append(int(fa3.fa3_packs_group(one, splits, 128, 128)))
         yield f"fa3_packs_group {group} {page}", made
     for keys, width in product((100, 8192, 32768, 65535, 65536, 131072, 1 << 20), (64, 128)):
         one = AttentionProblem(heads=4, kv_heads=2, seq_q=keys, head_dim=width, dtype="bf16")
         yield (
             f"fa3_section_heads {keys} {width}",
-            [choices.fa3_section_heads(one), choices.fa3_section_heads(one, hopper.BACKWARD_SECTION_BYTES)],
+            [fa3.fa3_section_heads(one), fa3.fa3_section_heads(one, fa3.BACKWARD_SECTION_BYTES)],
         )
     for dtype, tokens, mask in product(("bf16", "fp8"), (128, 129, 256, 257, 384), ("none", "causal")):
         one = AttentionProblem(seq_q=tokens, mask=mask, dtype=dtype)
-        found = [hopper.cluster(one, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)]
+        found = [fa3.cluster(one, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)]
         yield f"cluster {dtype} {tokens} {mask}", found
     for block_q, block_k, stages, latent in product((16, 128, 256), (16, 128), (1, 2), (False, True)):
         widths = (
             {"head_dim": 576, "head_dim_v": 512, "latent_kv": True} if latent else {"head_dim": 192, "head_dim_v": 64}
         )
         one = AttentionProblem(heads=4, seq_q=512, dtype="bf16", **widths)
-        found = [choices.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu)) for gpu in ("t4", "a100")]
+        found = [tiled.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu)) for gpu in ("t4", "a100")]
         yield f"fitting {block_q}x{block_k} {stages} {latent}", [[t.block_q, t.block_k, t.warps] for t in found]
 
 

@@ -3,6 +3,7 @@
 from iosim.kernel.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
 from iosim.kernel.algorithms.registry import (
     algorithm,
+    algorithm_of,
     algorithms,
     check_options,
     options_for,
@@ -29,6 +30,7 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 __all__ = [
     "algorithm",
+    "algorithm_of",
     "algorithms",
     "flash",
     "flash1",

@@ -39,7 +39,7 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.registry import algorithm, options_of
+from iosim.kernel.algorithms.registry import Packs, algorithm, options_of
 from iosim.kernel.algorithms.softmax import OnlineSoftmax, divided, exp_less, log_sum_exp
 from iosim.kernel.algorithms.terms import (
     TermOptions,
@@ -116,6 +116,9 @@ class FlashOptions(SplitOptions, TermOptions):
     "flash",
     takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"),
     options=FlashOptions,
+    splits=True,
+    appends=True,
+    packs=Packs.WHERE_ASKED,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""

@@ -35,6 +35,12 @@ from iosim.problem.attention import AttentionProblem
 FILL_ROWS = 128
 
 
+def algorithm1_blocks(head_dim: int, fast_elements: int) -> tuple[int, int]:
+    """(block_q, block_k) of Algorithm 1, line 1, with M elements of fast memory: min(ceil(M / 4d), d), ceil(M / 4d)."""
+    block_k = -(-fast_elements // (4 * head_dim))
+    return min(block_k, head_dim), block_k
+
+
 @dataclass(frozen=True)
 class Flash1Options(AlgorithmOptions):
     """`to_the_letter`: O, l and m are read at the first key block too, as the paper's listing does; the real kernel
@@ -46,7 +52,7 @@ class Flash1Options(AlgorithmOptions):
     output_read_once: bool = False
 
 
-@algorithm("flash1", takes=("block_lists",), options=Flash1Options)
+@algorithm("flash1", takes=("block_lists",), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":

@@ -77,7 +77,7 @@ def _also(b: ChainBuilder, *accesses: Access) -> None:
     b.launches.append(replace(made, accesses=(*accesses, *made.accesses)))
 
 
-@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"), options=ProductOptions)
+@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"), options=ProductOptions, standard=True)
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain.
 

@@ -13,12 +13,12 @@ from iosim.kernel.algorithms.common import attention_domain, load, matrix, resou
 from iosim.kernel.algorithms.flash1 import fill, running_output
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 
-@algorithm("minimal")
+@algorithm("minimal", keys_outside=True, dtypes=("fp32", "tf32"), example_tile=Tile(32, 32))
 def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The fill and the one launch.
 

@@ -14,7 +14,7 @@ from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
 from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_vector
 from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish
-from iosim.kernel.algorithms.registry import algorithm
+from iosim.kernel.algorithms.registry import Packs, algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows, tensors
@@ -22,7 +22,7 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 
-@algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions)
+@algorithm("mla", takes=("latent_kv", "page_size"), options=SplitOptions, splits=True, appends=True, packs=Packs.ALWAYS)
 def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The launch over the latent cache, or the split launch and its combine.
 

@@ -1,12 +1,14 @@
-"""The registry of algorithms: name -> function from (problem, kernel) to the chain of launches."""
+"""The registry of algorithms: name -> planner, options, and what else is to be known of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.options import AlgorithmOptions
 from iosim.problem.attention import AttentionProblem
@@ -15,10 +17,34 @@ Planner = Callable[[AttentionProblem, Kernel], Chain]
 Reading = Callable[[AttentionProblem, Kernel], AttentionProblem]
 Kind = TypeVar("Kind", bound=AlgorithmOptions)
 
-_PLANNERS: dict[str, Planner] = {}
-_TAKES: dict[str, frozenset[str]] = {}
-_OPTIONS: dict[str, type[AlgorithmOptions]] = {}
-_READINGS: dict[str, Reading] = {}
+
+class Packs(StrEnum):
+    """Whether the query heads of a group may share the rows of a tile."""
+
+    NEVER = "never"
+    WHERE_ASKED = "where asked"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm as it was registered: `algorithm` says what the fields are."""
+
+    name: str
+    planner: Planner
+    takes: frozenset[str]
+    options: type[AlgorithmOptions]
+    reads: Reading | None
+    splits: bool
+    appends: bool
+    packs: Packs
+    keys_outside: bool
+    standard: bool
+    dtypes: tuple[str, ...]
+    example_tile: Tile
+
+
+_ALGORITHMS: dict[str, Algorithm] = {}
 
 
 def algorithm(
@@ -28,6 +54,13 @@ def algorithm(
     options: type[AlgorithmOptions] = AlgorithmOptions,
     override: bool = False,
     reads: Reading | None = None,
+    splits: bool = False,
+    appends: bool = False,
+    packs: Packs = Packs.NEVER,
+    keys_outside: bool = False,
+    standard: bool = False,
+    dtypes: tuple[str, ...] = (),
+    example_tile: Tile | None = None,
 ) -> Callable[[Planner], Planner]:
     """Register a planner under `name`.
 
@@ -36,19 +69,25 @@ def algorithm(
         options: what its kernels' `options` are.
         override: replace an algorithm of that name.
         reads: gives the problem as its launches see it, where that is another one.
+        splits: a catalog kernel of it may divide its keys among CTAs.
+        appends: a catalog kernel of it may write new tokens into the cache first.
+        packs: whether rows of several query heads share a tile.
+        keys_outside: a tile of keys stays while queries are walked.
+        standard: standard attention, through an N x N matrix a head: what others are compared with.
+        dtypes: the input types that it takes; none named: all.
+        example_tile: a tile that it runs with, where formulas need one.
 
     Raises:
         ValueError: the name is taken and `override` is False.
     """
 
     def register(planner: Planner) -> Planner:
-        if name in _PLANNERS and not override:
+        if name in _ALGORITHMS and not override:
             raise ValueError(f"algorithm '{name}' is registered already; pass override=True to replace it")
-        _PLANNERS[name] = planner
-        _TAKES[name] = frozenset(takes)
-        _OPTIONS[name] = options
-        if reads is not None:
-            _READINGS[name] = reads
+        _ALGORITHMS[name] = Algorithm(
+            name, planner, frozenset(takes), options, reads, splits, appends, packs, keys_outside, standard, dtypes,
+            example_tile or Tile(128, 64),
+        )  # fmt: skip
         return planner
 
     return register
@@ -56,14 +95,23 @@ def algorithm(
 
 def algorithms() -> tuple[str, ...]:
     """Names of all registered algorithms."""
-    return tuple(sorted(_PLANNERS))
+    return tuple(sorted(_ALGORITHMS))
+
+
+def algorithm_of(name: str) -> Algorithm:
+    """The algorithm registered under `name`.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in _ALGORITHMS:
+        raise unknown_name("algorithm", name, _ALGORITHMS)
+    return _ALGORITHMS[name]
 
 
 def planner(name: str) -> Planner:
     """The planner registered under `name`."""
-    if name not in _PLANNERS:
-        raise unknown_name("algorithm", name, _PLANNERS)
-    return _PLANNERS[name]
+    return algorithm_of(name).planner
 
 
 def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
@@ -72,9 +120,8 @@ def options_for(algorithm: str, values: Mapping[str, Any]) -> AlgorithmOptions:
     Raises:
         InputError: an option that the algorithm does not have, or a value that the option does not take.
     """
-    planner(algorithm)
     try:
-        return _OPTIONS[algorithm].of(values)
+        return algorithm_of(algorithm).options.of(values)
     except InputError as error:
         raise InputError(f"algorithm {algorithm}: {error}") from None
 
@@ -85,7 +132,7 @@ def check_options(kernel: Kernel) -> None:
     Raises:
         InputError: names the type that the kernel's algorithm takes.
     """
-    wanted = _OPTIONS[kernel.algorithm]
+    wanted = algorithm_of(kernel.algorithm).options
     if kernel.options is not None and not isinstance(kernel.options, wanted):
         raise InputError(f"kernel '{kernel.name}' has {type(kernel.options).__name__}; accepted by algorithm "
                          f"{kernel.algorithm}: {wanted.__name__}")  # fmt: skip
@@ -98,7 +145,7 @@ def options_of(kernel: Kernel, kind: type[Kind]) -> Kind:
 
 def reading(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     """The problem as the kernel's launches see it: whose products they compute, whose rows they move."""
-    reads = _READINGS.get(kernel.algorithm)
+    reads = algorithm_of(kernel.algorithm).reads
     return problem if reads is None else reads(problem, kernel)
 
 
@@ -109,7 +156,7 @@ def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None
         InputError: names the algorithms that have one.
     """
     for term, asked in problem.terms.items():
-        if term not in _TAKES.get(algorithm, ()):
-            others = ", ".join(sorted(name for name, taken in _TAKES.items() if term in taken))
+        if term not in algorithm_of(algorithm).takes:
+            others = ", ".join(name for name in algorithms() if term in algorithm_of(name).takes)
             raise InputError(f"`{asked}`: kernel '{kernel}' (algorithm {algorithm}) has no place for it; accepted by "
                              f"algorithms: {others}")  # fmt: skip

@@ -1,7 +1,30 @@
-"""Real library kernels as data: tiles by architecture and head dimension, grid order, key direction, persistence."""
+"""Real library kernels: tables of tiles as data, and a rule book a library for what it decides at launch."""
 
+from iosim.kernel.libraries import cudnn, eager, fa2, fa3, flash1, flashmla, sdpa, tiled, uniform
+from iosim.kernel.libraries.choice import choice_names, is_choice
 from iosim.kernel.libraries.loader import entry, entry_name, entry_names
 from iosim.kernel.libraries.resolver import resolve
+from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
 from iosim.kernel.overrides import Overrides
 
-__all__ = ["Overrides", "entry", "entry_name", "entry_names", "resolve"]
+__all__ = [
+    "Overrides",
+    "Rules",
+    "choice_names",
+    "cudnn",
+    "eager",
+    "entry",
+    "entry_name",
+    "entry_names",
+    "fa2",
+    "fa3",
+    "flash1",
+    "flashmla",
+    "is_choice",
+    "resolve",
+    "rule_book",
+    "rule_books",
+    "sdpa",
+    "tiled",
+    "uniform",
+]

@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.kernel.libraries.choice import choice_names, fold
 
 _HERE = Path(__file__).resolve().parent
 SCHEMA = 1
 
 Entry = Mapping[str, Any]
-
-
-def _fold(name: str) -> str:
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
 @cache
@@ -41,9 +38,9 @@ def _aliases() -> dict[str, str]:
     for stem in entry_names():
         entry = _read(stem)
         for alias in (*entry.get("aliases", ()), *entry.get("backward_aliases", ())):
-            if found.get(_fold(alias), stem) != stem:
-                raise InputError(f"catalog alias '{alias}' names both {found[_fold(alias)]} and {stem}")
-            found[_fold(alias)] = stem
+            if found.get(fold(alias), stem) != stem:
+                raise InputError(f"catalog alias '{alias}' names both {found[fold(alias)]} and {stem}")
+            found[fold(alias)] = stem
     return found
 
 
@@ -53,12 +50,12 @@ def entry_name(name: str) -> str:
     Raises:
         InputError: no such kernel.
     """
-    folded = _fold(name)
+    folded = fold(name)
     if folded in entry_names():
         return folded
     if folded in _aliases():
         return _aliases()[folded]
-    raise unknown_name("`kernel`", name, (*entry_names(), "sdpa"))
+    raise unknown_name("`kernel`", name, (*entry_names(), *choice_names()))
 
 
 def entry(name: str) -> Entry:

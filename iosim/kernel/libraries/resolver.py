@@ -8,67 +8,22 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
+from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
-from iosim.kernel.libraries import choices, inference
-from iosim.kernel.libraries.features import check_features
+from iosim.kernel.libraries.choice import chosen, is_choice
 from iosim.kernel.libraries.loader import Entry, entry
+from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
+from iosim.kernel.libraries.support import check_support
+from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import refuse_tile
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
-
-
-def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> int | None:
-    """The compiled head dimension (None: any), once the kernel is known to run there.
-
-    Raises:
-        InputError: the GPU, the dtype or the head dimension is one that the kernel is not made for.
-    """
-    requires, name = data["requires"], data["name"]
-    needs = f"{data['title'].split(',')[0]} needs"
-    if profile.cc < requires.get("min_cc", 0):
-        raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['min_cc'])} or later; {profile.name} has "
-                         f"cc {_cc(profile.cc)}")  # fmt: skip
-    if "max_cc" in requires and profile.cc > requires["max_cc"]:
-        raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['max_cc'])}; {profile.name} has "
-                         f"cc {_cc(profile.cc)}")  # fmt: skip
-    if problem.dtype not in requires["dtypes"]:
-        raise InputError(f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: "
-                         f"{', '.join(requires['dtypes'])}")  # fmt: skip
-    check_features(data, problem)
-    if problem.passes not in requires.get("passes", (problem.passes,)):
-        raise InputError(f"`passes` {problem.passes}: kernel {name} has no model of it; accepted: "
-                         f"{', '.join(requires['passes'])}")  # fmt: skip
-    dtype_cc = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
-    if profile.cc < dtype_cc:
-        raise InputError(f"`dtype` {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
-                         f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
-    if requires.get("rows_need_keys") and leaves_rows_without_keys(problem):
-        raise InputError(f"`offset` {problem.offset}: the mask leaves queries without keys, for which "
-                         f"kernel {name} writes nothing")  # fmt: skip
-    inference.check_cache(data, problem)
-    widest = max(problem.head_dim, problem.head_dim_v)
-    compiled: list[int] | None = requires.get("head_dims")
-    if compiled is None:
-        if widest > requires["max_head_dim"]:
-            raise InputError(f"`head_dim` {widest}: kernel {name} goes up to {requires['max_head_dim']}")
-        return None
-    fitting = [d for d in compiled if d >= widest]
-    if not fitting:
-        raise InputError(f"`head_dim` {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
-    return min(fitting)
-
-
-def leaves_rows_without_keys(problem: AttentionProblem) -> bool:
-    """Whether some query keeps no key."""
-    return problem.pair_mask.leaves_rows_empty(problem.seq_q, problem.seq_k)
-
-
-def _cc(cc: int) -> str:
-    return f"{cc // 10}.{cc % 10}"
+MAX_SPLIT_ROWS = 1 << 24
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -128,57 +83,154 @@ def resolve(
 ) -> Kernel:
     """The kernel called `name` as it would run `problem` on `profile`.
 
-    `sdpa` is what PyTorch's scaled_dot_product_attention would choose; the choice is in the kernel's notes.
+    A name may stand for a choice among kernels, as `sdpa` for PyTorch's; its reason is in the kernel's notes.
 
     Raises:
         InputError: an unknown name, or a kernel that cannot run the problem on that GPU.
     """
     notes: tuple[str, ...] = ()
-    if name.strip().lower() in ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention"):
-        name, why = choices.sdpa(problem, profile)
+    if is_choice(name):
+        name, why = chosen(name, problem, profile)
         notes = (why,)
     data = entry(name)
+    rules = rules_of(data.get("rules"))
     overrides = overrides or Overrides()
     compiled = check_support(data, problem, profile)
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
-    splits, split_table = choices.splits(data, problem, profile, overrides.splits)
-    seen = inference.as_launched(data, problem)
+    splits, split_table = _splits(data, rules, problem, profile, overrides.splits)
+    seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
-    if overrides.splits is None:
-        splits = inference.splits_of_tile(data, seen, profile, block_q, block_k) or splits
+    if overrides.splits is None and _may_split(seen):
+        splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
         backward_tile=_backward_tile(data, problem, profile, width),
-        schedule=choices.schedule(data, seen, _schedule(settings), splits),
+        schedule=rules.schedule(seen, _schedule(settings), splits),
         backward_schedule=_schedule(data.get("backward", {})),
         splits=splits,
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
         rereads_q=settings.get("rereads_q", False),
-        packs_group=inference.packs_group(data, problem, splits, block_q, block_k),
+        packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", settings.get("registers")),
         shared_memory_bytes=row.get("shared_memory_bytes"),
-        overheads=inference.overheads(data, problem) if split_table else _overheads(data, "overhead"),
+        overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
         backward_overheads=_backward_overheads(data, problem, profile, width),
         spill=_spill(data, seen, profile, width, split_table),
         matrix_unit=MatrixUnit(settings["matrix_unit"]) if "matrix_unit" in settings else None,
         sm_spread=settings.get("sm_spread"),
-        options=choices.options(data, profile, split_table, overrides.append_kv),
-        notes=notes + choices.notes(data, problem, compiled),
+        cta_shares=settings.get("cta_shares", ""),
+        options=_options(data, rules, profile, split_table, overrides.append_kv),
+        notes=notes + _notes(data, problem, compiled),
     )
-    kernel = _apply(choices.tile(data, kernel, problem, profile), problem, overrides, profile)
+    kernel = _apply(rules.finish(kernel, problem, profile), problem, overrides, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.seq_k // kernel.tile.block_k)))
     return kernel
+
+
+def _may_split(problem: AttentionProblem) -> bool:
+    """Whether rules of splits are asked. NB: for sequences of different lengths FlashAttention-2 splits none where the
+    cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays 0); taken so for all."""
+    return problem.passes == "fwd" and not problem.dropout and problem.seq_lens is None
+
+
+def _splits(
+    data: Entry, rules: Rules, problem: AttentionProblem, profile: HardwareProfile, asked: int | None
+) -> tuple[int, bool]:
+    """(number of splits, whether the split kernel's tiles are used)."""
+    if asked is not None:
+        _check_splits(data, problem, asked)
+        return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
+    if "split_tile" not in data or not _may_split(problem):
+        return 1, False
+    width = max(problem.head_dim, problem.head_dim_v)
+    row = next((row for row in data["split_tile"] if width <= row["head_dim"]), None)
+    if row is None:
+        return 1, False
+    packed = _packs_group(data, rules, problem, 1, 1, 1)
+    rows, heads = (problem.seq_q * problem.group, problem.kv_heads) if packed else (problem.seq_q, problem.heads)
+    tiles = problem.batch * heads * -(-rows // row["block_q"])
+    grid = SplitGrid(tiles, -(-problem.seq_k // row["block_k"]), int(profile.need("sm_count")))
+    return rules.split_kernel(problem, grid)
+
+
+def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
+    if isinstance(asked, bool) or asked < 1:
+        raise InputError(f"`splits` {asked} is out of range; accepted: 1 or more")
+    if asked == 1:
+        return
+    if not algorithm_of(data["algorithm"]).splits:
+        raise InputError(f"`splits` {asked}: kernel {data['name']} does not split its keys; accepted: 1")
+    if not problem.forward:
+        raise InputError(f"`splits` {asked} contradicts `passes` {problem.passes}: only a forward splits its keys; "
+                         "accepted: 1")  # fmt: skip
+    rows = problem.batch * problem.heads * problem.seq_q
+    if rows > MAX_SPLIT_ROWS:
+        raise InputError(f"`splits` {asked} with {rows} query rows is out of range; accepted: up to {MAX_SPLIT_ROWS} "
+                         "rows (batch x heads x tokens)")  # fmt: skip
+
+
+def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
+    """Whether the query heads of a group share the rows of a tile."""
+    if problem.passes != "fwd" or problem.dropout > 0 or not problem.shares_rows:
+        return False
+    return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
+
+
+def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bool:
+    """Packing as the user asks for it.
+
+    Raises:
+        InputError: rows of several heads in a tile where the kernel cannot have them.
+    """
+    packs = algorithm_of(kernel.algorithm).packs
+    if asked and (packs is not Packs.WHERE_ASKED or problem.passes != "fwd"):
+        able = ", ".join(name for name in algorithms() if algorithm_of(name).packs is Packs.WHERE_ASKED)
+        raise InputError(f"`pack_group=True`: kernel {kernel.name}, pass {problem.passes}, has no rows to pack; "
+                         f"accepted: kernels of algorithm {able}, pass fwd")  # fmt: skip
+    if not asked and packs is Packs.ALWAYS:
+        raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
+    return asked
+
+
+def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:
+    """The algorithm's options: the file's, what the GPU or the split kernel decides, and the user's.
+
+    Raises:
+        InputError: an append by a kernel that has no cache.
+    """
+    options = {**data["kernel"].get("options", {}), **rules.options(profile, split)}
+    if append_kv:
+        if not algorithm_of(data["algorithm"]).appends:
+            able = ", ".join(name for name in algorithms() if algorithm_of(name).appends)
+            raise InputError(f"`append_kv=True`: kernel {data['name']} has no cache; accepted: kernels of algorithm "
+                             f"{able}")  # fmt: skip
+        options["append_kv"] = True
+    return options_for(data["algorithm"], options)
+
+
+def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
+    """What a reader of the prediction should know of the kernel."""
+    made = []
+    if data.get("inferred"):
+        made.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
+    if data.get("assumed"):
+        made.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
+    widest = max(problem.head_dim, problem.head_dim_v)
+    if compiled is not None and compiled != widest:
+        made.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
+                    "are read")  # fmt: skip
+    return tuple(made)
 
 
 def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
@@ -236,7 +288,7 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         if kernel.threads is not None and over.warps is not None:
             kernel = replace(kernel, threads=None)
     if over.pack_group is not None:
-        kernel = replace(kernel, packs_group=inference.packs_by_hand(kernel, problem, over.pack_group))
+        kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     schedule = kernel.schedule
     schedule = replace(
         schedule,

@@ -125,12 +125,6 @@ def bound(name: str) -> Bound:
     return BOUNDS[name]
 
 
-def flash1_blocks(head_dim: int, fast_elements: int) -> tuple[int, int]:
-    """(block_q, block_k) of FlashAttention's Algorithm 1, line 1: min(ceil(M / 4d), d) and ceil(M / 4d)."""
-    block_k = -(-fast_elements // (4 * head_dim))
-    return min(block_k, head_dim), block_k
-
-
 def flash_is_optimal(head_dim: int, fast_elements: int) -> bool:
     """Whether N^2 d^2 / M is the smaller of the two terms of the tight bound: from M = d^2 on (arXiv 2402.07443)."""
     return fast_elements >= head_dim * head_dim

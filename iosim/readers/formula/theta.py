@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.kernel import Kernel
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
@@ -34,7 +35,8 @@ def with_density(expression: Any, values: dict[str, int]) -> Any:
 def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[str, Any]:
     """The term in numbers, where the fast memory is what the kernel's tile fills by the paper's rule, M = 4 d B.
 
-    B is the side of the tile that stays while the other is walked: query rows for `flash`, key rows for `flash1`.
+    B is the side of the tile that stays while the other is walked: key rows where keys are outside, as in
+    `flash1`, else query rows.
 
     Returns:
         kept_blocks and blocks of the mask, kept_fraction (s), fast_elements (M), theta_elements of one head, and
@@ -42,7 +44,7 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
     """
     mask = problem.pair_mask
     assert isinstance(mask, BlockMask)
-    stays = kernel.tile.block_k if kernel.algorithm == "flash1" else kernel.tile.block_q
+    stays = kernel.tile.block_k if algorithm_of(kernel.algorithm).keys_outside else kernel.tile.block_q
     fast = max(problem.head_dim, min(4 * problem.head_dim * stays, problem.seq_q * problem.head_dim))
     term, heads = bound("block_sparse"), problem.batch * problem.heads
     s = mask.kept_fraction

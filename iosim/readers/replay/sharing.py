@@ -17,8 +17,8 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 TABLE = "measurements/h200_cta_shares.csv"
-OWN, MEASURED = ("flash",), {"fa2": "flash", "cutlass": "efficient"}
-"""Catalog kernels that kernels/flash_fwd.cu compiles, and those of libraries with their name in the table."""
+OWN = "own"
+"""The name in the table of kernels that kernels/flash_fwd.cu compiles; each row is one tile."""
 
 Key = tuple[object, ...]
 
@@ -49,18 +49,14 @@ def sloped(share: float, ctas: int) -> tuple[float, ...]:
 def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
     """Keys of the table under which a kernel may stand, the best first."""
     causal = problem.mask != "none"
-    if kernel.name in MEASURED:
-        keys: list[Key] = [
-            (MEASURED[kernel.name], problem.head_dim, causal),
-            (MEASURED[kernel.name], problem.head_dim, False),
-        ]
-        return keys
-    if kernel.name not in OWN:
+    if not kernel.cta_shares:
         return []
+    if kernel.cta_shares != OWN:
+        return [(kernel.cta_shares, problem.head_dim, causal), (kernel.cta_shares, problem.head_dim, False)]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
     made = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
-    return [("own", *made, dtype) for dtype in (problem.dtype, "bf16")]
+    return [(OWN, *made, dtype) for dtype in (problem.dtype, "bf16")]
 
 
 @cache
@@ -70,7 +66,7 @@ def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
     found = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
     heights: dict[int, list[float]] = {}
     for key, rates in found.items():
-        if key[0] == "own":
+        if key[0] == OWN:
             heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
     return found, {ctas: median(several) for ctas, several in heights.items()}
 
@@ -88,10 +84,10 @@ def runs_by_key() -> dict[Key, list[tuple[float, ...]]]:
 
 def _key(row: dict[str, str]) -> Key:
     causal = row["causal"] == "1"
-    if row["kernel"] != "own":
+    if row["kernel"] != OWN:
         return row["kernel"], int(row["head_dim"]), causal
     sizes = [int(float(row[name])) for name in ("block_q", "block_k", "warps", "stages")]
-    return "own", int(row["head_dim"]), *sizes, causal, row["persistent"] == "True", row["dtype"]
+    return OWN, int(row["head_dim"]), *sizes, causal, row["persistent"] == "True", row["dtype"]
 
 
 def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float, ...]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import entry, resolve
+from iosim.kernel.algorithms import algorithm_of, plan
+from iosim.kernel.libraries import entry, is_choice, resolve
 from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
@@ -17,8 +17,7 @@ from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
-from iosim.studies.report.figures import BASELINE_ALGORITHMS
-from iosim.studies.report.request import CHOSEN_BY_PYTORCH, ReportRequest
+from iosim.studies.report.request import ReportRequest
 
 if TYPE_CHECKING:
     import pandas
@@ -191,7 +190,7 @@ def _first_naive(kernels: Sequence[str]) -> str:
     if not kernels:
         raise InputError("`kernel` is empty; a comparison needs at least one")
     for name in kernels:
-        if name not in CHOSEN_BY_PYTORCH and entry(name)["algorithm"] in BASELINE_ALGORITHMS:
+        if not is_choice(name) and algorithm_of(entry(name)["algorithm"]).standard:
             return name
     return kernels[0]
 

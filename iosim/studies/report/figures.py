@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.kernel.algorithms import algorithm_of
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table
@@ -20,7 +21,6 @@ Guide = tuple[str, str, str, list[int], list[float]]
 
 WHO = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"))
 FROM = Column("commands", "command", COMMANDS)
-BASELINE_ALGORITHMS = ("naive", "math")
 
 
 def who(p: Point) -> tuple[Cell, ...]:
@@ -170,7 +170,7 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 def is_baseline(kernel: str, p: Point) -> bool:
     """Whether a kernel passes over an N x N matrix in memory."""
-    return p.prediction.kernel.algorithm in BASELINE_ALGORITHMS
+    return algorithm_of(p.prediction.kernel.algorithm).standard
 
 
 def baseline(points: Sequence[Point]) -> str | None:

@@ -8,14 +8,10 @@ from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
-from iosim.kernel.libraries import entry_name
+from iosim.kernel.libraries import entry_name, is_choice
 from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
-
-CHOSEN_BY_PYTORCH = ("sdpa", "pytorch", "scaled-dot-product-attention", "scaled_dot_product_attention")
-"""Kernel names that stand for a choice among the catalog's entries."""
-
 
 QUICK_METHOD = "capacity"
 """How a report finds HBM traffic unless told: hundreds of predictions a second, where their replay takes minutes."""
@@ -78,7 +74,7 @@ class ReportRequest:
         """
         kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
         for kernel in kernels:
-            if kernel not in CHOSEN_BY_PYTORCH:
+            if not is_choice(kernel):
                 entry_name(kernel)
         by_length = {p.seq_q: p for p in problems}
         return cls(

@@ -24,12 +24,15 @@ from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Table
 from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
     import pandas
 
+ALGORITHM = "flash"
+"""The algorithm whose tiles are picked."""
 MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
@@ -168,7 +171,8 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[T
     """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles."""
     found = []
     for name in entry_names():
-        if entry(name)["algorithm"] != "flash" or name == "flash":
+        data = entry(name)
+        if data["algorithm"] != ALGORITHM or data.get("any_tile"):
             continue
         try:
             kernel = resolve(name, problem, profile)
@@ -199,13 +203,14 @@ def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: Matr
     """The candidate, or why the tile does not fit on an SM."""
     report = build_report(problem, tile, gpu) if problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC else None
     kernel = Kernel(
-        "flash",
-        "flash",
+        ALGORITHM,
+        ALGORITHM,
         tile,
         backward_tile=tile,
         registers=report.registers if report else None,
         shared_memory_bytes=report.shared_memory_bytes if report else None,
         matrix_unit=unit,
+        cta_shares=OWN,
     )
     chain = plan(problem, kernel)
     if problem.backward:

@@ -81,6 +81,7 @@ def softmax_values(keys: int) -> int:
     "naive",
     takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"),
     options=NaiveOptions,
+    standard=True,
 )
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""

@@ -1,4 +1,4 @@
-"""The tile of `uniform`: how many query rows, and how many heads' values, a CTA's registers and shared memory take."""
+"""UniForm's Reuse Attention: how many query rows and heads' values a CTA's registers and shared memory take."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of
 from iosim.kernel.algorithms.uniform import UniformOptions
 from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.problem.attention import AttentionProblem
 
 ACCUMULATORS_PER_THREAD = 128
 """fp32 values of O that a thread keeps: half of its 255 registers."""
 TILES = ((128, 64, 8), (64, 64, 4), (64, 32, 4), (32, 32, 2), (16, 16, 1))
 """block_q, block_k, warps; the largest first, since K and V are read once a query block."""
+
+
+@rule_book("uniform")
+class UniformRules(Rules):
+    """The largest tile that fits, with as many heads' values as fit."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        return fitting(kernel, problem, profile)
 
 
 def fitting(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:

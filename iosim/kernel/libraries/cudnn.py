@@ -1,0 +1,69 @@
+"""cuDNN's fused attention on Hopper: splits, grid and reads of its decode kernel. Inferred, not published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import Mode, Overhead
+from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.kernel.schedule import Schedule, Scheduler
+from iosim.problem.attention import AttentionProblem
+
+MOST_SPLITS = 64
+FEW_TILES = 0.8
+QUERY_ROWS = 16
+
+
+@rule_book("cudnn")
+class CudnnRules(Rules):
+    """One query token has a kernel of its own: splits, a CTA a split, a max and a sum a row between them."""
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        if problem.seq_q != 1:
+            return 1, False
+        return cudnn_splits(grid.tiles, grid.key_blocks, 2 * grid.sms), True
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+        decodes = problem.seq_q == 1 and problem.passes == "fwd"  # as recorded grids say
+        return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        return {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256} if split else {}
+
+    def split_overheads(self, problem: AttentionProblem) -> tuple[Overhead, ...]:
+        return neighbours_of_q(problem)
+
+
+def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
+    """cuDNN's splits for one query token: the largest power of two, up to 64, whose CTAs fit the machine at two an SM;
+    1 where the tiles alone nearly fill the SMs.
+
+    Inferred from eleven recorded calls, not published: 2 and 4 tiles have 64 splits, 8 have 32, 32 have 8, 64 have 4,
+    and 128 have 1. That "nearly" is 80 %, as in FlashAttention's rules, is a guess between 64 and 128 tiles of 132 SMs.
+    """
+    if tiles >= FEW_TILES * slots / 2:
+        return 1
+    n = 1
+    while 2 * n * tiles <= slots and 2 * n <= min(key_blocks, MOST_SPLITS):
+        n *= 2
+    return n
+
+
+def neighbours_of_q(problem: AttentionProblem) -> tuple[Overhead, ...]:
+    """What the split kernel reads besides its tensors: cuDNN's CTAs fetch 16 rows of Q from their group's first head
+    on, as far as there are heads, and use their group's. The mean over the groups, in whole bytes.
+
+    Inferred from eleven recorded calls (experiments/measurements/h200_decode.csv, h200_library_kernels.csv), which it
+    meets to the byte; not published.
+    """
+    if problem.seq_q != 1:
+        return ()
+    group, box = problem.group, -(-problem.group // QUERY_ROWS) * QUERY_ROWS
+    extra = sum(min(box, problem.heads - first) - group for first in range(0, problem.heads, group))
+    row_bytes = problem.head_dim * problem.input_type.bytes
+    per_tile = round(extra * row_bytes / problem.kv_heads)
+    source = "experiments/measurements/h200_decode.csv"
+    made = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
+    return (made,) if per_tile else ()

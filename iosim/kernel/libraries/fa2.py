@@ -1,0 +1,58 @@
+"""FlashAttention-2: splits, packed rows, and the causal mask that one query token drops.
+
+Source: Dao-AILab/flash-attention @0251105a, csrc/flash_attn/flash_api.cpp.
+"""
+
+from __future__ import annotations
+
+from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
+from iosim.problem.attention import AttentionProblem
+
+MAX_SPLITS = 128
+SPLIT_EFFICIENCY = 0.85
+FEW_TILES = 0.8
+
+
+@rule_book("fa2")
+class Fa2Rules(Rules):
+    """The split kernel where tiles are few, and wherever the cache has pages (force_split_kernel)."""
+
+    def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
+        return drops_mask(problem)
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        splits = fa2_splits(grid.tiles, grid.key_blocks, 2 * grid.sms)
+        return splits, splits > 1 or problem.page_size is not None
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        """seqlenq_ngroups_swapped: one query token, no window, head_dim a multiple of 8."""
+        return stated and problem.seq_q == 1 and problem.mask != "window" and problem.head_dim % 8 == 0
+
+
+def drops_mask(problem: AttentionProblem) -> AttentionProblem:
+    """The problem without the causal mask of one query token, which keeps every key."""
+    if problem.seq_q != 1 or problem.mask != "causal" or problem.offset is not None:
+        return problem
+    return problem.with_(mask="none")
+
+
+def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
+    """FlashAttention-2's number of KV splits (csrc/flash_attn/flash_api.cpp, num_splits_heuristic).
+
+    1 when the tiles nearly fill the machine; else the fewest splits within 85 % of the best wave efficiency, among
+    those that change the number of key blocks a split gets.
+    """
+    if tiles >= FEW_TILES * machine_width:
+        return 1
+    most = min(MAX_SPLITS, machine_width, key_blocks)
+
+    def eligible(s: int) -> bool:
+        return s == 1 or -(-key_blocks // s) != -(-key_blocks // (s - 1))
+
+    def efficiency(s: int) -> float:
+        waves = tiles * s / machine_width
+        return waves / -(-tiles * s // machine_width)
+
+    candidates = [s for s in range(1, most + 1) if eligible(s)]
+    best = max(efficiency(s) for s in candidates)
+    return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)

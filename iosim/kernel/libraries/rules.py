@@ -1,0 +1,108 @@
+"""A rule book a library: what it decides at launch by a rule rather than a table. Each in a module of its own.
+
+A catalog file names its rule book (`rules = "fa3"`); the resolver asks it, and nobody else asks what a kernel is
+called. Files without one have the rules of this module's `Rules`: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.base.errors import unknown_name
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Overhead
+from iosim.kernel.schedule import Schedule
+from iosim.problem.attention import AttentionProblem
+
+
+@dataclass(frozen=True)
+class SplitGrid:
+    """The grid of a split kernel before it splits: its work tiles, key blocks a head, and the GPU's SMs."""
+
+    tiles: int
+    key_blocks: int
+    sms: int
+
+
+class Rules:
+    """What a library decides at launch, question by question; the answers here are those of a kernel without rules."""
+
+    def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
+        """The problem as the library's own rules see it."""
+        return problem
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        """(number of splits, whether the split kernel runs), for files that have its tiles. Asked for forwards without
+        dropout of sequences of one length."""
+        return 1, False
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        """The number of splits where it goes by the tile; None where it does not. Asked as `split_kernel` is."""
+        return None
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        """Whether the query heads of a group share the rows of a tile; `stated`: whether the file says that they may.
+        Asked for forwards without dropout whose heads can share rows."""
+        return stated and problem.seq_q == 1
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+        """The forward's schedule, where the problem changes the file's."""
+        return stated
+
+    def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
+        """The algorithm's options that the GPU, or the split kernel, decides."""
+        return {}
+
+    def split_overheads(self, problem: AttentionProblem) -> tuple[Overhead, ...]:
+        """What the split kernel moves besides its tensors."""
+        return ()
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The kernel with what is decided once all else is known: a tile found by rule, clusters, the backward's
+        registers and schedule.
+
+        Raises:
+            InputError: the library cannot do what is asked.
+        """
+        return kernel
+
+
+NO_RULES = Rules()
+_BOOKS: dict[str, Rules] = {}
+
+
+def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
+    """Register a rule book under the name that catalog files give.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(book: type[Rules]) -> type[Rules]:
+        if name in _BOOKS:
+            raise ValueError(f"rule book '{name}' is registered already")
+        _BOOKS[name] = book()
+        return book
+
+    return register
+
+
+def rule_books() -> tuple[str, ...]:
+    """Names of all rule books."""
+    return tuple(sorted(_BOOKS))
+
+
+def rules_of(name: str | None) -> Rules:
+    """The rule book of a catalog file that names it; None: no rules.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if name is None:
+        return NO_RULES
+    if name not in _BOOKS:
+        raise unknown_name("rules", name, _BOOKS)
+    return _BOOKS[name]
