@@ -20,7 +20,7 @@ from iosim.commands.cli import main
 from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
-from iosim.evidence.cuda.spec import SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure import choose, collect, plan
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
@@ -67,7 +67,7 @@ def test_the_quick_plan_has_every_kernel() -> None:
     assert len(quick) < 25
 
 
-@pytest.mark.parametrize("cc", [*SHARED_BYTES_PER_CTA, "10.0", "12.0"])
+@pytest.mark.parametrize("cc", [*BUILT, "10.0", "12.0"])
 def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
     kept, left = fitted(plan.named(["quick"]), cc)
     for case in kept:

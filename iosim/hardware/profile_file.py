@@ -212,6 +212,13 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"tensor_flops_per_s.{dtype}", f"{rate:,g} would be {per}; check the unit")
 
 
+def capability_fact(capability: str, quantity: str) -> int | None:
+    """A whole number that a compute capability, such as "8.6", fixes for all its GPUs; None where it is not known."""
+    entry = _capability_tables().get(capability, {}).get(quantity)
+    value = entry.get("value") if isinstance(entry, dict) else entry
+    return None if value is None else int(value)
+
+
 def capabilities() -> list[str]:
     """The compute capabilities whose limits iosim knows, such as `"8.0"`, in ascending order."""
     known = [key for key in _capability_tables() if parse_capability(key)]

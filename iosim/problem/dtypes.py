@@ -40,14 +40,23 @@ _ALIASES = {
 INPUT_DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
 
+def _key(name: str) -> str:
+    key = str(name).strip().lower().removeprefix("torch.")
+    return _ALIASES.get(key, key)
+
+
+def is_dtype(name: str) -> bool:
+    """Whether a format is called so, aliases included."""
+    return _key(name) in _DTYPES
+
+
 def dtype(name: str) -> DType:
     """The format called `name`, aliases such as `bfloat16` included.
 
     Raises:
         InputError: no such format.
     """
-    key = str(name).strip().lower().removeprefix("torch.")
-    key = _ALIASES.get(key, key)
+    key = _key(name)
     if key not in _DTYPES:
         raise unknown_name("dtype", str(name), INPUT_DTYPES)
     return _DTYPES[key]

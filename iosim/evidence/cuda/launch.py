@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.compiler import Built, build
 from iosim.evidence.cuda.driver import Function, compute_capability, multiprocessors
-from iosim.evidence.cuda.spec import DIRECTIONS, ORDERS, SHARED_BYTES_PER_CTA, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
+from iosim.evidence.cuda.spec import DIRECTIONS, ORDERS, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, shared_bytes_per_cta
 
 LOG2_E = 1.4426950408889634
 
@@ -235,7 +235,7 @@ class Naive:
         )  # fmt: skip
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
-        most = SHARED_BYTES_PER_CTA.get(self.built.cc, row_bytes + 1_024) - 1_024
+        most = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
         if row_bytes > most:
             raise InputError(
                 f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row; at most {most // 4}"

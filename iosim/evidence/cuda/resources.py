@@ -26,7 +26,8 @@ from pathlib import Path
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.compiler import compile_to, compiler_version, find_nvcc, source_files
-from iosim.evidence.cuda.spec import SHARED_BYTES_PER_CTA, STATIC_BYTES_MARGIN, FwdSpec
+from iosim.evidence.cuda.spec import BUILT, STATIC_BYTES_MARGIN, FwdSpec
+from iosim.hardware.profile_file import capability_fact
 from iosim.kernel import resource_table
 from iosim.kernel.resource_table import read_stamp
 
@@ -34,8 +35,6 @@ COLUMNS = tuple(resource_table.COLUMNS)
 KEY = COLUMNS[:9]
 BLOCK_Q, BLOCK_K = (64, 128, 192, 256), (16, 32, 48, 64, 96, 128, 192, 256)
 REGISTERS_PER_SM, DRIVER_SHARED_BYTES = 65_536, 1_024
-SHARED_BYTES_PER_SM = {"7.5": 65_536, "8.0": 167_936, "8.6": 102_400, "8.9": 102_400, "9.0": 233_472}
-MOST_WARPS_PER_SM = {"7.5": 32, "8.0": 64, "8.6": 48, "8.9": 48, "9.0": 64}
 LIVE_LIMIT, LIVE_MARGIN = 224, 30
 
 Row = dict[str, str]
@@ -51,14 +50,15 @@ def most_ctas(spec: FwdSpec, cc: str) -> int:
     """CTAs an SM that shared memory, warps and a guess at the registers allow."""
     shared = spec.dynamic_shared_bytes + STATIC_BYTES_MARGIN + (0 if cc == "7.5" else DRIVER_SHARED_BYTES)
     by_registers = REGISTERS_PER_SM // (spec.threads * (live_registers(spec) + LIVE_MARGIN))
-    by_shared, by_warps = SHARED_BYTES_PER_SM[cc] // shared, MOST_WARPS_PER_SM[cc] // spec.warps
+    by_shared = (capability_fact(cc, "shared_memory_per_sm_bytes") or 0) // shared
+    by_warps = (capability_fact(cc, "max_warps_per_sm") or 0) // spec.warps
     return max(1, min(by_registers, by_shared, by_warps))
 
 
 def candidates() -> Iterator[tuple[str, FwdSpec]]:
     """Every (cc, tile) of the table: its live values leave room in 255 registers and it fits a CTA's shared memory."""
     tiles = itertools.product((64, 128, 96, 256), BLOCK_Q, BLOCK_K, (4, 8), (2, 1, 3), (False, True))
-    grid = [(cc, *tile) for cc, tile in itertools.product(SHARED_BYTES_PER_CTA, tiles)]
+    grid = [(cc, *tile) for cc, tile in itertools.product(BUILT, tiles)]
     for cc, head_dim, block_q, block_k, warps, stages, causal in sorted(grid, key=lambda item: -float(item[0])):
         dtype, mask = ("fp16" if cc == "7.5" else "bf16"), ("causal" if causal else "none")
         spec = FwdSpec(head_dim, block_q, block_k, warps, stages, mask, dtype)

@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iosim.base.errors import InputError
+from iosim.hardware.profile_file import capability_fact
 
-SHARED_BYTES_PER_CTA = {"7.5": 65_536, "8.0": 166_912, "8.6": 101_376, "8.9": 101_376, "9.0": 232_448}
-"""Most shared memory that one CTA may ask for (CUDA C Programming Guide, compute capabilities)."""
+BUILT = ("7.5", "8.0", "8.6", "8.9", "9.0")
+"""Compute capabilities of the resource table."""
+
+
+def shared_bytes_per_cta(cc: str) -> int | None:
+    """Most shared memory that one CTA may ask for; None where it is not known."""
+    return capability_fact(cc, "shared_memory_per_block_optin_bytes")
+
 
 STATIC_BYTES_MARGIN = 128
 """Static shared memory of `flash_fwd` and `flash_bwd`, their loops' bookkeeping, with the tiles' alignment."""
@@ -57,7 +64,7 @@ def _check_cc(cc: str) -> None:
 
 
 def _check_shared(name: str, cc: str, need: int) -> None:
-    have = SHARED_BYTES_PER_CTA.get(cc)
+    have = shared_bytes_per_cta(cc)
     if have is not None and need > have:
         raise InputError(f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}")
 

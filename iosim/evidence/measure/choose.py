@@ -11,12 +11,13 @@ from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
 from iosim.evidence.cuda.spec import (
-    SHARED_BYTES_PER_CTA,
+    BUILT,
     STATIC_BYTES_MARGIN,
     BwdSpec,
     FwdSpec,
     MinimalSpec,
     NaiveSpec,
+    shared_bytes_per_cta,
 )
 from iosim.evidence.measure.case import KINDS, Case
 from iosim.evidence.measure.plan import BWD_TILES, TILES
@@ -130,7 +131,7 @@ def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
     spec.check(cc)
     plain = replace(spec, dtype="fp16" if cc == "7.5" else "bf16", mask="none" if spec.mask == "none" else "causal")
     row = read_table(data_dir("kernels") / "resources.csv").get(row_key(cc, plain))
-    known = cc if cc in SHARED_BYTES_PER_CTA else "8.6"
+    known = cc if cc in BUILT else "8.6"
     return replace(spec, min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, known))
 
 
@@ -175,9 +176,14 @@ def fitted(cases: Sequence[Case], cc: str) -> tuple[list[Case], list[str]]:
     return kept, left
 
 
+def _shared_bytes(cc: str) -> int:
+    """Shared memory that a CTA may ask for; what every GPU has where a compute capability is not known."""
+    return shared_bytes_per_cta(cc) or min(shared_bytes_per_cta(one) or 0 for one in BUILT)
+
+
 def _shrunk(spec: FwdSpec, cc: str) -> FwdSpec:
     """The spec with fewer stages, then shorter key blocks, then shorter query blocks, until it fits."""
-    room = SHARED_BYTES_PER_CTA.get(cc, min(SHARED_BYTES_PER_CTA.values())) - STATIC_BYTES_MARGIN
+    room = _shared_bytes(cc) - STATIC_BYTES_MARGIN
     while spec.dynamic_shared_bytes > room:
         if spec.stages > 1:
             spec = replace(spec, stages=spec.stages - 1)
@@ -194,6 +200,6 @@ def _shrunk_backward(spec: BwdSpec, cc: str) -> BwdSpec:
     """The spec, or with the first smaller tile that fits."""
     for block_q, block_k in ((spec.block_q, spec.block_k), (64, 128), (64, 64), (32, 64)):
         one = replace(spec, block_q=block_q, block_k=block_k, warps=block_k // 16)
-        if one.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= SHARED_BYTES_PER_CTA.get(cc, 101_376):
+        if one.dynamic_shared_bytes + STATIC_BYTES_MARGIN <= _shared_bytes(cc):
             return one
     return spec

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import unknown_name
+from iosim.problem.dtypes import dtype, is_dtype
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,7 @@ _PRECISIONS = {
         Precision("amp-bf16", "bf16", 4, 2),
     )
 }
-_ALIASES = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "amp": "amp-bf16",
-            "autocast": "amp-bf16"}  # fmt: skip
+_AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
 PRECISIONS = tuple(_PRECISIONS)
 
 
@@ -45,7 +45,9 @@ def precision(name: str) -> Precision:
         InputError: no such precision.
     """
     key = str(name).strip().lower()
-    key = _ALIASES.get(key, key)
+    key = _AUTOCAST.get(key, key)
+    if key not in _PRECISIONS and is_dtype(key):
+        key = dtype(key).name
     if key not in _PRECISIONS:
         raise unknown_name("`precision`", str(name), PRECISIONS)
     return _PRECISIONS[key]
