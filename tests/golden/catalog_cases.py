@@ -12,6 +12,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, cudnn, entry, entry_name, entry_names, fa2, fa3, flashmla, resolve, tiled
+from iosim.kernel.libraries.rules import rules_of
 from iosim.problem.attention import AttentionProblem
 
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200")
@@ -275,7 +276,7 @@ def rules() -> Iterator[tuple[str, Any]]:
             yield f"fa3_splits {group} {mask} {keys}", made
     for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
         one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
-        yield f"fa3_splits of {batch} tiles", inference.fa3_splits(one, 132, 128, 128)
+        yield f"fa3_splits of {batch} tiles", fa3.fa3_splits(one, 132, 128, 128)
     for width, heads, passes, gpu in product((16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")):
         one = AttentionProblem(heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes)
         try:
@@ -284,7 +285,7 @@ def rules() -> Iterator[tuple[str, Any]]:
             yield f"uniform {width} {heads} {passes} {gpu}", "refused"
     for width, page in product((64, 65, 128, 129), (None, 128)):
         one = AttentionProblem(heads=8, seq_q=1, seq_k=700, head_dim=width, dtype="bf16", mask="causal", page_size=page)
-        found = inference.as_launched(entry("fa3"), one), inference.as_launched(entry("fa2"), one.with_(seq_q=2))
+        found = rules_of("fa3").as_launched(one), rules_of("fa2").as_launched(one.with_(seq_q=2))
         yield f"as launched {width} {page}", [x.mask for x in found]
     for group, page in product((2, 3, 8, 16), (None, 64, 128)):
         made = []
