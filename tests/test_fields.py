@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scripts import load_script
 
 import iosim
 from iosim.base.errors import InputError
@@ -164,6 +165,13 @@ def test_options_of_a_problem_without_a_line_are_none() -> None:
     assert length_options(problem) == ["--seq-len", "64"]
     request = ReportRequest.of(("l4",), ("flash",), (problem,), method="bounds")
     assert request.report_line().startswith("# ")
+
+
+def test_the_documentations_table_is_what_its_script_writes() -> None:
+    docs = Path(iosim.__file__).resolve().parent.parent / "docs" / "generated"
+    if not (docs / "make_fields.py").is_file():
+        pytest.skip("iosim runs from an install without its docs")
+    assert load_script(docs / "make_fields.py").text() == (docs / "fields.md").read_text(encoding="utf-8")
 
 
 # --- errors belong to their layer -------------------------------------------------------------------------------------

@@ -215,7 +215,8 @@ def table_text(owner: type[Any]) -> str:
     lines = ["| field | option | default | accepted | |", "| --- | --- | --- | --- | --- |"]
     for said in fields_of(owner).values():
         option = f"`{said.option}`" if said.option else ""
-        lines.append(f"| `{said.name}` | {option} | {default_text(said)} | {said.accepted} | {described(said)} |")
+        what = described(said).replace("|", "\\|")
+        lines.append(f"| `{said.name}` | {option} | {default_text(said)} | {said.accepted} | {what} |")
     return "\n".join(lines) + "\n"
 
 

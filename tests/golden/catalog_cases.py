@@ -154,6 +154,7 @@ def asked_for() -> Iterator[tuple[str, Any]]:
     problem = AttentionProblem(heads=8, kv_heads=2, seq_q=1000, head_dim=128, dtype="bf16", mask="causal")
     given: list[dict[str, Any]] = [
         {"tile": (32, 48)},
+        {"tile": (32, 64), "warps": 2},
         {"warps": 2},
         {"warps": 8},
         {"stages": 3},
@@ -193,7 +194,7 @@ def asked_for() -> Iterator[tuple[str, Any]]:
     long = AttentionProblem(heads=1, seq_q=1 << 24, head_dim=64, dtype="bf16")
     for block_q in (3, 4):  # 2^24 tokens in at most 2^22 query blocks
         try:
-            resolve("fa2", long, load_profile("a100"), Overrides(tile=(block_q, 64)))
+            resolve("cutlass", long, load_profile("a100"), Overrides(tile=(block_q, 64)))
             yield f"by hand block_q {block_q} of 2^24", "taken"
         except InputError:
             yield f"by hand block_q {block_q} of 2^24", "refused"
