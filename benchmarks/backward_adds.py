@@ -1,4 +1,4 @@
-"""What the atomic adds of dQ cost the project's backward: `step_time.ADD_PACKET_CYCLES` fitted on odd-numbered calls.
+"""What the atomic adds of dQ cost the project's backward: `add_packet_cycles` of the profile, fitted on odd-numbered calls.
 
     python benchmarks/backward_adds.py
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 from iosim.evidence.validate import Row, read
 from iosim.evidence.validate.match import match
@@ -17,7 +18,6 @@ from iosim.evidence.validate.residuals import calls
 from iosim.evidence.validate.rows import own_file
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.call import Call
-from iosim.readers.timing import step_time
 
 VALUES = [round(0.1 * n, 1) for n in (0, 10, *range(20, 36))]
 MAIN = 1
@@ -31,13 +31,8 @@ def main_times(members: list[Row], profile: HardwareProfile, values: list[float]
     assert not isinstance(chain, str)
     call = Call.of(case.problem, case.kernel, profile, chain)
     traffic = call.counted + call.replay().traffic
-    kept, found = step_time.ADD_PACKET_CYCLES, []
-    for value in values:
-        step_time.ADD_PACKET_CYCLES = value
-        seconds = call.time(traffic).total_s
-        found.append(math.log(seconds / members[MAIN].measured["time"]))
-    step_time.ADD_PACKET_CYCLES = kept
-    return found
+    times = (replace(call, profile=replace(profile, add_packet_cycles=value)).time(traffic).total_s for value in values)
+    return [math.log(seconds / members[MAIN].measured["time"]) for seconds in times]
 
 
 def step_cycles(members: list[Row], profile: HardwareProfile) -> float:

@@ -17,9 +17,9 @@ from iosim.evidence.cuda.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
 from iosim.evidence.cuda.ncu import Profiled
 from iosim.evidence.measure import counters, fit, profile_text
 from iosim.evidence.measure.calibrate import Entry, derive
-from iosim.evidence.measure.fit import Point
+from iosim.evidence.measure.fit import USUAL_WAYS, Point
 from iosim.hardware.profile import check_profile_file, list_profiles, load_profile
-from iosim.readers.replay.l2 import DEFAULT_WAYS, model
+from iosim.readers.replay.l2 import model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
 RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
@@ -68,7 +68,7 @@ def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
     to a few percent: where the buffer lies moves their cliff by 1 to 2 MiB of 30."""
     shipped = load_profile("h200")
     assert measured["l2_partitions"].value == shipped.l2_partitions == 2
-    assert measured["l2_ways"].value == shipped.l2_ways == DEFAULT_WAYS
+    assert measured["l2_ways"].value == shipped.l2_ways == USUAL_WAYS
     assert shipped.l2_effective_capacity_fraction is not None
     assert measured["l2_effective_capacity_fraction"].value == pytest.approx(
         shipped.l2_effective_capacity_fraction, abs=0.06
@@ -135,7 +135,7 @@ def test_constants_that_made_the_scans_are_found_again(capacity: float, partitio
     tried: list[int] = []
     best = fit.fit(gpu, points, lambda: tried.append(1))
     assert best is not None
-    assert (best.partitions, best.ways) == (partitions, DEFAULT_WAYS)
+    assert (best.partitions, best.ways) == (partitions, USUAL_WAYS)
     assert best.capacity_fraction == pytest.approx(capacity, abs=0.011)
     assert best.error < 0.01
     assert len(tried) == fit.TRIALS

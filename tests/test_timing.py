@@ -23,19 +23,19 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S, ChainTime
+from iosim.readers.timing.chain_time import ChainTime
 from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.readers.timing.step_time import (
-    LOAD_CYCLES,
-    SYNC_CYCLES,
     SmRates,
     StepCost,
+    Waits,
     matrix_unit,
     row_padding,
     step_cost,
     step_cycles,
 )
 
+WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7)
 RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
 
 
@@ -59,7 +59,7 @@ def launch(tile: Tile, **values: object) -> Launch:
 
 
 class TestStep:
-    rates = SmRates(1e9, tensor_flops=1024.0, fp32_lanes=128.0, exps=16.0, shared_bytes=128.0, l2_bytes=64.0)
+    rates = SmRates(WAITS, 1e9, tensor_flops=1024.0, fp32_lanes=128.0, exps=16.0, shared_bytes=128.0, l2_bytes=64.0)
 
     def cost(self, tile: Tile, unit: MatrixUnit = MatrixUnit.MMA_SYNC, cc: int = 90) -> StepCost:
         return step_cost(launch(tile), unit, self.rates, 32768.0, 2, cc)
@@ -77,14 +77,14 @@ class TestStep:
         assert eight * 128 == 8 * (32768 + 26 * 128) + 32768
 
     def test_unknown_rates_cost_nothing(self) -> None:
-        none = SmRates(1e9, None, None, None, None, None)
+        none = SmRates(WAITS, 1e9, None, None, None, None, None)
         found = step_cost(launch(Tile(128, 64, 4)), MatrixUnit.MMA_SYNC, none, 1.0, 2, 90)
         assert (found.tensor, found.softmax, found.smem, found.l2) == (0, 0, 0, 0)
 
     def test_loads_are_waited_for_where_nothing_copies_ahead(self) -> None:
-        assert self.cost(Tile(64, 64, 4, 2)).exposed == SYNC_CYCLES
-        assert self.cost(Tile(64, 64, 4, 2), cc=75).exposed == 2 * LOAD_CYCLES  # K, then V
-        assert self.cost(Tile(64, 64, 4, 1), MatrixUnit.WGMMA).exposed == 2 * LOAD_CYCLES
+        assert self.cost(Tile(64, 64, 4, 2)).exposed == WAITS.sync
+        assert self.cost(Tile(64, 64, 4, 2), cc=75).exposed == 2 * WAITS.load  # K, then V
+        assert self.cost(Tile(64, 64, 4, 1), MatrixUnit.WGMMA).exposed == 2 * WAITS.load
 
     def test_one_stream_adds_its_phases(self) -> None:
         # one CTA of four warps: nothing hides the softmax, nor 27 % of the fragments
@@ -236,7 +236,8 @@ class TestChainTime:
     def test_a_tiny_launch_is_latency(self) -> None:
         found = timed(problem(heads=1, seq_q=16), "fa2", "h200")
         assert found.bound_by == "latency"
-        assert LAUNCH_LATENCY_S < found.total_s < 4 * LAUNCH_LATENCY_S
+        latency = load_profile("h200").need("launch_latency_s")
+        assert latency < found.total_s < 4 * latency
 
     def test_specification_is_at_least_as_fast_for_long_sequences(self) -> None:
         asked = problem(seq_q=16384)

@@ -6,6 +6,7 @@ Arithmetic of the CUDA sources stands beside the counted bytes; both must agree 
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
 from iosim.problem.masks.mask import IntervalMask
-from iosim.readers.timing import step_time
 from iosim.readers.timing.chain_time import executed_pairs
 
 PROFILE = load_profile("h200")
@@ -168,7 +168,7 @@ def test_time_of_the_backward_with_its_adds(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert len(errors()) == 6
     assert max(errors()) < 0.07
-    monkeypatch.setattr(step_time, "ADD_PACKET_CYCLES", 0.0)
+    monkeypatch.setitem(globals(), "PROFILE", replace(PROFILE, add_packet_cycles=0.0))
     assert min(errors()) > 0.2
 
 

@@ -87,6 +87,16 @@ class HardwareProfile:
     l2_latency_near_cycles: float | None = None
     l2_latency_far_cycles: float | None = None
     dram_latency_cycles: float | None = None
+    l2_over_dram_bandwidth: float | None = None
+    launch_latency_s: float | None = None
+    tile_cycles: float | None = None
+    pingpong_tile_cycles: float | None = None
+    step_load_cycles: float | None = None
+    step_sync_cycles: float | None = None
+    step_single_buffer_cycles: float | None = None
+    add_packet_cycles: float | None = None
+    mma_sync_tensor_fraction: float | None = None
+    achieved_tensor_fraction: float | None = None
     memory_bytes: int | None = None
     dram_bandwidth_bytes_per_s: float | None = None
     dram_bandwidth_measured_bytes_per_s: float | None = None
@@ -284,7 +294,9 @@ def _load_file(path: Path) -> HardwareProfile:
 
 @lru_cache(maxsize=64)
 def _load_shipped(stem: str) -> HardwareProfile:
-    return _load_file(data_dir("hardware_profiles") / f"{stem}.toml")
+    data = _file.shipped(stem)
+    assert data is not None, "the stem is a shipped profile's"
+    return HardwareProfile.from_dict(data, origin=f"profile file '{stem}.toml'")
 
 
 def _key(name: str) -> str:

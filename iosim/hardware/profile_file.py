@@ -62,7 +62,7 @@ def parse(data: Mapping[str, Any]) -> Parsed:
         if field in data and not _mentions(problems, field):
             own.quantity(field, data[field])
     problems += own.problems
-    inherited = _inherited(capability if isinstance(capability, str) else "", str(data.get("name", "")))
+    inherited = _inherited(capability if isinstance(capability, str) else "")
     # What [all] and the capability's table give comes first, so that the file's own entries win.
     values = {key: value for key, value in inherited.values.items() if key not in data} | own.values
     validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
@@ -137,7 +137,7 @@ class _Collector:
 def _stated(name: str, key: str) -> Mapping[str, Any] | str:
     """The entry of that key that the shipped profile `name` states itself, its source written out; else why there is
     none."""
-    data = _shipped(name)
+    data = shipped(name)
     if data is None:
         return f"'{one_line(name, 60)}' is no shipped profile; accepted: a name that `iosim profiles list` shows"
     field, _, dtype = key.partition(".")
@@ -148,7 +148,8 @@ def _stated(name: str, key: str) -> Mapping[str, Any] | str:
 
 
 @lru_cache(maxsize=32)
-def _shipped(name: str) -> dict[str, Any] | None:
+def shipped(name: str) -> dict[str, Any] | None:
+    """The file of a shipped profile; None where there is none of that name."""
     if not re.fullmatch(r"[a-z0-9-]{1,64}", name):
         return None
     path = data_dir("hardware_profiles") / f"{name}.toml"
@@ -231,9 +232,8 @@ def _capability_tables() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _inherited(capability: str, name: str) -> _Collector:
-    """What every GPU shares and what this compute capability fixes; only the former when it is not known. What is taken
-    from the GPU called `name` itself is left out: what it does not state, it does not know."""
+def _inherited(capability: str) -> _Collector:
+    """What every GPU shares and what this compute capability fixes; only the former when it is not known."""
     tables = _capability_tables()
     collector = _Collector(_texts(tables["sources"]))
     for table in ("all", capability):
@@ -242,8 +242,7 @@ def _inherited(capability: str, name: str) -> _Collector:
         source = entries.pop("source", "")
         for field, raw in entries.items():
             entry = raw if isinstance(raw, dict) else {"value": raw, "source": source}
-            if entry.get("from") != name or not name:
-                collector.quantity(field, entry)
+            collector.quantity(field, entry)
     schema.refuse(collector.problems, f"{INHERITANCE_FILE} of this installation")
     return collector
 

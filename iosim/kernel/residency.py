@@ -43,7 +43,7 @@ def needed_registers(launch: Launch) -> int:
 
 def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
     """As `needed_registers`, at most what the hardware gives a thread: the rest would be spilled."""
-    return min(int(profile.max_registers_per_thread or 255), needed_registers(launch))
+    return min(profile.need_int("max_registers_per_thread"), needed_registers(launch))
 
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
@@ -78,6 +79,11 @@ class Prediction:
         return reading(self.problem, self.kernel).matmul_flops()
 
     @property
+    def evidence(self) -> Evidence:
+        """How far the bytes at HBM and the times can be trusted: what the models of this GPU rest on."""
+        return evidence(self.profile)
+
+    @property
     def hbm_known(self) -> bool:
         return self.method != "bounds"
 
@@ -107,6 +113,7 @@ class Prediction:
             "bound_by": self.time.bound_by,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
             "memory_bytes": dict(self.memory_bytes),
+            "evidence": self.evidence.to_dict(),
             "notes": list(self.notes) + list(self.time.missing),
         }
 
@@ -139,6 +146,7 @@ class Prediction:
             f"{seconds_text(self.time_specification.total_s)}); {self.flops / 1e9:,.1f} GFLOP; memory "
             f"{bytes_text(self.memory_bytes['peak'])}, of it workspace {bytes_text(self.memory_bytes['workspace'])}"
         )
+        lines.append(f"  evidence: {self.evidence}")
         lines += [f"  note: {n}" for n in (*self.notes, *self.time.missing)]
         return "\n".join(lines)
 

@@ -19,7 +19,7 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 
 def shared_capacity_bytes(profile: HardwareProfile) -> int:
     """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
-    return int(profile.need("l2_bytes")) // int(profile.l2_partitions or 1)
+    return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
 
 
 def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:

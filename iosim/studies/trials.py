@@ -141,7 +141,7 @@ def _refused(chain: Chain, now: Prediction) -> str | None:
         check_fits(Call.of(now.problem, now.kernel, now.profile, chain))
     except InputError as error:
         return str(error)
-    most = int(now.profile.max_registers_per_thread or 255)
+    most = now.profile.need_int("max_registers_per_thread")
     for launch in chain.launches:
         if is_attention_loop(launch) and launch.resources.registers is None and needed_registers(launch) > most:
             return f"{needed_registers(launch)} registers a thread, {most} are there: it would spill"

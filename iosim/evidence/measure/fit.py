@@ -12,10 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.readers.replay.l2 import DEFAULT_WAYS, L2Model, model
+from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
-WAYS = tuple(sorted({8, 12, 16, 20, 24, DEFAULT_WAYS}))
+USUAL_WAYS = 16
+"""Ways of the L2s that were measured set by set (H100 and H200)."""
+WAYS = tuple(sorted({8, 12, 16, 20, 24, USUAL_WAYS}))
 CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(17))
 FINER = (-0.01, 0.0, 0.01)
 CLEARLY_BETTER = 0.9
@@ -101,7 +103,7 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
         return None
     base = replace(model(profile), partitions=partitions)
 
-    def error(fraction: float, ways: int = DEFAULT_WAYS) -> float:
+    def error(fraction: float, ways: int = USUAL_WAYS) -> float:
         one = with_capacity(replace(base, ways=ways), size, fraction)
         mean = sum(_error(one, p) for p in picked) / len(picked)
         tried()
@@ -111,7 +113,7 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
     fraction = min((round(coarse + step, 2) for step in FINER), key=error)
     by_ways = {ways: error(fraction, ways) for ways in WAYS}
     best = min(WAYS, key=lambda w: by_ways[w])
-    ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[DEFAULT_WAYS] else DEFAULT_WAYS
+    ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[USUAL_WAYS] else USUAL_WAYS
     return L2Fit(partitions, ways, fraction, by_ways[ways], len(picked))
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.step_time import ACHIEVED_SHARE
 from iosim.studies.distributed import baselines
 from iosim.studies.distributed.links import Cluster
 from iosim.studies.distributed.schedule import build
@@ -79,7 +78,7 @@ def _linear_s(model: Llama, tokens: int, gpus: int, profile: HardwareProfile, he
 def achieved_flops(profile: HardwareProfile) -> float:
     """What large fp16 products reach: measured, or the share of the specified rate that the timing model assumes."""
     measured = profile.tensor_flops_achieved_per_s.get("fp16")
-    return measured or ACHIEVED_SHARE * profile.tensor_flops("fp16")
+    return measured or profile.need("achieved_tensor_fraction") * profile.tensor_flops("fp16")
 
 
 def distributed(

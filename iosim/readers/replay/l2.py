@@ -17,13 +17,6 @@ import numpy.typing as npt
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.objects import refuse_bytes
 
-DEFAULT_WAYS = 16
-DEFAULT_CAPACITY_FRACTION = 1.0
-DEFAULT_DIRTY_FRACTION = 0.5
-DEFAULT_SM_SPREAD = 0.002
-DEFAULT_SIDE_ENDS = (16, 64, 114, 132)
-DEFAULT_NEAR_CYCLES = 287.0
-DEFAULT_DRAM_CYCLES = 682.0
 LEAST_SETS = 16
 """Sets of a partition that are followed at least."""
 PAGE_BYTES = 2 << 20
@@ -72,32 +65,31 @@ class L2Model:
 
 
 def model(profile: HardwareProfile) -> L2Model:
-    """The model for a GPU. What a profile does not state is taken from the H100 and the H200, whose sets were measured:
-    16 ways, half of them dirty at most, two lines of a page in half of the sets.
+    """The model for a GPU: all numbers are the profile's, where each says whether it was measured on this GPU, taken
+    from another or assumed. Loads from the far partition take as long as near ones where the profile does not know
+    better.
 
     Raises:
-        InputError: the profile does not know the size of its L2 or its memory bandwidth.
+        InputError: the profile does not know its clock, the size of its L2 or its memory bandwidth.
     """
-    partitions = int(profile.l2_partitions or 1)
-    ways = profile.l2_ways or DEFAULT_WAYS
-    line = profile.line_bytes
-    fraction = _or(profile.l2_effective_capacity_fraction, DEFAULT_CAPACITY_FRACTION)
+    partitions, ways, line = profile.need_int("l2_partitions"), profile.need_int("l2_ways"), profile.line_bytes
+    fraction = profile.need("l2_effective_capacity_fraction")
     size = int(profile.need("l2_bytes") * fraction) // partitions
-    clock = float(profile.sustained_clock_hz or profile.boost_clock_hz or 1.5e9)
-    near = _or(profile.l2_latency_near_cycles, DEFAULT_NEAR_CYCLES) / clock
-    far = _or(profile.l2_latency_far_cycles, near * clock) / clock
-    dram = _or(profile.dram_latency_cycles, DEFAULT_DRAM_CYCLES) / clock
+    clock = profile.sustained_clock_hz or profile.need("boost_clock_hz")
+    near_cycles = profile.need("l2_latency_near_cycles")
+    near, dram = near_cycles / clock, profile.need("dram_latency_cycles") / clock
+    far = (near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles) / clock
     bandwidth = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
     return L2Model(
         partitions=partitions,
         sets=max(1, size // (ways * line)),
         ways=ways,
         line_bytes=line,
-        dirty_ways=max(1.0, ways * _or(profile.l2_dirty_fraction, DEFAULT_DIRTY_FRACTION) / fraction),
-        foreign_dirty_bytes=int(_or(profile.l2_foreign_dirty_bytes, 0)),
-        launch_fetch_bytes=int(_or(profile.launch_fetch_bytes, 0)),
-        sm_spread=_or(profile.sm_speed_spread_fraction, DEFAULT_SM_SPREAD),
-        side_ends=profile.l2_side_ends or DEFAULT_SIDE_ENDS,
+        dirty_ways=max(1.0, ways * profile.need("l2_dirty_fraction") / fraction),
+        foreign_dirty_bytes=profile.need_int("l2_foreign_dirty_bytes"),
+        launch_fetch_bytes=profile.need_int("launch_fetch_bytes"),
+        sm_spread=profile.need("sm_speed_spread_fraction"),
+        side_ends=profile.l2_side_ends or (profile.sm_count,),
         dram_bytes_per_s=float(bandwidth),
         l2_bytes_per_s=_l2_bandwidth(profile),
         l2_latency_s=near,
@@ -106,13 +98,9 @@ def model(profile: HardwareProfile) -> L2Model:
     )
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else float(value)
-
-
 def _l2_bandwidth(profile: HardwareProfile) -> float:
     known = profile.l2_read_bandwidth_measured_bytes_per_s or profile.l2_read_bandwidth_bytes_per_s
-    return float(known or 4 * profile.need("dram_bandwidth_bytes_per_s"))
+    return known or profile.need("l2_over_dram_bandwidth") * profile.need("dram_bandwidth_bytes_per_s")
 
 
 def sm_partitions(sms: int, partitions: int, ends: tuple[int, ...]) -> npt.NDArray[np.uint8]:

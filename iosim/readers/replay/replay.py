@@ -252,7 +252,7 @@ class _Call:
             return 0
         profile = self.profile
         registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
-        threads = min(int(profile.max_threads_per_sm or 2048), int(profile.registers_per_sm or 65536) // registers)
+        threads = min(profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers)
         held = threads * launch.values_per_thread * self.chain.tensors[loads[0].tensor].element_bytes
         return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
 

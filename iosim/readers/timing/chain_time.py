@@ -21,25 +21,14 @@ from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.step_time import (
-    ACHIEVED_SHARE,
-    MMA_SYNC_SHARE,
     SmRates,
+    Waits,
     is_attention_loop,
     matrix_unit,
     step_cost,
     step_cycles,
 )
 
-LAUNCH_LATENCY_S = 3.9e-6
-"""Seconds of a launch that has next to nothing to do: cudnn's combine of 32 CTAs and 0.5 MB takes 3.97 us
-(kernels/measurements/h200_library_kernels.csv, call 123)."""
-
-TILE_CYCLES = 4000.0
-"""SM cycles of a work tile besides its steps: first loads, last rescaling, O through shared memory to L2. Fitted
-on the odd-numbered calls, as iosim.readers.timing.step_time's."""
-PINGPONG_TILE_CYCLES = 1000.0
-"""The same of a ping-pong kernel, whose loading warps fetch the next tile's Q and first keys during the last steps.
-Fitted on half of the published points, as OVERLAP_NORM."""
 OVERLAP_NORM = 2.4
 """Computing and streaming of a launch overlap in time t with t^n = a^n + b^n: 1 is one after the other, infinity the
 longer alone. Fitted on FlashAttention-3's published forward speeds at 512, 2k and 8k tokens
@@ -153,8 +142,8 @@ class _Rates:
         limits = [rate]
         if self.measured and unit is not MatrixUnit.PINGPONG:
             limits.append(self._achieved(dtype, rate))
-        if unit is MatrixUnit.MMA_SYNC and p.cc in MMA_SYNC_SHARE:
-            limits.append(MMA_SYNC_SHARE[p.cc] * rate)
+        if unit is MatrixUnit.MMA_SYNC and p.mma_sync_tensor_fraction is not None:
+            limits.append(p.mma_sync_tensor_fraction * rate)
         return min(limits)
 
     def power_limit(self, dtype: str) -> float | None:
@@ -168,9 +157,11 @@ class _Rates:
         try:
             return self.profile.tensor_flops(dtype, measured=True)
         except InputError:
-            self._note(f"{self.profile.name} has no measured {dtype} tensor rate: {ACHIEVED_SHARE:.0%} of the "
-                       "specified one used")  # fmt: skip
-            return ACHIEVED_SHARE * rate
+            share = self.profile.need("achieved_tensor_fraction")
+            self._note(
+                f"{self.profile.name} has no measured {dtype} tensor rate: {share:.0%} of the specified one used"
+            )
+            return share * rate
 
     def of_sm(self, dtype: str, unit: MatrixUnit) -> SmRates | None:
         """The rates of one SM in its cycles; None where the clock or the number of SMs is not known."""
@@ -185,6 +176,7 @@ class _Rates:
         else:
             lanes = self._absent("fp32_flops_per_s")
         return SmRates(
+            waits=Waits.of(p),
             clock_hz=clock,
             tensor_flops=tensor / per_sm if tensor else None,
             fp32_lanes=lanes,
@@ -243,7 +235,7 @@ def chain_time(
         else:
             seconds |= _flat_seconds(launch, unit, rates, held, l2_bytes, problem)
             total, waves = 0.0, held.waves
-        total = LAUNCH_LATENCY_S + max(total, *seconds.values(), 0.0)
+        total = profile.need("launch_latency_s") + max(total, *seconds.values(), 0.0)
         seconds["latency"] = total - max(seconds.values(), default=0.0)
         times.append(LaunchTime(launch.name, seconds, waves, total))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
@@ -257,7 +249,7 @@ def _loop_seconds(
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     cost = step_cost(launch, unit, sm, l2_bytes / max(1, steps), problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(held.ctas_per_sm, -(-held.slots // profile.sm_count)))
-    tile_cycles = PINGPONG_TILE_CYCLES if unit is MatrixUnit.PINGPONG else TILE_CYCLES
+    tile_cycles = profile.need("pingpong_tile_cycles" if unit is MatrixUnit.PINGPONG else "tile_cycles")
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     seconds = {name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles}

@@ -16,13 +16,6 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
-MMA_SYNC_SHARE = {90: 0.62, 100: 0.31}
-"""Part of the specified tensor rate that mma.sync can reach where the rate needs newer instructions. cc 9.0: 62 %,
-measured on an H800 (Luo et al., arXiv 2402.13499). cc 10.0: taken as Hopper's FLOP per clock and SM; no source."""
-ACHIEVED_SHARE = 0.8
-"""Part of the specified tensor rate that large products reach where no measurement says: A100 0.87, H100 0.80,
-H200 0.78, B200 0.78 (the profiles' achieved rates)."""
-
 FP32_OPERATIONS_PER_SCORE = 4.3
 """fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
@@ -31,9 +24,6 @@ BACKWARD_OPERATIONS_PER_SCORE = 3.0
 UNHIDDEN_SPECIALISED = 0.18
 """Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
 on cudnn."""
-LOAD_CYCLES = 460.0
-"""An exposed load from L2 into shared memory with its barrier, in SM cycles: fitted on kernels that do not load ahead;
-L2 latency alone is 205 to 400 cycles (gpu-benches, A100)."""
 UNHIDDEN_FRAGMENTS = 0.27
 """Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
 it."""
@@ -44,17 +34,10 @@ WAVEFRONT_BYTES = 128
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
 stage. FlashAttention-2 and iosim's kernel load V behind QK^T, and the next K behind PV, with one buffer of each."""
-SINGLE_BUFFER_CYCLES = 150.0
-"""What a step of such a single-buffered loop waits more than one that loads a whole step ahead. Fitted."""
 STAGED_LOADS_PER_PRODUCT = 2
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
-SYNC_CYCLES = 350.0
-"""Barriers and pipeline turns of a step whose loads run ahead, in SM cycles. Fitted."""
-ADD_PACKET_CYCLES = 2.7
-"""What a packet of an atomic add to several rows takes of its SM, in which the CTA's warps do nothing else: they add
-between two barriers. Fitted on odd-numbered calls of iosim's own backward; its deterministic twin has no such adds."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 BACKWARD_LOADED_SHARE = 0.4
@@ -81,9 +64,38 @@ def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None 
 
 
 @dataclass(frozen=True)
-class SmRates:
-    """What one SM does in a cycle; None where the profile does not know."""
+class Waits:
+    """SM cycles in which a step waits, by what it waits for. Of the profile, where their sources stand.
 
+    Attributes:
+        load: an exposed load from L2 into shared memory with its barrier.
+        sync: barriers and pipeline turns of a step whose loads run ahead.
+        single_buffer: what a step of a loop with one buffer waits more than one that loads a whole step ahead.
+        add_packet: a packet of an atomic add to several rows, during which the CTA's warps do nothing else: they add
+            between two barriers.
+    """
+
+    load: float
+    sync: float
+    single_buffer: float
+    add_packet: float
+
+    @classmethod
+    def of(cls, profile: HardwareProfile) -> Waits:
+        """Those of a GPU.
+
+        Raises:
+            InputError: the profile does not know one.
+        """
+        cycles = ("step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles", "add_packet_cycles")
+        return cls(*(profile.need(name) for name in cycles))
+
+
+@dataclass(frozen=True)
+class SmRates:
+    """What one SM does in a cycle; None where the profile does not know. `waits` are the cycles in which it waits."""
+
+    waits: Waits
     clock_hz: float
     tensor_flops: float | None
     fp32_lanes: float | None
@@ -162,7 +174,8 @@ def step_cost(
         softmax=softmax,
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
-        exposed=_exposed(launch, unit, rereads, cc) + d.block_q * launch.add_packets_per_row * ADD_PACKET_CYCLES,
+        exposed=_exposed(launch, unit, rereads, cc, rates.waits)
+        + d.block_q * launch.add_packets_per_row * rates.waits.add_packet,
         streams=computing_groups(warps, unit),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
@@ -201,16 +214,16 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + d.block_q * column_bytes / 2
 
 
-def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int) -> float:
+def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
-        return LOAD_CYCLES * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
+        return waits.load * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         return 0.0
-    waits = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
-    if waits:
-        return LOAD_CYCLES * EXPOSED_LOADS
-    return SYNC_CYCLES + (SINGLE_BUFFER_CYCLES if launch.stages == 1 else 0.0)
+    exposed = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
+    if exposed:
+        return waits.load * EXPOSED_LOADS
+    return waits.sync + (waits.single_buffer if launch.stages == 1 else 0.0)
 
 
 def step_cycles(cost: StepCost, ctas: int) -> float:

@@ -14,8 +14,6 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.chain_time import LAUNCH_LATENCY_S
-from iosim.readers.timing.step_time import ACHIEVED_SHARE
 from iosim.studies.training.graph import Graph, Node, Part
 from iosim.studies.training.model import Decoder
 from iosim.studies.training.setup import Setup
@@ -49,30 +47,32 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Rates:
-    """Operations a second of matrix products and bytes a second of HBM."""
+    """Operations a second of matrix products, bytes a second of HBM, and the seconds of an empty launch."""
 
     flops_per_s: float
     bytes_per_s: float
+    launch_s: float
 
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (iosim.readers.timing.step_time.ACHIEVED_SHARE). fp32 products run on the fp32
+        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32
         units, of whose rate the same share is taken.
 
         Raises:
             InputError: the profile lacks a rate.
         """
         hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
+        share, launch_s = profile.need("achieved_tensor_fraction"), profile.need("launch_latency_s")
         if dtype == "fp32":
-            return cls(ACHIEVED_SHARE * profile.need("fp32_flops_per_s"), hbm)
+            return cls(share * profile.need("fp32_flops_per_s"), hbm, launch_s)
         try:
-            return cls(profile.tensor_flops(dtype, measured=True), hbm)
+            return cls(profile.tensor_flops(dtype, measured=True), hbm, launch_s)
         except InputError:
-            return cls(ACHIEVED_SHARE * profile.tensor_flops(dtype), hbm)
+            return cls(share * profile.tensor_flops(dtype), hbm, launch_s)
 
     def seconds(self, flops: int, moved: int) -> float:
-        return LAUNCH_LATENCY_S + max(flops / self.flops_per_s, moved / self.bytes_per_s)
+        return self.launch_s + max(flops / self.flops_per_s, moved / self.bytes_per_s)
 
 
 def step_time(

@@ -1,0 +1,136 @@
+"""How far predictions for a GPU can be trusted: on what the models of its L2, its HBM and its times rest.
+
+Each model reads some quantities of the profile. Where they were measured on the GPU itself, so is the model; where one
+is taken from another GPU, or assumed, the model says so. Which predictions were checked against measurements on the GPU
+stands in the profile's `validation`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.hardware.profile import HardwareProfile
+
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "l2": (
+        "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_side_ends",
+        "l2_foreign_dirty_bytes", "launch_fetch_bytes", "sm_speed_spread_fraction",
+    ),
+    "hbm": ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_latency_cycles"),
+    "time": (
+        "launch_latency_s", "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles",
+        "step_single_buffer_cycles", "add_packet_cycles", "mma_sync_tensor_fraction", "achieved_tensor_fraction",
+        "l2_latency_near_cycles", "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s",
+        "l2_over_dram_bandwidth", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
+    ),
+}  # fmt: skip
+"""The quantities of a profile that each model reads."""
+REPLACED = {
+    "dram_bandwidth_bytes_per_s": "dram_bandwidth_measured_bytes_per_s",
+    "l2_read_bandwidth_bytes_per_s": "l2_read_bandwidth_measured_bytes_per_s",
+    "l2_over_dram_bandwidth": "l2_read_bandwidth_measured_bytes_per_s",
+    "tensor_flops_per_s": "tensor_flops_achieved_per_s",
+    "achieved_tensor_fraction": "tensor_flops_achieved_per_s",
+}
+"""Quantities that are not read where the profile has the measured one."""
+TITLES = {"l2": "L2", "hbm": "HBM", "time": "time"}
+WORDS = {"measured": "measured", "specification": "published", "inferred": "inferred", "estimate": "assumed",
+         "taken": "taken"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What one model rests on.
+
+    Attributes:
+        rests_on: the quantities that it reads, by how they are known: "measured" on this GPU, "published" for it,
+            "inferred", "assumed", or "taken".
+        taken_from: the GPUs that the taken ones are from, the one with most first.
+        validated_by: the measurements on this GPU that predictions were checked with; None where there are none.
+    """
+
+    model: str
+    rests_on: Mapping[str, tuple[str, ...]]
+    taken_from: tuple[str, ...]
+    validated_by: str | None
+
+    @property
+    def summary(self) -> str:
+        """What it rests on, in a few words."""
+        others = _list(self.taken_from)
+        known = {"measured": "measured on this GPU", "published": "published for this GPU"}
+        own = next((words for how, words in known.items() if how in self.rests_on), "assumed")
+        if not self.taken_from:
+            return own
+        count = len(self.rests_on["taken"])
+        if count > sum(len(self.rests_on.get(how, ())) for how in known):
+            return f"{'mostly ' * ('measured' in self.rests_on)}taken from {others}"
+        return f"{own} but for {count} number{'s' * (count > 1)} from {others}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the command line's JSON has it."""
+        return {
+            "rests_on": {how: list(names) for how, names in self.rests_on.items()},
+            "taken_from": list(self.taken_from),
+            "validated_by": self.validated_by,
+        }
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The bases of all models of one GPU."""
+
+    profile: str
+    bases: tuple[Basis, ...]
+
+    def __str__(self) -> str:
+        """One short line."""
+        together: dict[str, list[str]] = {}
+        for basis in self.bases:
+            together.setdefault(basis.summary, []).append(TITLES[basis.model])
+        models = [f"{_list(names)} model{'s' * (len(names) > 1)} {said}" for said, names in together.items()]
+        without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
+        if without:
+            models.append(f"{_list(without)} not validated on {self.profile}")
+        return "; ".join(models)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the command line's JSON has it: the line, and each model's basis."""
+        return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
+
+
+def _list(names: Sequence[str]) -> str:
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def evidence(profile: HardwareProfile) -> Evidence:
+    """What predictions for a GPU rest on."""
+    return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS))
+
+
+def _basis(profile: HardwareProfile, model: str) -> Basis:
+    rests_on: dict[str, list[str]] = {}
+    taken: Counter[str] = Counter()
+    for name in read_by(profile, model):
+        rests_on.setdefault(WORDS[profile.kinds[name]], []).append(name)
+        if name in profile.taken:
+            taken[profile.taken[name]] += 1
+    return Basis(model, {how: tuple(names) for how, names in rests_on.items()},
+                 tuple(name for name, _ in taken.most_common()), profile.validation.get(model))  # fmt: skip
+
+
+def read_by(profile: HardwareProfile, model: str) -> list[str]:
+    """The quantities that the profile knows and the model reads, tables by dtype with every dtype."""
+    names = []
+    for name in MODELS[model]:
+        if REPLACED.get(name) and getattr(profile, REPLACED[name]):
+            continue
+        value = getattr(profile, name)
+        if isinstance(value, Mapping):
+            names += [f"{name}.{dtype}" for dtype in value]
+        elif value is not None:
+            names.append(name)
+    return [name for name in names if name in profile.kinds]
