@@ -1,4 +1,4 @@
-"""What the atomic adds of dQ cost the project's backward: `add_packet_cycles` of the profile, fitted on odd-numbered calls.
+"""What the atomic adds of dQ cost the project's backward: the profile's `add_packet_cycles`, fitted on odd calls.
 
     python benchmarks/backward_adds.py
 

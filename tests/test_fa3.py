@@ -41,6 +41,7 @@ from iosim.readers.timing.step_time import (
     MatrixUnit,
     SmRates,
     StepCost,
+    Waits,
     computing_groups,
     matrix_unit,
     step_cost,
@@ -124,7 +125,15 @@ class TestTiles:
 
 
 class TestPingPong:
-    rates = SmRates(1e9, tensor_flops=4096.0, fp32_lanes=128.0, exps=16.0, shared_bytes=128.0, l2_bytes=64.0)
+    rates = SmRates(
+        Waits(460.0, 350.0, 150.0, 2.7),
+        1e9,
+        tensor_flops=4096.0,
+        fp32_lanes=128.0,
+        exps=16.0,
+        shared_bytes=128.0,
+        l2_bytes=64.0,
+    )
 
     def test_the_backward_takes_no_turns(self) -> None:
         asked = problem(passes="fwd+bwd")

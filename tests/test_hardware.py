@@ -342,7 +342,7 @@ def test_any_name_loads_or_is_refused(written: str) -> None:
     assert len(message.splitlines()) <= 1
 
 
-def test_loading_by_name_parses_one_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_by_name_parses_what_it_needs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     original = _profile_file.read_toml
 
@@ -351,12 +351,17 @@ def test_loading_by_name_parses_one_profile(monkeypatch: pytest.MonkeyPatch) -> 
         return original(path)
 
     monkeypatch.setattr(_profile_file, "read_toml", counting)
-    for cache in (hardware._load_shipped, _profile_file._capability_tables, _profile_file._inherited):
+    for cache in (
+        hardware._load_shipped,
+        _profile_file.shipped,
+        _profile_file._capability_tables,
+        _profile_file._inherited,
+    ):
         cache.cache_clear()
     load_profile("h100")
-    assert sorted(read) == ["compute_capability.toml", "h100-sxm.toml"]
+    assert sorted(read) == ["compute_capability.toml", "h100-sxm.toml", "h200-sxm.toml"]  # the last for what is taken
     load_profile("H100")
-    assert len(read) == 2
+    assert len(read) == 3
 
 
 def test_import_is_light() -> None:

@@ -48,24 +48,36 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from iosim.hardware.profile import load_profile
+    from iosim.hardware.trust import evidence
 
-    data = load_profile(args.name).to_dict()
+    profile = load_profile(args.name)
+    data, basis = profile.to_dict(), evidence(profile)
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "profile": data}), args.out)
+        common.emit(common.json_text({"schema": 1, "profile": data, "evidence": basis.to_dict()}), args.out)
         return 0
     rows = []
     for key, value in data.items():
+        if key == "validation":
+            continue
         if isinstance(value, dict) and "value" not in value:
             rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
         else:
             rows.append(_entry(key, value))
-    common.emit(Table.of(rows).csv() if args.format == "csv" else Table.of(rows).text(), args.out)
+    if args.format == "csv":
+        common.emit(Table.of(rows).csv(), args.out)
+        return 0
+    models = Table.of([
+        {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
+        for one in basis.bases for how, names in one.rests_on.items()
+    ]).text()  # fmt: skip
+    common.emit(f"{Table.of(rows).text()}\n{basis}\n\n{models}", args.out)
     return 0
 
 
 def _entry(key: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        return {"quantity": key, "value": value["value"], "kind": value["kind"], "source": value["source"]}
+        kind = f"{value['kind']} from {value['from']}" if "from" in value else value["kind"]
+        return {"quantity": key, "value": value["value"], "kind": kind, "source": value["source"]}
     return {"quantity": key, "value": value, "kind": "", "source": ""}
 
 
