@@ -290,7 +290,7 @@ def lines_and_sides() -> Iterator[tuple[str, Any]]:
         "l2_read_bandwidth_measured_bytes_per_s",
         "dram_bandwidth_measured_bytes_per_s",
     ):
-        made = model(replace(H200, **{field: None}))
+        made = model(HardwareProfile.from_dict({k: v for k, v in H200.to_dict().items() if k != field}))
         yield f"model without {field}", [getattr(made, name) for name in made.__dataclass_fields__]
     for pattern, ctas, passes in product(("shared_scan", "private_scan"), (1, 12), (1, 3)):
         small = l2_of(2, 128, 16, 8.0)
