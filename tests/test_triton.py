@@ -27,17 +27,16 @@ from iosim.integrations.triton.kernel import (
     configured,
     misfit,
     rank,
-    shared_bytes,
     space,
     time_config,
     tutorial_configs,
-    unit_of,
 )
 from iosim.integrations.triton.model import TritonModel, tutorial_problem
 from iosim.integrations.triton.streaming_mask import streaming_mask
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.triton import shared_bytes, unit_of
 from iosim.kernel.schedule import Order
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
@@ -93,14 +92,18 @@ CONSTANTS = {"HEAD_DIM": 64, "STAGE": 1}
 class TestRecordedTiles:
     def test_shared_memory_is_what_triton_allocated(self) -> None:
         for config, r in recorded():
-            assert shared_bytes(config, RECORDED, unit_of(config, RECORDED, H200)) == int(float(r["smem"])), config
+            assert shared_bytes(config.tile, RECORDED, unit_of(config.tile, RECORDED, H200)) == int(float(r["smem"])), (
+                config
+            )
 
     def test_arithmetic_of_shared_memory(self) -> None:
         # wgmma: Q 128 x 64 x 2 bytes, K and V 64 x 64 x 2 each, three times
-        assert shared_bytes(Config(128, 64, 8, 3), RECORDED, MatrixUnit.WGMMA) == 16384 + 3 * 2 * 8192
-        assert shared_bytes(Config(128, 64, 8, 1), RECORDED, MatrixUnit.WGMMA) == 16384 + 8192  # K and V take turns
+        assert shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.WGMMA) == 16384 + 3 * 2 * 8192
+        assert (
+            shared_bytes(Config(128, 64, 8, 1).tile, RECORDED, MatrixUnit.WGMMA) == 16384 + 8192
+        )  # K and V take turns
         # mma.sync: P 128 x 64 x 2 beside Q, and K and V twice
-        assert shared_bytes(Config(128, 64, 8, 3), RECORDED, MatrixUnit.MMA_SYNC) == 16384 + 16384 + 2 * 2 * 8192
+        assert shared_bytes(Config(128, 64, 8, 3).tile, RECORDED, MatrixUnit.MMA_SYNC) == 16384 + 16384 + 2 * 2 * 8192
 
     def test_ranking(self) -> None:
         """No recorded value is an input: registers and shared memory are iosim's own."""
@@ -127,10 +130,10 @@ class TestConfigurations:
         (128, 4, "a100", MatrixUnit.MMA_SYNC),
     ])  # fmt: skip
     def test_unit(self, block_m: int, warps: int, gpu: str, unit: MatrixUnit) -> None:
-        assert unit_of(Config(block_m, 64, warps), RECORDED, load_profile(gpu)) is unit
+        assert unit_of(Config(block_m, 64, warps).tile, RECORDED, load_profile(gpu)) is unit
 
     def test_single_precision_runs_on_the_ordinary_units(self) -> None:
-        assert unit_of(Config(64, 32), RECORDED.with_(dtype="fp32"), H200) is MatrixUnit.FP32
+        assert unit_of(Config(64, 32).tile, RECORDED.with_(dtype="fp32"), H200) is MatrixUnit.FP32
 
     @pytest.mark.parametrize(("config", "gpu", "words"), [
         (Config(128, 64, 4, 2), "t4", "asynchronous copies"),

@@ -19,11 +19,12 @@ from iosim.base.errors import InputError
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries import Overrides, entry, resolve
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.kernel.residency import needed_registers
-from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
+from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
@@ -76,43 +77,16 @@ class TimedConfig:
     shared_memory_bytes: int
 
 
-def unit_of(config: Config, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:
-    """What Triton computes the products with: wgmma on cc 9.0 from 64 query rows and a warpgroup, else mma.sync.
-
-    Seen in experiments/measurements/triton_tiles_d64_time.csv: tiles of 32 rows run at mma.sync's speed.
-    """
-    if problem.dtype == "fp32":
-        return MatrixUnit.FP32
-    whole_group = config.block_m >= WGMMA_ROWS and config.num_warps >= WARPS_PER_GROUP
-    return MatrixUnit.WGMMA if profile.cc == 90 and whole_group else MatrixUnit.MMA_SYNC
-
-
-def shared_bytes(config: Config, problem: AttentionProblem, unit: MatrixUnit) -> int:
-    """Shared memory that Triton allocates, without the driver's kilobyte.
-
-    wgmma: Q, and K and V once a stage; with one stage K and V take turns. mma.sync: one stage less of K and V, and P,
-    whose layout is converted through shared memory. Meets every row of
-    experiments/measurements/triton_tiles_d64_time.csv.
-    """
-    size = problem.input_type.bytes
-    q = config.block_m * problem.head_dim * size
-    k, v = config.block_n * problem.head_dim * size, config.block_n * problem.head_dim_v * size
-    if unit is MatrixUnit.WGMMA:
-        return q + (config.num_stages * (k + v) if config.num_stages > 1 else max(k, v))
-    p = config.block_m * config.block_n * size
-    return q + p + ((config.num_stages - 1) * (k + v) if config.num_stages > 1 else max(k, v))
-
-
 def configured(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> Kernel:
     """The catalog's Triton kernel `name` with this configuration.
 
     Raises:
         InputError: the kernel cannot run the problem on that GPU.
     """
-    unit = unit_of(config, problem, profile)
+    unit = unit_of(config.tile, problem, profile)
     over = Overrides(
         tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
-        shared_memory_bytes=shared_bytes(config, problem, unit),
+        shared_memory_bytes=shared_bytes(config.tile, problem, unit),
     )  # fmt: skip
     kernel = resolve(name, problem, profile, over)
     return kernel.with_(matrix_unit=unit)
@@ -166,10 +140,8 @@ def space() -> Iterator[Config]:
 
 
 def tutorial_configs() -> list[Config]:
-    """The configurations that the tutorial tunes over, as the catalog's `triton` lists them."""
-    given = entry(KERNEL)["configurations"]
-    sides = product(given["block_q"], given["block_k"], given["warps"], given["stages"])
-    return [Config(m, n, w, s) for m, n, w, s in sides if w < 8 or m * n >= given["eight_warps_from"]]
+    """The configurations that the tutorial tunes over."""
+    return [Config(t.block_q, t.block_k, t.warps, t.stages) for t in tutorial_tiles()]
 
 
 def rank(
