@@ -319,10 +319,10 @@ def test_aliases(alias: str, name: str) -> None:
 def test_settings_by_hand_replace_the_librarys() -> None:
     p = AttentionProblem(heads=32, seq_q=4096, head_dim=128)
     kernel = resolve("fa2", p, load_profile("a100"), Overrides(
-        tile=(64, 32), warps=8, stages=2, order="head", heavy_first=True, section_heads=4, direction="alternating",
+        tile=(128, 32), warps=8, stages=2, order="head", heavy_first=True, section_heads=4, direction="alternating",
         scheduler="persistent", registers=200, shared_memory_bytes=40000,
     ))  # fmt: skip
-    assert (str(kernel.tile), kernel.tile.warps, kernel.tile.stages) == ("64x32", 8, 2)
+    assert (str(kernel.tile), kernel.tile.warps, kernel.tile.stages) == ("128x32", 8, 2)
     s = kernel.schedule
     assert (s.order, s.direction, s.scheduler) == (Order.HEAD, Direction.ALTERNATING, Scheduler.PERSISTENT)
     assert (s.start, s.section_heads, kernel.registers, kernel.shared_memory_bytes) == (

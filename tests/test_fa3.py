@@ -353,7 +353,7 @@ class TestQuantisation:
         assert times[1] - times[0] > 3 * 16 * 1024 * 128 * 16 * 3 / 3.352e12
 
     @pytest.mark.parametrize(("changes", "words"), [
-        ({"dtype": "fp16"}, "--dtype fp16"), ({"passes": "bwd"}, "--pass bwd"), ({"dropout": 0.1}, "--dropout"),
+        ({"dtype": "fp16"}, "dtype fp16"), ({"passes": "bwd"}, "passes bwd"), ({"dropout": 0.1}, "dropout 0.1"),
     ])  # fmt: skip
     def test_bad_problems(self, changes: dict[str, Any], words: str) -> None:
         with pytest.raises(InputError, match=words):

@@ -340,7 +340,7 @@ BAD = [
     ("--layers 0", "layers 0 is out of range"),
     ("--batch 0", "--batch 0 is out of range"),
     ("--heads 6 --kv-heads 4", "heads 6 is not a multiple"),
-    ("--kv-heads 0", "kv_heads 0 is out of range"),
+    ("--kv-heads 0", "--kv-heads 0 is out of range"),
     ("--kernel fa2 --page-size 16", "multiples of 256"),
     ("--kernel nosuch", "--kernel 'nosuch'"),
     ("--context 1k:", "--context '1k:' is not a range"),

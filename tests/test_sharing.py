@@ -231,7 +231,7 @@ def test_a_dtype_that_was_not_measured_takes_that_of_bf16() -> None:
 
 def test_what_was_not_measured_falls_evenly() -> None:
     _, usual = measured_rates()
-    assert rates_of(*own((112, 64)), 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
+    assert rates_of(*own((192, 64)), 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     assert rates_of(*own(), 2, compiled=False) == (1 + usual[2] / 2, 1 - usual[2] / 2)
     kernel, problem = own()
     assert rates_of(kernel.with_(cta_shares=""), problem, 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)

@@ -211,10 +211,10 @@ class TestRanking:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pick_tiles(problem(passes="fwd+bwd")), r"--pass fwd\+bwd: .*accepted: fwd, bwd"),
-        (lambda: pick_tiles(problem(), matrix_unit="wmma"), r"--matrix-unit 'wmma' is not known; accepted: mma\.sync"),
+        (lambda: pick_tiles(problem(passes="fwd+bwd")), r"passes fwd\+bwd: .*accepted: fwd, bwd"),
+        (lambda: pick_tiles(problem(), matrix_unit="wmma"), r"matrix_unit 'wmma' is not known; accepted: mma\.sync"),
         (lambda: pick_tiles(problem(), "a100", matrix_unit="wgmma"), r"wgmma: needs cc 9\.0; a100.* has cc 8\.0"),
-        (lambda: pick_tiles(problem(dtype="bf16"), "t4"), r"--dtype bf16: .* from cc 8\.0; t4 has cc 7\.5"),
+        (lambda: pick_tiles(problem(dtype="bf16"), "t4"), r"dtype bf16: .* from cc 8\.0; t4 has cc 7\.5"),
         (lambda: pick_tiles(problem(), "a1000000"), "GPU 'a1000000' is not known"),
     ],
 )  # fmt: skip
