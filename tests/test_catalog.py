@@ -15,6 +15,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import Overrides, entry, entry_name, entry_names, resolve
 from iosim.kernel.libraries.fa2 import fa2_splits
 from iosim.kernel.libraries.fa3 import fa3_section_heads
+from iosim.kernel.libraries.rules import Rules, rule_book, rule_books, rules_of
 from iosim.kernel.schedule import Direction, Order, Scheduler, Start
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
@@ -388,3 +389,26 @@ def test_options_of_another_algorithm_are_refused() -> None:
     kernel = Kernel("k", "flash", Tile(64, 64), options=options_for("naive", {}))
     with pytest.raises(InputError, match="kernel 'k' has NaiveOptions; accepted by algorithm flash: FlashOptions"):
         plan(AttentionProblem(seq_q=64), kernel)
+
+
+# Rule books.
+
+
+def test_a_rule_book_is_registered_once_and_its_name_is_checked() -> None:
+    with pytest.raises(ValueError, match="rule book 'fa3' is registered already"):
+        rule_book("fa3")(Rules)
+    with pytest.raises(InputError, match="rules 'fa4' is not known; did you mean fa"):
+        rules_of("fa4")
+    assert {entry(name)["rules"] for name in entry_names() if "rules" in entry(name)} <= set(rule_books())
+
+
+def test_a_library_of_ones_own_decides_at_launch() -> None:
+    class Halves(Rules):
+        def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+            return 2
+
+    problem, without = AttentionProblem(seq_q=256, head_dim=64), Rules()
+    assert Halves().splits_of_tile(problem, 108, 64, 64) == 2
+    assert without.splits_of_tile(problem, 108, 64, 64) is None
+    assert without.as_launched(problem) is problem
+    assert [without.packs_group(problem.with_(seq_q=q), True, 1, 64, 64) for q in (1, 2)] == [True, False]
