@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from iosim.base.fields import table_text
+from iosim.base.fields import default_text, described, fields_of
 from iosim.base.files import write_whole
 from iosim.kernel.overrides import Overrides
 from iosim.problem.fields import ProblemFields
+from iosim.show.tables import Table
 
 PLACE = Path(__file__).resolve().parent / "fields.md"
 HEAD = """# Fields and options
@@ -19,9 +21,20 @@ defaults where they differ (32 heads, 4096 tokens, head_dim 128). Its numbers ma
 """
 
 
+def table(owner: type[Any]) -> str:
+    """The fields of a dataclass as a Markdown table."""
+    return Table.of(
+        {
+            "field": f"`{field.name}`", "option": f"`{field.option}`" if field.option else "",
+            "default": default_text(field), "accepted": field.accepted, "what it says": described(field),
+        }
+        for field in fields_of(owner).values()
+    ).markdown()  # fmt: skip
+
+
 def text() -> str:
     """The whole file."""
-    problem, settings = table_text(ProblemFields), table_text(Overrides)
+    problem, settings = table(ProblemFields), table(Overrides)
     return (
         f"{HEAD}## `AttentionProblem`\n\n{problem}\n## `Overrides`: settings over a kernel's own choice\n\n{settings}"
     )

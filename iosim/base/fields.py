@@ -210,16 +210,6 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     return number
 
 
-def table_text(owner: type[Any]) -> str:
-    """The fields as a table in Markdown."""
-    lines = ["| field | option | default | accepted | |", "| --- | --- | --- | --- | --- |"]
-    for said in fields_of(owner).values():
-        option = f"`{said.option}`" if said.option else ""
-        what = described(said).replace("|", "\\|")
-        lines.append(f"| `{said.name}` | {option} | {default_text(said)} | {said.accepted} | {what} |")
-    return "\n".join(lines) + "\n"
-
-
 def default_text(said: About, usual: bool = False) -> str:
     """A field's default in words; with `usual`, that of the command line. Empty for none."""
     if said.default_text:
