@@ -172,7 +172,7 @@ def test_command_formats(capsys: pytest.CaptureFixture[str]) -> None:
         ("--gpu h1oo", ("GPU", "'h1oo'", "h100")),
         ("--l2 hot", ("--l2 'hot'", "cold")),
         ("--format html", ("--format", "html", "md")),
-        ("--seq-len 0", ("seq_q 0", "1 to")),
+        ("--seq-len 0", ("--seq-len 0", "1 to")),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(

@@ -439,7 +439,7 @@ def test_command_prints(name, form, capsys):
     "words",
     [
         ("nothing",), ("flash", "--batch", "0"), ("flash", "--causal", "--window", "4"), ("naive", "--splits", "2"),
-        ("flash", "--tile", "12"), ("flash", "--splits", "0"), ("flash", "--heads", "3", "--kv-heads", "2"),
+        ("flash", "--splits", "0"), ("flash", "--heads", "3", "--kv-heads", "2"),
         ("minimal", "--causal"), ("fa2", "--gpu", "t4"),
     ],
 )  # fmt: skip

@@ -21,7 +21,8 @@ import pytest
 from iosim import InputError, load_profile, predict
 from iosim.base.errors import TooLargeError
 from iosim.kernel.algorithms import plan
-from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries import resolve
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import load_block_mask
 from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
@@ -122,7 +123,7 @@ def test_many_small_ctas_of_a_pass_cost_no_more_than_their_number() -> None:
     """2-byte objects: hundreds of thousands of loads of a pass are under way on an SM."""
     problem = AttentionProblem(heads=32, seq_q=256, bias="full", bias_shared="both", bias_grad=True, passes="bwd")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    predict(problem, "flash", "a100", overrides=Overrides(tile=(1, 1)), method="replay")
+    predict(problem, Kernel("small", "flash", Tile(1, 1)), "a100", method="replay")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 20  # 2.6 s; their square would be minutes
 
 

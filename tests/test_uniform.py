@@ -219,9 +219,9 @@ def test_the_reading_leaves_the_problem_alone() -> None:
         ("uniform", {"dropout": 0.1}, {}, "dropout 0.1 .* it has none"),
         ("uniform", {}, {"value_heads_per_tile": 3}, "value_heads_per_tile 3 .* divisors of 4"),
         ("uniform", {}, {"value_heads_per_tile": 2}, "writes_lse True .* accepted: False"),
-        ("uniform", {"passes": "fwd+bwd"}, {"value_heads_per_tile": 2}, r"pass 'fwd\+bwd' .* accepted: fwd"),
+        ("uniform", {"passes": "fwd+bwd"}, {"value_heads_per_tile": 2}, r"passes 'fwd\+bwd' .* accepted: fwd"),
         ("uniform_naive", {}, {"value_heads_per_tile": 2}, "one product takes all; accepted: 4"),
-        ("uniform", {"bias": "full"}, {}, "--bias full"),
+        ("uniform", {"bias": "full"}, {}, "bias=full"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
