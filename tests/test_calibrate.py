@@ -22,6 +22,8 @@ from iosim.hardware.profile import check_profile_file, list_profiles, load_profi
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
+pytestmark = pytest.mark.slow
+
 RECORDED = Path(__file__).parent / "data" / "calibrate_h200.json"
 RAW: dict[str, Any] = json.loads(RECORDED.read_text())
 MIB = 1 << 20

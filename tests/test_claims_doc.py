@@ -26,10 +26,12 @@ def script() -> ModuleType:
     return load_script(DOCS / "make_claims.py")
 
 
+@pytest.mark.slow
 def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:
     assert script.text() == TEXT, "python docs/generated/make_claims.py writes it again"
 
 
+@pytest.mark.slow
 def test_every_section_and_row_is_there() -> None:
     for one in sections():
         assert f"\n## {one.letter}. {one.title}\n" in TEXT

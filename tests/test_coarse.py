@@ -53,6 +53,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "gpu", "problem", "budget", "error"), CASES)
 def test_coarse_steps_tell_the_whole(
     monkeypatch: pytest.MonkeyPatch, kernel: str, gpu: str, problem: AttentionProblem, budget: int, error: float

@@ -17,6 +17,7 @@ def test_what_takes_seconds_is_replayed() -> None:
     assert iosim.predict(problem(8192), "fa2", "h200").method == "replay"
 
 
+@pytest.mark.slow
 def test_what_would_take_a_minute_is_sampled_and_says_so() -> None:
     # 8 heads x 8,192 query blocks x 16,384 key blocks x 2 tensors
     assert QUICK_ACCESSES < 8 * 8192 * 16384 * 2

@@ -18,6 +18,8 @@ from iosim.readers.replay import build
 from iosim.readers.replay.layout import HEADER, LAYOUT, Layout
 from iosim.readers.replay.library import library
 
+pytestmark = pytest.mark.slow
+
 PREDICT = ["predict", "--gpu", "h200", "--kernel", "fa2", "--heads", "2", "--seq-len", "256"]
 needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="no C compiler")
 

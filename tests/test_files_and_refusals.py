@@ -117,6 +117,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [p for k, v in inner for p in [(*path, k), *_paths(v, (*path, k))]]
 
 
+@pytest.mark.slow
 def test_malformed_raw_numbers_are_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One entry at a time is taken out, or holds what it should not."""
     short = RAW | {"counters": RAW["counters"] | {"rows": RAW["counters"]["rows"][-2:]}}

@@ -150,6 +150,7 @@ def test_closed_form_of_numbers_is_the_count(call):
     assert table(closed_form(chain)) == table(count(chain))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(20), deadline=None)
 @given(calls(), st.booleans())
 def test_symbols_with_their_numbers_put_in_are_the_count(call, tie):
@@ -157,6 +158,7 @@ def test_symbols_with_their_numbers_put_in_are_the_count(call, tie):
     assert table(made.numbers()) == table(count(plan(*call)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", FAST)
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 def test_a_formula_holds_beyond_the_problem_it_was_derived_from(algorithm, mask):
@@ -251,6 +253,7 @@ def test_compiled_formula_on_arrays():
     assert np.array_equal(out, swept.read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "mla")])
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
@@ -366,6 +369,7 @@ def test_leading_term_of_unequal_lengths_takes_their_order_from_values():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "passes"), [("flash", "fwd"), ("flash1", "bwd")])
 @pytest.mark.parametrize(
     "extra",

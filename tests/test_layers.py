@@ -106,6 +106,7 @@ def test_every_room_says_what_it_is_for() -> None:
         assert len(first.split()) > 10, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "other"),
     [
@@ -123,6 +124,7 @@ def test_a_planted_upward_import_is_seen(name: str, other: str) -> None:
     assert f"{name} -> {other}" in upward(planted)
 
 
+@pytest.mark.slow
 def test_a_planted_circle_is_seen() -> None:
     planted = edges()
     planted["iosim.base.errors"] = planted["iosim.base.errors"] | {"iosim.base.units"}

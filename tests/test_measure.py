@@ -82,6 +82,7 @@ def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
         assert kept == plan.named(["quick"])
 
 
+@pytest.mark.slow
 def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
     sweep = plan.named(["tiles"])
     kept, left = fitted(sweep, "8.6")

@@ -254,6 +254,7 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
 # What runs
 
 
+@pytest.mark.slow
 def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from iosim.evidence.measure import chain_run, harness

@@ -74,11 +74,13 @@ def test_long_chains_over_score_matrices_stay_below_2_gb() -> None:
     assert peak_bytes("predict", "--kernel", "naive", "--seq-len", "96k") < 2e9
 
 
+@pytest.mark.slow
 def test_a_small_l2_takes_no_more_memory_than_a_large_one(tmp_path: Path) -> None:
     """Every eighth line would be followed: 2.4 billion of them."""
     assert peak_bytes("predict", "--gpu", tiny_l2(tmp_path), "--kernel", "math", "--seq-len", "64k") < 2e9
 
 
+@pytest.mark.slow
 def test_a_replay_of_gigabytes_is_refused_and_the_default_does_without(tmp_path: Path) -> None:
     problem = AttentionProblem(heads=32, seq_q=1 << 16, head_dim=128)
     gpu = load_profile(tiny_l2(tmp_path))
@@ -119,6 +121,7 @@ def test_lines_sampled_in_pieces_are_those_sampled_at_once(monkeypatch: pytest.M
             assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
 
 
+@pytest.mark.slow
 def test_many_small_ctas_of_a_pass_cost_no_more_than_their_number() -> None:
     """2-byte objects: hundreds of thousands of loads of a pass are under way on an SM."""
     problem = AttentionProblem(heads=32, seq_q=256, bias="full", bias_shared="both", bias_grad=True, passes="bwd")

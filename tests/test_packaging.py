@@ -21,6 +21,7 @@ ROOT = Path(iosim.__file__).resolve().parent.parent
 IN_CHECKOUT = (ROOT / "pyproject.toml").is_file()
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not IN_CHECKOUT, reason="iosim runs from an install without its sources"),
 ]
 

@@ -13,6 +13,8 @@ from scripts import ROOT, load_script
 import iosim
 from iosim.readers.replay.replay import PLACEMENT_TOLD
 
+pytestmark = pytest.mark.slow
+
 BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("experiments/placement.py")
 
 

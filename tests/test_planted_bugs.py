@@ -19,6 +19,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import BlockMask
 from iosim.problem.masks.mask import Axis, IntervalMask, KeyBlocks
 
+pytestmark = pytest.mark.slow
+
 Case = tuple[AttentionProblem, Kernel]
 
 

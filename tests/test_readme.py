@@ -28,7 +28,10 @@ def test_there_are_examples() -> None:
     assert "iosim predict --gpu a100 --kernel naive --kernel fa2" in IOSIM[0]
 
 
-@pytest.mark.parametrize("command", IOSIM)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.slow) if c.startswith("iosim validate") else c for c in IOSIM],
+)
 def test_every_command_runs(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

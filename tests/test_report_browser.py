@@ -29,6 +29,7 @@ from iosim.studies.report.report import Report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]

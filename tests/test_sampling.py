@@ -46,6 +46,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "gpu", "mask", "tokens", "heads", "accesses", "error"), CASES)
 def test_a_part_tells_the_whole(
     monkeypatch: pytest.MonkeyPatch,

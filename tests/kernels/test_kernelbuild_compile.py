@@ -49,6 +49,7 @@ def table_row(cc: str, spec: FwdSpec) -> dict[str, str]:
         return next(row for row in csv.DictReader(file) if wanted.items() <= row.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cc", "spec"),
     [
@@ -139,6 +140,7 @@ def test_cache_is_used_and_its_key_knows_the_source(monkeypatch: pytest.MonkeyPa
     assert cache_key(MinimalSpec(32), "8.0", "a") not in keys
 
 
+@pytest.mark.slow
 def test_spilled_registers_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +158,7 @@ def test_spilled_registers_are_told(
     assert not build(whole, "9.0").warnings
 
 
+@pytest.mark.slow
 def test_the_headers_go_together(tmp_path: Path) -> None:
     """Each by itself and all of them in one unit, in either order."""
     headers = sorted(p.name for p in data_dir("kernels").glob("*.cuh") if "sm90" not in p.name)
@@ -188,6 +191,7 @@ STRUCTURES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mirror", "source", "name", "macros"), STRUCTURES, ids=[row[2] for row in STRUCTURES])
 def test_parameters_lie_where_python_puts_them(
     mirror: type[ctypes.Structure], source: str, name: str, macros: str, tmp_path: Path
