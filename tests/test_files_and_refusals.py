@@ -13,20 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from iosim.commands.cli import main
 
 QUICK = ["--method", "capacity", "--seq-len", "1k", "--kernel", "fa2"]
 RAW: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "calibrate_h200.json").read_text())
-
-
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which a command is refused."""
-    assert main(words) == 2, words
-    said = capsys.readouterr().err
-    assert said.startswith("iosim: ")
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
@@ -73,7 +65,7 @@ def test_compare_refuses_a_place_that_is_no_file(
     option: str, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("iosim.studies.compare.compare", lambda *_, **__: pytest.fail("worked before it refused"))
-    assert option in refused(["compare", option, place], capsys)
+    assert option in refused(capsys, ["compare", option, place])
 
 
 @pytest.mark.parametrize(
@@ -90,12 +82,12 @@ def test_what_is_refused_is_refused_before_anything_is_replayed(
     monkeypatch.setattr(
         "iosim.readers.replay.replay.replay", lambda *_, **__: pytest.fail("replayed before it refused")
     )
-    assert said in refused(words, capsys)
+    assert said in refused(capsys, words)
 
 
 @pytest.mark.parametrize("words", [["predict", "--gpu=--"], ["compare", "--kernel=--"], ["predict", "--tile=--"]])
 def test_dashes_as_a_value(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--" in refused(words, capsys)
+    assert "--" in refused(capsys, words)
 
 
 @pytest.mark.parametrize("words", ["predict --method capacity", "profiles list", "kernels list"])
@@ -142,4 +134,4 @@ def test_malformed_raw_numbers_are_refused_in_a_line(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '{"schema": 2,', "NaN", '"\\ud800"'])
 def test_json_that_is_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "raw.json").write_text(text)
-    refused(["calibrate", "--from", str(tmp_path / "raw.json")], capsys)
+    refused(capsys, ["calibrate", "--from", str(tmp_path / "raw.json")])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from scripts import measurements
 
 from iosim.base.data import data_dir
@@ -361,11 +362,7 @@ def test_cells_that_are_no_count_are_refused() -> None:
 
 
 def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(["measure", *argv]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
+    return refused(capsys, ["measure", *argv])
 
 
 def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:

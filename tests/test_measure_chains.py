@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import refused
 from scripts import measurements
 
 from iosim.base.errors import InputError
@@ -281,11 +282,7 @@ def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def complains(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    assert main(["measure", *argv]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    return captured.err
+    return refused(capsys, ["measure", *argv])
 
 
 def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from scripts import measurements
 from strategies import altered, disagreements, problems, tiles
 
@@ -242,10 +243,7 @@ BAD = [
 
 @pytest.mark.parametrize(("options", "told"), BAD)
 def test_bad_input_is_told_in_one_line(options: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", *options.split()]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
+    refused(capsys, ["predict", *options.split()], told)
 
 
 def test_an_algorithm_without_pages_refuses_them() -> None:

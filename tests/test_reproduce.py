@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+from refusals import refused
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
@@ -193,8 +194,4 @@ def test_csv_table_and_markdown_hold_every_row(capsys: pytest.CaptureFixture[str
 
 
 def test_bad_section_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "--section", "Q"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert "--section 'Q'" in captured.err
+    refused(capsys, ["reproduce", "--section", "Q"], "--section 'Q'")
