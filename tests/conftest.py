@@ -1,4 +1,4 @@
-"""What holds for the whole run: how many examples are drawn, and which tests share a worker.
+"""What holds for a whole run: how many examples are drawn, and which tests share a worker.
 
 `python -m pytest -q -n auto -m "not slow"` is quick: an eighth of each property's examples. Without that mark
 expression, also for a single file, every example is drawn.

@@ -15,6 +15,7 @@ from refusals import assert_names, refused
 from iosim import AttentionProblem, InputError, Overrides, Tile, load_profile, predict, resolve
 from iosim.base.files import write_whole
 from iosim.base.units import size, sizes
+from iosim.commands.cli import main
 from iosim.problem.dtypes import dtype
 
 # (command line, words that the one line must hold: the option or field, the value, what would be accepted)
