@@ -351,6 +351,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_l2_is_seen(name: str, sample: pd.DataFrame) -> None:
     found = errors(sample, WRONG[name](profile_l2()))

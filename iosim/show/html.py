@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).resolve().parent / "static"
 PLOTLY = STATIC / "plotly-cartesian.min.js"
-"""plotly.js 4.1.1 with the traces that x and y axes need (the npm package plotly.js-cartesian-dist-min; MIT, its licence beside it)."""
+"""plotly.js 4.1.1 with the traces that x and y axes need (the npm package
+plotly.js-cartesian-dist-min; MIT, its licence beside it)."""
 _EXACT_IN_JAVASCRIPT = 1 << 53
 _PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
