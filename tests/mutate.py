@@ -569,15 +569,18 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int, *, keep: bool = False) -
             os._exit(0 if code == 0 else 1)
         except BaseException:
             os._exit(1)
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        done, status, used = os.wait4(child, os.WNOHANG)
-        if done:
-            return status == 0, used.ru_utime + used.ru_stime
-        time.sleep(0.02)
-    os.killpg(child, 9)
-    os.waitpid(child, 0)
-    return False, 0.0
+    end, done = time.monotonic() + WAIT_S, 0
+    try:
+        while time.monotonic() < end:
+            done, status, used = os.wait4(child, os.WNOHANG)
+            if done:
+                return status == 0, used.ru_utime + used.ru_stime
+            time.sleep(0.02)
+        return False, 0.0
+    finally:
+        if not done:  # too long, or Ctrl-C
+            os.kill(child, 9)
+            os.waitpid(child, 0)
 
 
 def warmed() -> None:
@@ -695,4 +698,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

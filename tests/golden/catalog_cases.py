@@ -253,9 +253,9 @@ BORDERS: tuple[dict[str, Any], ...] = (
 
 def rules() -> Iterator[tuple[str, Any]]:
     """Rules by their numbers alone."""
-    for width in (10, 132, 216):
+    for width in (10, 100, 132, 216):
         tiles = sorted(
-            {1, 2, 3, 7, 8, 9, width // 2, width * 4 // 5 - 1, width * 4 // 5, width * 4 // 5 + 1, width, 2 * width}
+            {1, 2, 3, 7, 8, 9, 17, width // 2, width * 4 // 5 - 1, width * 4 // 5, width * 4 // 5 + 1, width, 2 * width}
         )
         blocks = (1, 2, 3, 5, 8, 40, 127, 128, 129, 1000)
         yield f"fa2_splits of {width}", {n: [fa2.fa2_splits(n, b, width) for b in blocks] for n in tiles}
@@ -278,6 +278,8 @@ def rules() -> Iterator[tuple[str, Any]]:
     for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
         one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
         yield f"fa3_splits of {batch} tiles", fa3.fa3_splits(one, 132, 128, 128)
+    one = AttentionProblem(batch=17, seq_q=1, seq_k=65536, head_dim=128)  # 5 splits fill 85 % of 100 SMs, 100 all
+    yield "fa3_splits at the very share", fa3.fa3_splits(one, 100, 128, 128)
     for width, heads, passes, gpu in product((16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")):
         one = AttentionProblem(heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes)
         try:

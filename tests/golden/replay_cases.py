@@ -307,6 +307,7 @@ KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
     "bwd": {"heads": 2, "seq_q": 600, "head_dim": 64, "mask": "causal", "passes": "bwd"},
     "both": {"heads": 2, "kv_heads": 1, "seq_q": 400, "head_dim": 32, "passes": "fwd+bwd"},
     "packed": {"heads": 2, "seq_q": 900, "head_dim": 64, "mask": "causal", "seq_lens": (100, 500, 300)},
+    "packed both": {"heads": 2, "seq_q": 900, "head_dim": 64, "seq_lens": (150, 430, 320), "passes": "fwd+bwd"},
     "pages": {"batch": 2, "heads": 4, "seq_q": 1, "seq_k": 3000, "head_dim": 64, "page_size": 256},
     "latent": {
         "heads": 16,
