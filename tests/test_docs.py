@@ -40,6 +40,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if any(kind in ("sh", "python") for kind, _ in blocks(p))], ids=title
 )

@@ -12,6 +12,7 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RECORDED = sorted(p.stem for p in (EXAMPLES / "output").glob("*.txt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECORDED)
 def test_an_example_prints_what_is_recorded(name: str) -> None:
     done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, timeout=120)

@@ -429,6 +429,7 @@ def test_command_with_numbers():
     assert found["conditions"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ALGORITHMS, "fa2", "cutlass"])
 @pytest.mark.parametrize("form", ["table", "csv", "md", "json"])
 def test_command_prints(name, form, capsys):

@@ -21,6 +21,8 @@ from iosim.studies.training.saved import saved_storages as predicted_storages
 from iosim.studies.training.setup import Setup
 from iosim.studies.training.timeline import Timeline, play
 
+pytestmark = pytest.mark.slow
+
 FEW = settings(max_examples=examples(25), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 

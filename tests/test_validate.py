@@ -102,6 +102,7 @@ def test_json_holds_the_contract(small_file: str, capsys: pytest.CaptureFixture[
     assert [s["reason"] for s in made["skipped"]] == ["no model for 'mystery'"]
 
 
+@pytest.mark.slow
 def test_every_row_is_compared_or_skipped() -> None:
     rows = [r for path in default_files() for r in read(path)]
     seen = {(r.row.source, r.row.call, r.row.launch) for r in shipped().residuals}
@@ -111,6 +112,7 @@ def test_every_row_is_compared_or_skipped() -> None:
     assert not left
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_predict(capsys: pytest.CaptureFixture[str]) -> None:
     """One launch from an empty L2 is what `iosim predict` prints."""
     row = next(r for r in launches("hbm_read") if r.row.implementation == "cudnn" and r.problem.mask == "none")
@@ -201,6 +203,7 @@ def statistic(residuals: list[Residual], which: str) -> float:
     return found
 
 
+@pytest.mark.slow
 def test_hbm_reads_without_spills() -> None:
     rows = launches("hbm_read")
     assert len(rows) > 90
@@ -210,6 +213,7 @@ def test_hbm_reads_without_spills() -> None:
         assert r.error is None or r.error <= 0.1, (r.row.call, r.launch)
 
 
+@pytest.mark.slow
 def test_both_halves_are_alike() -> None:
     """What was not fitted on is predicted as well as what was."""
     found = halves([r for r in shipped().residuals if not r.row.chain])
@@ -219,12 +223,14 @@ def test_both_halves_are_alike() -> None:
         assert median <= 0.005
 
 
+@pytest.mark.slow
 def test_hbm_writes_without_spills() -> None:
     rows = [r for r in launches("hbm_write") if r.row.implementation != "cudnn_backward"]
     near = [r for r in rows if is_near(r)]
     assert len(near) >= 0.95 * len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", ["l2_read", "l2_write"])
 def test_l2_without_spills(quantity: str) -> None:
     for r in launches(quantity):
@@ -233,6 +239,7 @@ def test_l2_without_spills(quantity: str) -> None:
         assert abs(r.difference) <= max(1000, 1e-3 * r.measured), (r.row.call, r.launch)
 
 
+@pytest.mark.slow
 def test_spilling_kernels() -> None:
     rows = [r for r in shipped().residuals if r.spills and r.quantity == "hbm_read" and not r.row.chain]
     assert len(rows) > 80
@@ -241,6 +248,7 @@ def test_spilling_kernels() -> None:
     assert statistic(rows, "max") <= 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantity", ["hbm_read", "hbm_write"])
 def test_chains(quantity: str) -> None:
     rows = [r for r in shipped().residuals if r.row.chain and r.quantity == quantity]
