@@ -25,8 +25,8 @@ from iosim.hardware.quantities import KINDS, QUANTITIES
 
 MIB = 2**20
 SHIPPED = [
-    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "b200", "h100-pcie", "h100-sxm", "h200-sxm"),
-    *("l4", "l40s", "rtx-3090", "rtx-4090", "t4", "v100-sxm2"),
+    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "b200", "b300", "h100-pcie", "h100-sxm"),
+    *("h200-sxm", "l4", "l40s", "rtx-3090", "rtx-4090", "t4", "v100-sxm2"),
 ]
 
 
@@ -104,6 +104,7 @@ BUS = {
     "rtx-3090": (384, 19.5),
     "rtx-4090": (384, 21.0),
     "b200": (8192, 8.0),
+    "b300": (8192, 8.0),
 }
 
 
@@ -134,6 +135,7 @@ CORES = {
     "rtx-3090": (128, 512),
     "rtx-4090": (128, 512),
     "b200": (128, 8192),
+    "b300": (128, 8192),
 }
 
 
@@ -166,6 +168,7 @@ def test_sizes_are_bytes() -> None:
         "a100": 40,
         "h100": 50,
         "b200": 126.5,
+        "b300": 126.5,
     }
     memory_gb = {
         "t4": 16,
@@ -177,6 +180,7 @@ def test_sizes_are_bytes() -> None:
         "a100": 80,
         "h200": 141,
         "b200": 180,
+        "b300": 288,
     }
     assert {name: load_profile(name).l2_bytes for name in l2_mib} == {
         n: int(m * 1024 * 1024) for n, m in l2_mib.items()
