@@ -248,6 +248,11 @@ class Domain:
     def grid_heads(self) -> int:
         return self.batch * self.heads
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query row and a key row over all heads, kept or not."""
+        return self.rows * self.seq_k * self.grid_heads
+
     @cached_property
     def query_rows(self) -> IntArray:
         """True rows of every query block: fewer in a ragged one, 0 where a packed sequence has ended."""
@@ -353,6 +358,16 @@ class Chain:
             for access in launch.accesses:
                 if access.tensor not in self.tensors:
                     raise KeyError(f"launch {launch.name} accesses {access.tensor}, which the chain does not hold")
+
+    @property
+    def product_flops(self) -> int:
+        """Operations of all products over every pair of their domains, kept or not."""
+        return sum(launch.flops_per_pair * launch.domain.pairs for launch in self.launches)
+
+    @property
+    def exponentials(self) -> int:
+        """Exponentials over every pair of the launches' domains, kept or not."""
+        return sum(launch.exps_per_pair * launch.domain.pairs for launch in self.launches)
 
     def role(self, role: Role) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors.values() if t.role is role)

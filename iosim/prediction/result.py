@@ -9,7 +9,7 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
-from iosim.kernel.algorithms.registry import reading
+from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
@@ -75,8 +75,9 @@ class Prediction:
 
     @property
     def flops(self) -> int:
-        """Operations of the matrix products over kept pairs, as the kernel reads the problem."""
-        return reading(self.problem, self.kernel).matmul_flops()
+        """Operations of the matrix products, of softmax attention those over kept pairs, as the kernel reads the
+        problem."""
+        return operations(self.problem, self.kernel, self.chain)[0]
 
     @property
     def evidence(self) -> Evidence:
@@ -108,7 +109,7 @@ class Prediction:
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),
             "flops": self.flops,
-            "exps": reading(self.problem, self.kernel).exp_count(),
+            "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,
             "bound_by": self.time.bound_by,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],

@@ -15,6 +15,9 @@ from iosim.kernel.libraries import Overrides, cudnn, entry, entry_name, entry_na
 from iosim.kernel.libraries.rules import rules_of
 from iosim.problem.attention import AttentionProblem
 
+KERNELS = tuple(name for name in entry_names() if name != "fa4")
+"""The catalog as it was when the studies were recorded: one kernel more would shift the cases of all others."""
+
 GPUS = ("v100", "t4", "a100", "l4", "h100", "h200", "b200")
 SEED = 5
 EACH = 9
@@ -96,7 +99,7 @@ def described(kernel: Kernel) -> list[Any]:
 
 def drawn() -> Iterator[tuple[str, Any]]:
     rng = random.Random(SEED)
-    for kernel, gpu in product((*entry_names(), "sdpa"), GPUS):
+    for kernel, gpu in product((*KERNELS, "sdpa"), GPUS):
         profile = load_profile(gpu)
         refused, seen = 0, set()
         for _ in range(EACH):
@@ -211,7 +214,7 @@ def asked_for() -> Iterator[tuple[str, Any]]:
 
 def names() -> Iterator[tuple[str, Any]]:
     """Kernels by their other names."""
-    for name in entry_names():
+    for name in KERNELS:
         data = entry(name)
         for alias in (*data.get("aliases", ()), *data.get("backward_aliases", ())):
             yield f"name {name} {alias}", [entry_name(alias), entry_name(alias.upper())]

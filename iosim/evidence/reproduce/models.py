@@ -77,7 +77,7 @@ def held(chain: Chain) -> int:
 
 def flops(chain: Chain) -> int:
     """Floating-point operations of the matrix products of a chain without a mask."""
-    return sum(n.flops_per_pair * n.domain.rows * n.domain.seq_k * n.domain.grid_heads for n in chain.launches)
+    return chain.product_flops
 
 
 def recorded_chain(implementation: str, problem: AttentionProblem) -> dict[str, int]:

@@ -40,6 +40,7 @@ class Algorithm:
     packs: Packs
     keys_outside: bool
     standard: bool
+    softmax: bool
     dtypes: tuple[str, ...]
     example_tile: Tile
 
@@ -59,6 +60,7 @@ def algorithm(
     packs: Packs = Packs.NEVER,
     keys_outside: bool = False,
     standard: bool = False,
+    softmax: bool = True,
     dtypes: tuple[str, ...] = (),
     example_tile: Tile | None = None,
 ) -> Callable[[Planner], Planner]:
@@ -74,6 +76,8 @@ def algorithm(
         packs: whether rows of several query heads share a tile.
         keys_outside: a tile of keys stays while queries are walked.
         standard: standard attention, through an N x N matrix a head: what others are compared with.
+        softmax: whether it computes softmax attention, whose operations are the problem's. Those of another are what
+            its launches' products say.
         dtypes: the input types that it takes; none named: all.
         example_tile: a tile that it runs with, where formulas need one.
 
@@ -85,8 +89,8 @@ def algorithm(
         if name in _ALGORITHMS and not override:
             raise ValueError(f"algorithm '{name}' is registered already; pass override=True to replace it")
         _ALGORITHMS[name] = Algorithm(
-            name, planner, frozenset(takes), options, reads, splits, appends, packs, keys_outside, standard, dtypes,
-            example_tile or Tile(128, 64),
+            name, planner, frozenset(takes), options, reads, splits, appends, packs, keys_outside, standard, softmax,
+            dtypes, example_tile or Tile(128, 64),
         )  # fmt: skip
         return planner
 
@@ -147,6 +151,15 @@ def reading(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     """The problem as the kernel's launches see it: whose products they compute, whose rows they move."""
     reads = algorithm_of(kernel.algorithm).reads
     return problem if reads is None else reads(problem, kernel)
+
+
+def operations(problem: AttentionProblem, kernel: Kernel, chain: Chain) -> tuple[int, int]:
+    """(operations of the matrix products, exponentials) of a call: softmax attention's over kept pairs, or those of the
+    launches."""
+    if not algorithm_of(kernel.algorithm).softmax:
+        return chain.product_flops, chain.exponentials
+    read = reading(problem, kernel)
+    return read.matmul_flops(), read.exp_count()
 
 
 def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None:
