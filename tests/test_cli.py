@@ -229,7 +229,7 @@ def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     by_name = {k["name"]: k for k in data["kernels"]}
     assert by_name["fa2"]["algorithm"] == "flash"
     assert set(by_name) >= {"naive", "flash1", "flash", "minimal", "fa1", "fa2", "fa3", "cudnn", "cutlass", "triton"}
-    assert json.loads(out(capsys, "kernels", "show", "pytorch_flash"))["kernel"]["name"] == "fa2"
+    assert json.loads(out(capsys, "kernels", "show", "pytorch_flash", "--format", "json"))["kernel"]["name"] == "fa2"
     assert "fa2" in out(capsys, "kernels", "list")
 
 

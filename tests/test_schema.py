@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import csv
 import io
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +17,11 @@ from iosim.base import schema
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.schema import Problem, Table, read_toml
+from iosim.commands.cli import main
 from iosim.evidence.validate import reasons
 from iosim.hardware import profile_file, quantities
 from iosim.kernel import resource_table
+from iosim.kernel.libraries import catalog_file, entry
 from iosim.studies.distributed import links
 
 Check = Callable[[dict[str, Any]], list[Problem]]
@@ -40,6 +44,8 @@ FILES = [
     *(File(path, lambda data: profile_file.parse(data).problems, ("sources",))
       for path in sorted(PROFILES.glob("*.toml")) if path.name != profile_file.INHERITANCE_FILE),
     File(PROFILES / profile_file.INHERITANCE_FILE, by(quantities.INHERITANCE), ("sources",)),
+    *(File(path, catalog_file.problems)
+      for path in sorted(Path(catalog_file.__file__).parent.glob("*.toml"))),
     File(links.FILE, by(links.LINKS), ("link",)),
     File(reasons.FILE, by(reasons.REASONS)),
     File(data_dir("kernels") / "resources.toml", by(resource_table.STAMP)),
@@ -172,5 +178,74 @@ def test_messages_are_one_line_with_file_and_key() -> None:
     table = Table({"warps": schema.Whole(1, 32)}, required=("warps",))
     with pytest.raises(InputError, match=r"^kernels\.toml: warps: must be a whole number, not 'four'$"):
         schema.checked({"warps": "four"}, table, "kernels.toml")
-    with pytest.raises(InputError, match=r"^kernels\.toml: warps: missing; it is needed \(and 1 more\)$"):
+    with pytest.raises(InputError, match=r"^kernels\.toml: waprs: unknown key; did you mean warps\? \(and 1 more\)$"):
         schema.checked({"waprs": 4}, table, "kernels.toml")
+
+
+def own_file(tmp_path: Path, *changes: tuple[str, str]) -> Path:
+    text = (Path(catalog_file.__file__).parent / "fa2.toml").read_text(encoding="utf-8")
+    for old, new in (('name = "fa2"', 'name = "mine"'), *changes):
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_kernel_file_is_taken_wherever_a_kernel_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(own_file(tmp_path))
+    assert main(["kernels", "check", path]) == 0
+    assert "no problems" in capsys.readouterr().out
+    call = ["--gpu", "a100", "--seq-len", "512", "--heads", "2"]
+    totals = []
+    for kernel in ("fa2", path):
+        assert main(["predict", *call, "--kernel", kernel, "--format", "json"]) == 0
+        (made,) = json.loads(capsys.readouterr().out)["predictions"]
+        totals.append((made["totals"], made["time_s"]))
+    assert totals[0] == totals[1]
+    assert made["kernel"]["name"] == "mine"
+    for command in ("compare", "explain"):
+        assert main([command, *call, "--kernel", path]) == 0
+        assert "mine" in capsys.readouterr().out
+
+
+def test_a_changed_kernel_file_is_read_anew(tmp_path: Path) -> None:
+    path = own_file(tmp_path)
+    assert entry(str(path))["kernel"]["writes_lse"] is True
+    own_file(tmp_path, ("writes_lse = true", "writes_lse = false"))
+    os.utime(path, ns=(1, 1))
+    assert entry(str(path))["kernel"]["writes_lse"] is False
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        ("writes_lse", "writes_ls", "kernel.writes_ls: unknown key; did you mean kernel.writes_lse?"),
+        ('name = "mine"', 'name = "fa3"', "name: 'fa3' is the catalog's"),
+        ('rules = "fa2"', 'rules = "fa9"', "rules: 'fa9' is not known; did you mean fa"),
+        ("backward_copies = 2", "backward_copys = 2", "kernel.options.backward_copys: unknown key; did you mean"),
+        ("min_cc = 80", "min_cc = 80\nmax_cc = 75", "requires.min_cc: 80 is more than max_cc (75)"),
+    ],
+)
+def test_a_kernel_file_with_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, refused: str
+) -> None:
+    path = str(own_file(tmp_path, (old, new)))
+    assert main(["kernels", "check", path]) == 2
+    assert refused in capsys.readouterr().out
+    assert main(["predict", "--gpu", "a100", "--kernel", path]) == 2
+    message = capsys.readouterr().err
+    assert f"{path}': {refused}" in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["fa2", "fa3", "cudnn", "flashmla", "naive", "triton"])
+def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels", "show", name]) == 0
+    text, data = capsys.readouterr().out, entry(name)
+    for row in data["tile"]:
+        assert f"{row['block_q']}x{row['block_k']}" in text
+    for word in (data["title"], data["algorithm"], " ".join(data["source"].split()), *data.get("inferred", ())):
+        assert word in text
+    assert main(["kernels", "show", name, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"] == data

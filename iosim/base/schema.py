@@ -240,10 +240,6 @@ class Table:
                           f"must be a table, not {shown(value)}")  # fmt: skip
             return
         fine = True
-        for name in self.required:
-            if name not in value:
-                fine = False
-                yield Problem(_path(key, name), "missing; it is needed")
         for name, one in value.items():
             path = _path(key, name)
             spec = self.keys.get(name)
@@ -256,6 +252,10 @@ class Table:
             for problem in spec.problems(one, path):
                 fine = False
                 yield problem
+        for name in self.required:
+            if name not in value:
+                fine = False
+                yield Problem(_path(key, name), "missing; it is needed")
         if fine:
             for rule in self.rules:
                 yield from (Problem(".".join(part for part in (key, p.key) if part), p.reason) for p in rule(value))
@@ -265,9 +265,19 @@ class Table:
         """The table of a dataclass: its fields are the keys, their types what is accepted; those without a default are
         required. `more` replaces the specification of single fields."""
         kinds = typing.get_type_hints(kind)
-        keys = {f.name: more.get(f.name) or spec_of(kinds[f.name]) for f in fields(kind) if f.init}
+        keys = {
+            f.name: more.get(f.name) or _bounded(spec_of(kinds[f.name]), f.metadata) for f in fields(kind) if f.init
+        }
         needed = [f.name for f in fields(kind) if f.init and f.default is MISSING and f.default_factory is MISSING]
         return cls(keys, needed, form=form)
+
+
+def _bounded(spec: Spec, metadata: Mapping[str, Any]) -> Spec:
+    """The specification of a field whose metadata may hold the bounds "low" and "high"."""
+    if not isinstance(spec, Whole) or metadata.get("low") is None:
+        return spec
+    high = metadata.get("high")
+    return Whole(metadata["low"], spec.high if high is None else high)
 
 
 def spec_of(kind: Any) -> Spec:

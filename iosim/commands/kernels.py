@@ -1,8 +1,9 @@
-"""`iosim kernels list | show NAME`: the catalog."""
+"""`iosim kernels list | show NAME | check FILE`: the catalog, and kernel files of one's own."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -11,6 +12,10 @@ from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
 """Columns for which a table has no room."""
+TILE_TABLES = ("tile", "split_tile", "backward_tile")
+TILE_COLUMNS = ("causal", "dropout", "dtype", "paged", "max_rows", "min_shared_memory_per_block_bytes", "stages",
+                "threads", "registers", "shared_memory_bytes", "edge_k")  # fmt: skip
+"""Columns of a table of tiles beside head dimension, compute capability, tile and warps, where a row has them."""
 SYSTEMS = (
     ("block-sparse", "--mask butterfly, strided, window+global, or blocks from --mask-file"),
     ("variable lengths", "--seq-lens, --seq-lens-k: sequences packed into one batch"),
@@ -24,13 +29,16 @@ SYSTEMS = (
 
 
 def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list and show the catalog of kernels")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list, show and check kernels")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
     listing = actions.add_parser("list", help="all kernels")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="a kernel's tiles, order, and where they come from")
-    show.add_argument("name", metavar="NAME")
-    common.add_output_options(show, ("json",))
+    show.add_argument("name", metavar="NAME", help="kernel, or a kernel file")
+    common.add_output_options(show, ("table", "json"))
+    check = actions.add_parser("check", help="what is wrong with a kernel file of your own")
+    check.add_argument("file", metavar="FILE")
+    common.add_output_options(check, ("table", "json"))
     parser.set_defaults(run=run)
 
 
@@ -41,8 +49,12 @@ def run(args: argparse.Namespace) -> int:
         if is_choice(args.name):
             raise InputError(f"NAME '{args.name}' is no kernel but a choice among them for a problem and a GPU; "
                              f"accepted: {', '.join(entry_names())}")  # fmt: skip
-        common.emit(common.json_text({"schema": 1, "kernel": dict(entry(args.name))}), args.out)
+        data = entry(args.name)
+        whole = common.json_text({"schema": 1, "kernel": dict(data)})
+        common.emit(whole if args.format == "json" else _text(data), args.out)
         return 0
+    if args.action == "check":
+        return _check(args)
     rows = []
     for name in entry_names():
         data = entry(name)
@@ -63,3 +75,79 @@ def run(args: argparse.Namespace) -> int:
         made = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
         common.emit(f"{table.rstrip()}\n\n{made}", args.out)
     return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from iosim.kernel.libraries import check_file
+
+    problems = [str(problem) for problem in check_file(args.file)]
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "file": args.file, "problems": problems}), args.out)
+    else:
+        common.emit("".join(f"{line}\n" for line in problems) or f"{args.file}: no problems\n", args.out)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise InputError(f"kernel file '{args.file}' has {count}, as listed; `iosim kernels show fa2 --format json` "
+                         "shows a whole one")  # fmt: skip
+    return 0
+
+
+def _text(data: Mapping[str, Any]) -> str:
+    """A kernel for people: what it is, where it runs, its schedule, options and tiles, and what is not published."""
+    requires, settings = data["requires"], data["kernel"]
+    rows = [("algorithm", data["algorithm"]), ("aliases", _words(data.get("aliases", ())))]
+    rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]
+    rows += [(f"requires {key.replace('_', ' ')}", _words(value)) for key, value in requires.items()
+             if key not in ("min_cc", "max_cc")]  # fmt: skip
+    rows += [(key.replace("_", " "), _words(value)) for key, value in settings.items() if key != "options"]
+    rows += [(f"option {key}", _words(value)) for key, value in settings.get("options", {}).items()]
+    rows += [(f"backward {key}", _words(value)) for key, value in data.get("backward", {}).items()]
+    width = max(len(label) for label, _ in rows)
+    parts = [f"{data['name']}: {data['title']}\n", *(f"  {label:<{width}}  {text}\n" for label, text in rows if text)]
+    for table in TILE_TABLES:
+        if table in data:
+            parts.append(f"\n{table.replace('_', ' ')}: the first row that holds is taken\n")
+            parts.append(Table.of(_tile_rows(data[table])).text())
+    spills = sum(len(data.get(table, ())) for table in ("spill", "backward_spill"))
+    if spills:
+        parts.append(f"\nspilled registers: {spills} rows; --format json lists them\n")
+    for key, title in (("source", "source"), ("inferred", "inferred, not published"), ("assumed", "assumed")):
+        if data.get(key):
+            text = data[key] if isinstance(data[key], str) else "; ".join(data[key])
+            parts.append(f"\n{title}: {' '.join(text.split())}\n")
+    return "".join(parts)
+
+
+def _tile_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of tiles with a column for every condition and setting that one of them has."""
+    table = []
+    used = [key for key in TILE_COLUMNS if any(key in row for row in rows)]
+    for row in rows:
+        below = f"below {_cc(row['cc_below'])}" if "cc_below" in row else ""
+        cells = {"head_dim up to": row["head_dim"], "cc": below or " ".join(map(_cc, row.get("cc", ()))) or "any"}
+        cells |= {"tile": f"{row['block_q']}x{row['block_k']}", "warps": row["warps"]}
+        table.append(cells | {key.replace("_", " "): _words(row.get(key, "")) for key in used})
+    return table
+
+
+def _gpus(requires: Mapping[str, Any]) -> str:
+    first, last = requires.get("min_cc"), requires.get("max_cc")
+    if first is None and last is None:
+        return "any GPU"
+    if first == last:
+        return f"cc {_cc(first)}"
+    return " ".join(
+        [f"cc {_cc(first)} and later"] * (first is not None) + [f"up to cc {_cc(last)}"] * (last is not None)
+    )
+
+
+def _cc(number: int | None) -> str:
+    return "" if number is None else f"{number // 10}.{number % 10}"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{key} {one}" for key, one in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

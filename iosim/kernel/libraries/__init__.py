@@ -2,7 +2,7 @@
 
 from iosim.kernel.libraries import cudnn, eager, fa2, fa3, flash1, flashmla, sdpa, tiled, uniform
 from iosim.kernel.libraries.choice import choice_names, is_choice
-from iosim.kernel.libraries.loader import entry, entry_name, entry_names
+from iosim.kernel.libraries.loader import check_file, entry, entry_name, entry_names
 from iosim.kernel.libraries.resolver import resolve
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
 from iosim.kernel.overrides import Overrides
@@ -10,6 +10,7 @@ from iosim.kernel.overrides import Overrides
 __all__ = [
     "Overrides",
     "Rules",
+    "check_file",
     "choice_names",
     "cudnn",
     "eager",

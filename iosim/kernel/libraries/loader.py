@@ -1,18 +1,21 @@
-"""Reads the catalog's TOML files: one file a kernel, the first tile whose conditions hold wins."""
+"""Reads the catalog's TOML files, and a user's own: one file a kernel, the first tile whose conditions hold wins.
+
+Wherever a kernel is taken by name, the path of such a file is taken as well.
+"""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import Problem, read_toml, refuse
+from iosim.kernel.libraries import catalog_file
 from iosim.kernel.libraries.choice import choice_names, fold
 
 _HERE = Path(__file__).resolve().parent
-SCHEMA = 1
 
 Entry = Mapping[str, Any]
 
@@ -25,11 +28,44 @@ def entry_names() -> tuple[str, ...]:
 
 @cache
 def _read(stem: str) -> Entry:
-    with open(_HERE / f"{stem}.toml", "rb") as file:
-        data = tomllib.load(file)
-    if data.get("schema") != SCHEMA or data.get("name") != stem:
-        raise InputError(f"catalog file {stem}.toml has schema {data.get('schema')!r} or name {data.get('name')!r}")
+    data = read_toml(_HERE / f"{stem}.toml", "catalog file")
+    wrong = catalog_file.problems(data)
+    if not wrong and data["name"] != stem:
+        wrong = [Problem("name", f"must be that of the file, {stem}")]
+    refuse(wrong, f"{stem}.toml")
     return data
+
+
+def is_file(name: str) -> bool:
+    """Whether a kernel's name is the path of a file: it ends in .toml, or has a directory."""
+    return name.strip().lower().endswith(".toml") or "/" in name
+
+
+def check_file(path: str) -> list[Problem]:
+    """Everything that is wrong with a kernel's file of one's own.
+
+    Raises:
+        InputError: it cannot be read as TOML.
+    """
+    data = read_toml(Path(path), "kernel file")
+    wrong = catalog_file.problems(data)
+    if not wrong and data["name"] in entry_names():
+        wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
+    return wrong
+
+
+@lru_cache(maxsize=64)
+def _read_own(path: str, changed_ns: int) -> Entry:
+    refuse(check_file(path), f"kernel file '{path}'")
+    return read_toml(Path(path), "kernel file")
+
+
+def _own(path: str) -> Entry:
+    try:
+        changed = Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):
+        changed = 0  # reading it says what is wrong
+    return _read_own(path, changed)
 
 
 @cache
@@ -45,11 +81,13 @@ def _aliases() -> dict[str, str]:
 
 
 def entry_name(name: str) -> str:
-    """The catalog name for `name` or one of its aliases.
+    """The catalog name for `name` or one of its aliases; of the path of a file, the name in it.
 
     Raises:
-        InputError: no such kernel.
+        InputError: no such kernel, or a file that is none.
     """
+    if is_file(name):
+        return str(_own(name)["name"])
     folded = fold(name)
     if folded in entry_names():
         return folded
@@ -59,5 +97,5 @@ def entry_name(name: str) -> str:
 
 
 def entry(name: str) -> Entry:
-    """The catalog entry called `name` or by one of its aliases."""
-    return _read(entry_name(name))
+    """The catalog entry called `name` or by one of its aliases, or the file of that path."""
+    return _own(name) if is_file(name) else _read(entry_name(name))
