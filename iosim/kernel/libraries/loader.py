@@ -41,13 +41,16 @@ def is_file(name: str) -> bool:
     return name.strip().lower().endswith(".toml") or "/" in name
 
 
-def check_file(path: str) -> list[Problem]:
+def check_file(path: str, what: str = "kernel file") -> list[Problem]:
     """Everything that is wrong with a kernel's file of one's own.
+
+    Args:
+        what: what the file is, for messages.
 
     Raises:
         InputError: it cannot be read as TOML.
     """
-    data = read_toml(Path(path), "kernel file")
+    data = read_toml(Path(path), what)
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] in entry_names():
         wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
@@ -56,8 +59,8 @@ def check_file(path: str) -> list[Problem]:
 
 @lru_cache(maxsize=64)
 def _read_own(path: str, changed_ns: int) -> Entry:
-    refuse(check_file(path), f"kernel file '{path}'")
-    return read_toml(Path(path), "kernel file")
+    refuse(check_file(path, "`kernel`"), f"`kernel` '{path}'")
+    return read_toml(Path(path), "`kernel`")
 
 
 def _own(path: str) -> Entry:
