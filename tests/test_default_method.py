@@ -27,8 +27,8 @@ def test_what_would_take_a_minute_is_sampled_and_says_so() -> None:
 
 
 def test_what_sampling_does_not_shorten_takes_the_capacity_rule_and_says_so() -> None:
-    # scores and values: 8 heads x 2,048 x 2,048 tiles of two tensors in three launches
-    p = iosim.predict(problem(1 << 18), "naive", "h200")
+    # scores and values: 8 heads x 8,192 x 8,192 tiles of two tensors in three launches, a minute for each head
+    p = iosim.predict(problem(1 << 20), "naive", "h200")
     assert p.method == "capacity"
     assert any("tile accesses was not begun; method replay does it" in note for note in p.notes)
 

@@ -20,11 +20,15 @@ import pytest
 
 from iosim import InputError, load_profile, predict
 from iosim.base.errors import TooLargeError
+from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Order
+from iosim.prediction.predictor import heads_for_all, planned, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import load_block_mask
+from iosim.readers.replay.heads import ERROR, head_share
 from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
@@ -96,6 +100,113 @@ def test_a_warm_start_that_would_take_gigabytes_is_refused() -> None:
     problem = AttentionProblem(heads=32, seq_q=3 << 15, head_dim=128)
     with pytest.raises(TooLargeError, match="objects of memory"):
         predict(problem, "naive", "a100", l2_start="warm")
+
+
+def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:
+    return AttentionProblem(**{"heads": 32, "seq_q": thousand_tokens << 10, "head_dim": 128, **sizes})
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200", "l4"])
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [("naive", problem_of(16)), ("math", problem_of(16, heads=8, mask="causal")),
+     ("naive", problem_of(16, heads=8, kv_heads=4, batch=2, passes="bwd"))],
+    ids=["naive", "math", "backward"],
+)  # fmt: skip
+def test_some_heads_stand_for_all(
+    gpu: str, kernel: str, problem: AttentionProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = planned(problem, kernel, gpu)
+    accesses = tile_accesses(call.chain)
+    monkeypatch.setattr("iosim.readers.replay.heads.PLAYED_ACCESSES", accesses // 4)
+    share = head_share(call.chain, accesses, l2_bytes=1)
+    assert share is not None
+    assert share.of == problem.batch * problem.heads == 4 * share.heads
+    whole, some = call.replay(), call.replay(share=share)
+    for direction in ("read", "write"):
+        assert some.traffic.total("hbm", direction) == pytest.approx(whole.traffic.total("hbm", direction), rel=ERROR)
+    assert sum(one.accesses for one in some.launches) == sum(one.accesses for one in whole.launches)
+    assert f"{share.heads} of {share.of} heads" in " ".join(some.notes())
+
+
+@pytest.mark.parametrize(("kernel", "tokens"), [("naive", 192), ("math", 128)])
+def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: int) -> None:
+    p = predict(problem_of(tokens), kernel, "a100")
+    assert p.method == "sampled"
+    assert any("stand for all" in note for note in p.notes)
+    bounds = p.hbm_bounds
+    assert bounds.compulsory_read < p.total("hbm", "read") < bounds.no_l2_read
+
+
+def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
+    """All 32 heads in 4.8 GB of memory: 1.892 TB. The capacity rule: 1.241 TB."""
+    by_default, asked = (predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled"))
+    assert by_default.total("hbm", "read") == pytest.approx(1.892e12, rel=ERROR)
+    assert (asked.method, asked.traffic, asked.notes) == (by_default.method, by_default.traffic, by_default.notes)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [("fa2", problem_of(64)),  # no tensor of a head outgrows the L2
+     ("naive", problem_of(96, heads=1)),  # one head is all
+     ("naive", problem_of(1024))],  # one head takes a minute
+    ids=["small tensors", "one head", "long heads"],
+)  # fmt: skip
+def test_heads_that_cannot_stand_for_all(kernel: str, problem: AttentionProblem) -> None:
+    assert heads_for_all(planned(problem, kernel, "a100")) is None
+
+
+def test_heads_side_by_side_do_not_stand_for_all() -> None:
+    chain = planned(problem_of(32), "naive", "a100").chain
+    assert head_share(chain, tile_accesses(chain), 1) is not None
+    fast = tuple(replace(one, schedule=replace(one.schedule, order=Order.HEAD)) for one in chain.launches)
+    assert head_share(replace(chain, launches=fast), tile_accesses(chain), 1) is None
+
+
+# What is said before, and refused before it is computed.
+
+
+def test_a_long_explanation_says_so_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begun(*_: object, **__: object) -> None:
+        raise InputError("begun")
+
+    monkeypatch.setattr("iosim.prediction.predictor.predict", begun)
+    for command in ("explain", "trace"):
+        assert main([command, "--seq-len", "256k"]) == 2  # 2 x 32 heads x 2,048 x 4,096 tiles of K and V
+        first, last = capsys.readouterr().err.splitlines()
+        assert re.search(r"1,07\d,\d{3},\d{3} accesses to replay, some 10\d s", first), first
+        assert "begun" in last
+        assert main([command, "--seq-len", "4k"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["explain", "trace"])
+@pytest.mark.parametrize(
+    ("options", "reason"), [("--seq-len 1m", "takes too long"), ("--kernel naive --seq-len 64k --gpu {}", "followed")]
+)
+def test_nothing_is_lowered_or_played_that_is_refused(
+    command: str, options: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def lowered(*_: object) -> None:
+        raise AssertionError("a launch was lowered")
+
+    monkeypatch.setattr("iosim.readers.replay.lowering._lower_launch", lowered)
+    assert main([command, *options.format(tiny_l2(tmp_path)).split()]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_lowering_and_sampling_show_bars_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
+    predict(problem_of(2, heads=2), "naive", "a100", method="replay")
+    shown = capsys.readouterr().err
+    for heading in ("cutting tensors into objects", "work tiles of scores", "work tiles of softmax", "lines of the L2"):
+        assert heading in shown, heading
 
 
 def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
@@ -220,8 +331,6 @@ def test_lzma_and_bzip2_members_are_read(tmp_path: Path) -> None:
 
 
 def test_pipes_and_devices_are_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from iosim.commands.cli import main
-
     os.mkfifo(tmp_path / "pipe")
     for place in (str(tmp_path / "pipe"), "/dev/zero"):
         for words in (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import length_hint
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -28,18 +30,28 @@ def progress(what: str) -> Progress:
     """A bar that is headed `what`; `silent` where standard error is no terminal."""
     if not sys.stderr.isatty():
         return silent
-    from tqdm import tqdm
 
-    def shown(items: Iterable[T], /) -> Iterable[T]:
-        bar: Iterable[T] = tqdm(items, desc=what, delay=AFTER_S, leave=False)
-        return bar
+    def shown(items: Iterable[T], /) -> Iterator[T]:
+        begin, bar = time.monotonic(), None
+        try:
+            for number, item in enumerate(items, 1):
+                yield item
+                if bar is None and time.monotonic() - begin >= AFTER_S:
+                    from tqdm import tqdm  # work of less than two seconds does not wait for it
+
+                    bar = tqdm(total=length_hint(items) or None, desc=what, leave=False)
+                if bar is not None:
+                    bar.update(number - bar.n)
+        finally:
+            if bar is not None:
+                bar.close()
 
     return shown
 
 
-def announce(line: str) -> None:
-    """A line on standard error, on a terminal only: what is being done, or how long it will take."""
-    if sys.stderr.isatty():
+def announce(line: str, *, in_pipes: bool = False) -> None:
+    """A line on standard error: what is being done, or how long it will take. On a terminal only, or `in_pipes` too."""
+    if in_pipes or sys.stderr.isatty():
         print(line, file=sys.stderr)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import announce
 from iosim.commands import options
 from iosim.commands.options import whole
 from iosim.kernel.overrides import OVERRIDES
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 CAUSAL = "keep keys up to the query's own position"
 SHORT_MASKS = ("mask", "window", "mask_block", "mask_stride", "global_tokens", "mask_file")
 """The fields of which `mask_words` makes a mask."""
+ACCESSES_PER_S = 10_000_000
+"""That a replay plays, about."""
+TOLD_S = 10
+"""Replays of so many seconds are announced."""
 
 
 def add_problem_options(
@@ -118,6 +123,14 @@ def overrides(args: argparse.Namespace) -> Overrides:
     from iosim.kernel.overrides import Overrides
 
     return Overrides(**{name: getattr(args, name) for name in OVERRIDES})
+
+
+def announce_replays(what: str, accesses: int, more: str = "") -> None:
+    """Say on standard error, also where that is no terminal, how long a command's replays may take where that is more
+    than a few seconds."""
+    seconds = round(accesses / ACCESSES_PER_S)
+    if seconds >= TOLD_S:
+        announce(f"iosim: {what}: up to {accesses:,} accesses to replay, some {seconds} s{more}", in_pipes=True)
 
 
 def json_text(value: Any) -> str:

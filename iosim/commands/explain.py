@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.progress import announce, progress
+from iosim.base.progress import progress
 from iosim.commands import common
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.explain import Explanation
 
-ACCESSES_PER_S = 15_000_000
-"""That a replay plays, about."""
+CHANGES = 15
+"""That are tried and replayed at most, alone and in pairs, about."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -44,11 +44,12 @@ def run(args: argparse.Namespace) -> int:
         for kernel in args.kernel or ["fa2"]
     ]
     for one in asked:
-        accesses = check_traceable(one[0], planned(*one, settings).chain)
-        if accesses > MAX_ACCESSES:
-            seconds = 2 * accesses // ACCESSES_PER_S
-            announce(f"iosim: {one[1]} on {one[2]}: {accesses:,} accesses are replayed twice, some {seconds} s, and no "
-                     "change is tried")  # fmt: skip
+        accesses = check_traceable(planned(*one, settings))
+        tried = accesses <= MAX_ACCESSES
+        common.announce_replays(
+            f"{one[1]} on {one[2]}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
+            "" if tried else "; no change is tried",
+        )  # fmt: skip
     explanations = [
         explain(
             predict(*one, l2_start=args.l2, method="replay", overrides=settings), progress=progress("trying changes")

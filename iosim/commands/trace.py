@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     common.check_place(args.out)
     check_bins(args.bins)
     for kernel in kernels:
-        check_traceable(found[0], planned(found[0], kernel, args.gpu, settings).chain, args.launch)
+        accesses = check_traceable(planned(found[0], kernel, args.gpu, settings), args.launch)
+        common.announce_replays(f"{kernel} on {args.gpu}", 2 * accesses)
     made = [
         trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from iosim.readers.bounds import memory
 from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
+    from iosim.readers.replay.heads import HeadShare
     from iosim.readers.replay.replay import Replay
 
 METHODS = ("bounds", "capacity", "sampled", "replay")
@@ -47,8 +49,9 @@ def predict(
         l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
             "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
-            part). By default a replay, sampled where all of it would take seconds, or the capacity rule where that
-            would not help or where there is no engine to replay with; the notes say so.
+            part, and of score matrices that would take many seconds or gigabytes a few heads for all). By default a
+            replay, sampled where all of it would take seconds or gigabytes, or the capacity rule where that would not
+            help or where there is no engine to replay with; the notes say so.
         overrides: settings over a catalog kernel's own choice.
 
     Raises:
@@ -65,14 +68,15 @@ def predict(
     chooses = method is None
     if method is None:
         method, said = default_method(call.chain, l2_start)
+        if method == "capacity" and heads_for_all(call) is not None:
+            method, said = "sampled", ()
         method = playable(method, l2_start)
     try:
         hbm, notes, played = hbm_traffic(call, method, l2_start)
     except TooLargeError as error:
         if not chooses or l2_start != "cold":
             raise
-        method, said = "capacity", (f"HBM: no replay: {str(error).split(': ', 1)[1].split(';')[0]}",)
-        hbm, notes, played = hbm_traffic(call, method, l2_start)
+        method, said, (hbm, notes, played) = _smaller(call, method, error)
     traffic = call.counted + hbm
     return Prediction(
         call=call,
@@ -122,13 +126,24 @@ def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
         return "replay", ()
-    whole = sum(tile_accesses(replace(chain, launches=(launch,))) for launch in chain.launches if not repeats(launch))
-    if whole <= QUICK_ACCESSES:
+    if _played_whole(chain) <= QUICK_ACCESSES:
         return "sampled", ()
     if l2_start != "cold":
         return "replay", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
                         "some 20 million a second",)  # fmt: skip
+
+
+def _played_whole(chain: Chain) -> int:
+    """Tile accesses of the launches that cannot be played in part."""
+    return sum(tile_accesses(replace(chain, launches=(launch,))) for launch in chain.launches if not repeats(launch))
+
+
+def heads_for_all(call: Call) -> HeadShare | None:
+    """The heads of a call whose replay may stand for all of it, where there are such."""
+    from iosim.readers.replay.heads import head_share
+
+    return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
 
 
 def playable(method: str, l2_start: str) -> str:
@@ -166,5 +181,34 @@ def hbm_traffic(call: Call, method: str, l2_start: str) -> tuple[Traffic, tuple[
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
         return call.capacity(), ("HBM: capacity rule, an estimate; all outputs counted as written back",), None
-    played = call.replay(l2_start=l2_start, part=method == "sampled")
+    played = _sampled(call, l2_start) if method == "sampled" else call.replay(l2_start=l2_start)
     return played.traffic, played.notes(), played
+
+
+def _sampled(call: Call, l2_start: str) -> Replay:
+    """A replay of a part: of long launches, or of some heads where all would take many seconds or gigabytes. From a
+    warm start of long launches alone.
+
+    Raises:
+        TooLargeError: so would they.
+    """
+    heads = heads_for_all(call) if l2_start == "cold" else None
+    if heads is None:
+        return call.replay(l2_start=l2_start, part=True)
+    if _played_whole(call.chain) <= QUICK_ACCESSES:
+        with suppress(TooLargeError):
+            return call.replay(l2_start=l2_start, part=True)
+    return call.replay(l2_start=l2_start, share=heads)
+
+
+def _smaller(
+    call: Call, method: str, error: TooLargeError
+) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
+    """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
+    heads = heads_for_all(call) if method == "replay" else None
+    if heads is not None:
+        with suppress(TooLargeError):
+            played = call.replay(share=heads)
+            return "sampled", (), (played.traffic, played.notes(), played)
+    reason = str(error).split(": ", 1)[1].split(";")[0]
+    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", "cold")

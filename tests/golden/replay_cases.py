@@ -14,7 +14,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.prediction.call import Call
-from iosim.prediction.predictor import predict
+from iosim.prediction.predictor import planned, predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays_module
 from iosim.readers.replay.coarse import Coarse, coarse_plan
@@ -660,8 +660,8 @@ def limits() -> Iterator[tuple[str, Any]]:
             yield f"bins {bins}", "refused"
     for kernel, tokens in (("fa2", 2048), ("eager", 512), ("flash1", 512)):
         p = AttentionProblem(heads=2, seq_q=tokens, head_dim=64, dtype="fp16")
-        chain = plan(p, resolve(kernel, p, load_profile("a100")))
-        yield f"accesses of {kernel}", [check_traceable(p, chain), tile_bytes(chain)]
+        call = planned(p, kernel, "a100")
+        yield f"accesses of {kernel}", [check_traceable(call), tile_bytes(call.chain)]
 
 
 def lowered() -> Iterator[tuple[str, Any]]:

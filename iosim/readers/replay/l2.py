@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.progress import progress
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.objects import refuse_bytes
 
@@ -156,15 +157,10 @@ def sample_lines(
     Raises:
         TooLargeError: more memory than a replay may take.
     """
-    lines = -(-size // model.line_bytes)
+    sets, stride, placements = followed_sets(model, size, per_object, least_sets, beside)
     start = np.zeros(size.size + 1, dtype=np.int64)
-    np.cumsum(lines, out=start[1:])
+    np.cumsum(-(-size // model.line_bytes), out=start[1:])
     total = int(start[-1])
-    lines.sort()
-    middling = int(lines[np.searchsorted(np.cumsum(lines, dtype=np.int64), total // 2)]) if total else 1
-    del lines
-    sets, stride, placements = _density(model, middling, per_object, least_sets)
-    refuse_bytes(size.size, beside, total * placements // stride)
     page = PAGE_BYTES // model.line_bytes
     pages = -(-total // page)
     places = [_page_places(pages, page // TWINS, sets * stride, n) for n in range(placements)]
@@ -173,7 +169,7 @@ def sample_lines(
     owner, in_set = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
     home = np.empty(most, dtype=np.uint8)
     found, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
-    for begin in range(0, pages, at_once):  # in pieces: sorting all lines at once takes several times their memory
+    for begin in progress("lines of the L2")(range(0, pages, at_once)):  # sorting all at once takes far more memory
         end = min(begin + at_once, pages)
         followed = [_followed(place[begin:end], begin, page, sets, stride) for place in places]
         line = np.concatenate([one[0] for one in followed])
@@ -188,6 +184,29 @@ def sample_lines(
     first[np.searchsorted(start, pages * page) :] = found
     return Samples(stride / placements, placements * sets, placements, first, owner[:found], in_set[:found],
                    home[:found])  # fmt: skip
+
+
+def followed_sets(
+    model: L2Model,
+    size: npt.NDArray[np.int32],
+    per_object: float = 1.0,
+    least_sets: float = LEAST_SETS,
+    beside: int = 0,
+) -> tuple[int, int, int]:
+    """(sets that a placement follows, of how many each is one, placements) for objects of these sizes; the arguments
+    are those of `sample_lines`.
+
+    Raises:
+        TooLargeError: more memory than a replay may take.
+    """
+    lines = -(-size // model.line_bytes)
+    lines.sort()
+    so_far = np.cumsum(lines, dtype=np.int64)
+    total = int(so_far[-1]) if so_far.size else 0
+    middling = int(lines[np.searchsorted(so_far, total // 2)]) if total else 1
+    sets, stride, placements = _density(model, middling, per_object, least_sets)
+    refuse_bytes(size.size, beside, total * placements // stride)
+    return sets, stride, placements
 
 
 def _density(model: L2Model, middling: int, per_object: float, least_sets: float) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.progress import progress
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Direction, Order, Start
 from iosim.problem.masks.mask import Steps
@@ -121,7 +122,8 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
     tensors = list(chain.tensors)
     first = 0
     blocks = Blocks(chain)
-    for name in (*(n for n, t in chain.tensors.items() if t.role is not Role.TEMP), *blocks.temps):
+    lasting = (n for n, t in chain.tensors.items() if t.role is not Role.TEMP)
+    for name in progress("cutting tensors into objects")((*lasting, *blocks.temps)):
         grid, size = cut(chain, chain.tensors[name], first)
         freed = blocks.take(name, grid, size)
         if freed is not None:
@@ -202,7 +204,7 @@ def _lower_launch(
     prologue: list[Template] = []
     loop: list[Template] = []
     epilogue: list[Template] = []
-    for access in launch.accesses:
+    for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
         for run in _runs(launch, access):
             made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
@@ -360,7 +362,7 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     tiles = max(grids[n].count * passes[n] for n in names)
     loop: list[Template] = []
     epilogue: list[Template] = []
-    for access in launch.accesses:
+    for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
         shared = passes[access.tensor] > 1
         base = np.empty(tiles, dtype=np.int32)

@@ -20,6 +20,8 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
 from iosim.readers.replay.engine import L2, Ctas
+from iosim.readers.replay.heads import ERROR as HEADS_ERROR
+from iosim.readers.replay.heads import HeadShare
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
@@ -78,10 +80,15 @@ class Replay:
     fabric_bytes: int
     placement_bytes: float = 0.0
     """Standard deviation of what is read from HBM over places in memory where the tensors may lie."""
+    share: HeadShare | None = None
+    """Where some heads alone were played: which."""
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the HBM figures should know."""
         made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
+        if self.share is not None:
+            made.append(f"HBM: sampled: {self.share.heads} of {self.share.of} heads were played and stand for all; "
+                        f"error up to about {HEADS_ERROR:.0%}")  # fmt: skip
         read = self.traffic.total("hbm", "read")
         if self.placement_bytes > PLACEMENT_TOLD * read:
             made.append(f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} "
@@ -126,7 +133,7 @@ def replay(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
     residencies: Sequence[Residency], busy_s: Mapping[str, float], counted: Traffic,
     added: Sequence[Mapping[str, int]], l2_start: str = "cold",
-    l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False,
+    l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False, share: HeadShare | None = None,
 ) -> Replay:  # fmt: skip
     """Play the launches of a chain, one after the other, through one L2.
 
@@ -138,6 +145,7 @@ def replay(
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
+        share: play these heads of the chain alone; what they move stands for all.
         trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
             engine to fill, or None.
 
@@ -147,8 +155,9 @@ def replay(
     """
     made = l2_model or model(profile)
     slots = max(resident.slots for resident in residencies)
-    lowered = lower(chain, spill_slots=SPILL_TURNOVER * slots)
-    coarse = coarse_plan(chain, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    played = chain if share is None else share.chain
+    lowered = lower(played, spill_slots=SPILL_TURNOVER * slots)
+    coarse = coarse_plan(played, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(made, lowered, profile)
@@ -157,40 +166,43 @@ def replay(
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
     grain_of = {"samples_per_object": COARSE_SAMPLES, "least_sets": coarse.least_sets} if coarse else {}
-    l2 = L2(made, size, owner, **grain_of, beside=0 if coarse else tile_bytes(chain))
+    l2 = L2(made, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
     del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
-        l2.place(_inputs(chain, lowered), dirty=False)
+        l2.place(_inputs(played, lowered), dirty=False)
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
-    call = _Call(problem, kernel, chain, profile, made)
-    for number, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
+    call = _Call(problem, kernel, played, profile, made)
+    for number, (launch, resident) in enumerate(zip(played.launches, residencies, strict=True)):
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
         before = l2.counts()
         grain = coarse if coarse and coarse.name == launch.name else None
-        dirty = l2.dirty_by_tensor() if grain else None
-        ctas = call.ctas(launch, resident, low, lowered.size, busy_s[launch.name], grain)
+        stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
+        dirty = l2.dirty_by_tensor() if grain or share else None
+        busy = busy_s[launch.name] / (share.factors[number] if share else 1.0)
+        ctas = call.ctas(launch, resident, low, lowered.size, busy, grain)
         end, windows = l2.replay(
             low, ctas, begin_ps=begin, trace=trace(launch, low, lowered, l2) if trace else None,
             sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
         )  # fmt: skip
-        if grain and dirty is not None:
-            end = begin + round((end - begin) * grain.whole_over_played)
-            _stand_for(l2, before, dirty, grain.whole_over_played, len(lowered.tensors))
+        if dirty is not None:
+            end = begin + round((end - begin) * stands_for)
+            _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
-        moved = accesses[number] if accesses else low.accesses
+        moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, grain, waited))
         begin = end
         del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
     traffic = Traffic(_possible(chain, rows, counted, added))
-    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), l2.placement_bytes())
+    placement = l2.placement_bytes() * (share.of / share.heads if share else 1.0)
+    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), placement, share)
 
 
 def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from iosim.base.errors import InputError
-from iosim.kernel.launch import Chain
+from iosim.prediction.call import Call
+from iosim.prediction.predictor import tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import PS
+from iosim.readers.replay.l2 import followed_sets, model
 from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.objects import tile_bytes
 from iosim.readers.replay.tracing import Recording, record
 
 DEFAULT_BINS = 200
@@ -56,14 +59,21 @@ def check_bins(bins: int) -> None:
         raise InputError(f"`bins` {bins} is out of range; accepted: 1 to {MAX_BINS}")
 
 
-def check_traceable(problem: AttentionProblem, chain: Chain, launch: str | None = None) -> int:
-    """Accesses of a chain's replay. Refuses what `trace` would refuse, before it is replayed at all.
+def check_traceable(call: Call, launch: str | None = None) -> int:
+    """Accesses of a call's replay. Refuses what `trace` would refuse, before it is replayed at all, and what is far too
+    long or too large before its launches are made into arrays.
 
     Raises:
         InputError: no such launch, or a replay too long to trace.
+        TooLargeError: a replay that would take too much memory.
     """
-    accesses = {one.name: one.accesses for one in lower(chain, 1).launches}
-    _refuse_untraceable(problem, accesses, launch)
+    chain = call.chain
+    _refuse_untraceable(call.problem, {one.name: tile_accesses(replace(chain, launches=(one,)))
+                                       for one in chain.launches}, launch)  # fmt: skip
+    lowered = lower(chain, 1)
+    followed_sets(model(call.profile), lowered.size, beside=tile_bytes(chain))
+    accesses = {one.name: one.accesses for one in lowered.launches}
+    _refuse_untraceable(call.problem, accesses, launch)
     return sum(accesses.values())
 
 
