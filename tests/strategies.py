@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.kernel import Kernel, Spill, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
 from iosim.kernel.launch import Chain, Edge, Mode, Overhead
 from iosim.kernel.schedule import Direction, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
@@ -121,8 +121,7 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
         "backward_copies": draw(st.integers(0, 2)), "dot_packet_rows": draw(st.sampled_from((0, 1, 4, 8))),
     }  # fmt: skip
     return problem, Kernel(
-        "flash", "flash", tile, backward_tile=backward,
-        schedule=_schedule(draw), backward_schedule=_schedule(draw),
+        "flash", "flash", tile, schedule=_schedule(draw), backward=PassSettings(backward, _schedule(draw)),
         splits=draw(st.one_of(st.just(1), st.integers(1, min(key_blocks, 5)))),
         writes_lse=draw(st.booleans()), rereads_q=draw(st.booleans()), packs_group=draw(st.booleans()),
         edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))), edge_k=draw(st.sampled_from(tuple(Edge))),
@@ -147,7 +146,7 @@ def flash1_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
     if draw(st.booleans()):
         options["intermediate_bytes"] = draw(st.sampled_from((problem.output_type.bytes, 4)))
     return problem, Kernel(
-        "flash1", "flash1", draw(tiles(problem)), backward_tile=draw(st.none() | tiles(problem)),
+        "flash1", "flash1", draw(tiles(problem)), backward=PassSettings(draw(st.none() | tiles(problem))),
         schedule=_schedule(draw), edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
         edge_k=draw(st.sampled_from(tuple(Edge))), overheads=draw(st.sampled_from(((), OVERHEADS))),
         options=options_for("flash1", options),

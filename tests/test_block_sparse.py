@@ -24,7 +24,7 @@ from iosim.evidence.validate.match import problem_of
 from iosim.evidence.validate.rows import Row, read
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.flash1 import Flash1Options
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Access, Domain, Edge, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.problem.attention import AttentionProblem
@@ -417,5 +417,5 @@ def test_the_symbols_give_the_numbers(data: st.DataObject) -> None:
     from iosim.readers.formula.symbolic import derive
 
     problem, kernel = data.draw(sparse_cases("flash", data.draw(st.sampled_from(("fwd", "bwd")))))
-    kernel = kernel.with_(backward_tile=data.draw(st.none() | tiles(problem)))
+    kernel = kernel.with_(backward=PassSettings(data.draw(st.none() | tiles(problem))))
     assert table(derive(problem, kernel).numbers()) == table(closed_form(plan(problem, kernel)))

@@ -100,9 +100,9 @@ FA2_BACKWARD = (
 @pytest.mark.parametrize(("d", "gpu", "tile"), FA2_BACKWARD)
 def test_fa2_backward(d: int, gpu: str, tile: str) -> None:
     kernel = chosen("fa2", gpu, head_dim=d, passes="bwd")
-    assert str(kernel.backward_tile) == tile
-    assert kernel.backward_tile is not None
-    assert kernel.backward_tile.warps == 8
+    assert str(kernel.backward.tile) == tile
+    assert kernel.backward.tile is not None
+    assert kernel.backward.tile.warps == 8
 
 
 # --- FlashAttention-3 forward: head_dim -> not causal, causal, fp8 ----------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from strategies import table
 
 from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.kernel import Kernel, Schedule, Spill, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Spill, Tile
 from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
@@ -127,7 +127,7 @@ TABLE: dict[str, tuple[dict[str, Any], Kernel, Bytes]] = {
          "combine read max_partial": 128, "combine read sum_partial": 128, "combine write O": 16},
     ),
     "flash backward": (
-        square | {"passes": "bwd"}, kernel("flash", (128, 64), backward_tile=Tile(64, 128)),
+        square | {"passes": "bwd"}, kernel("flash", (128, 64), backward=PassSettings(Tile(64, 128))),
         # 2 key blocks: Q, dO, LSE and D twice, dQ added to twice in fp32
         {"bwd.dot read O": u, "bwd.dot read dO": u, "bwd.dot write D": s, "bwd.dot write dQ_acc": 2 * u,
          "bwd.main read K": u, "bwd.main read V": u, "bwd.main read Q": 2 * u, "bwd.main read dO": 2 * u,

@@ -95,8 +95,8 @@ class TestTiles:
     def test_backward(self, head_dim: int, mask: str, tile: str, warps: int, registers: int) -> None:
         asked = problem(head_dim=head_dim, mask=mask, passes="bwd")
         kernel = resolve("fa3", asked, H100)
-        assert kernel.backward_tile is not None
-        assert (str(kernel.backward_tile), kernel.backward_tile.warps) == (tile, warps)
+        assert kernel.backward.tile is not None
+        assert (str(kernel.backward.tile), kernel.backward.tile.warps) == (tile, warps)
         main_launch = next(n for n in plan(asked, kernel).launches if n.name == "bwd.main")
         assert main_launch.resources.registers == registers
         assert residency(main_launch, H100).occupancy.ctas_per_sm == 1
@@ -106,7 +106,7 @@ class TestTiles:
         causal = resolve("fa3", problem(mask="causal", passes="fwd+bwd"), H100)
         # K and V of a head: 4,096 x 256 x 2 bytes = 2 MiB: 16 heads fit in 32 MiB, and 16 (of 20) in 40 MiB
         assert (causal.schedule.order, causal.schedule.section_heads) == (Order.HEAD, 16)
-        assert (causal.backward_schedule.order, causal.backward_schedule.section_heads) == (Order.HEAD, 16)
+        assert (causal.backward.schedule.order, causal.backward.schedule.section_heads) == (Order.HEAD, 16)
 
     @pytest.mark.parametrize(("changes", "made"), [
         ({}, 2),  # 32 query blocks of 128

@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
-from iosim.kernel.kernel import Edge, Kernel, Tile
+from iosim.kernel.kernel import Edge, Kernel, PassSettings, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
@@ -129,7 +129,7 @@ def calls(draw, algorithm=None):
     blocks = -(-problem.seq_k // tile.block_k)
     kernel = Kernel(
         "random", algorithm, tile, edge_q=draw(edges), edge_k=draw(edges), rereads_q=draw(st.booleans()),
-        backward_tile=Tile(draw(side), draw(side)) if draw(st.booleans()) else None,
+        backward=PassSettings(Tile(draw(side), draw(side)) if draw(st.booleans()) else None),
         packs_group=draw(st.booleans()), writes_lse=draw(st.booleans()),
         splits=draw(st.integers(1, min(5, blocks))) if algorithm == "flash" else 1,
         overheads=(Overhead("counter", Mode.STORE, per_cta=32, per_tile=8, per_pair=2, per_tile_fetch=4),),
@@ -284,7 +284,7 @@ def test_sweeps_are_counts(algorithm, mask, passes):
 def test_sweep_broadcasts_and_crosses_chunks(monkeypatch):
     monkeypatch.setattr("iosim.readers.formula.sweeps.CHUNK", 64)
     problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3)
-    kernel = Kernel("k", "flash", Tile(64, 64), backward_tile=Tile(32, 32))
+    kernel = Kernel("k", "flash", Tile(64, 64), backward=PassSettings(Tile(32, 32)))
     seq, blocks = np.arange(1, 400, 7)[:, None], np.array([16, 64, 128])
     made = sweep(problem, kernel, seq_q=seq, block_q=blocks, block_k=32)
     assert made.total.shape == (57, 3)
@@ -296,10 +296,10 @@ def test_sweep_broadcasts_and_crosses_chunks(monkeypatch):
 
 def test_sweep_of_backward_tiles_and_scalars():
     problem = AttentionProblem(heads=4, seq_q=100, head_dim=64, passes="bwd")
-    kernel = Kernel("k", "flash", Tile(64, 64), backward_tile=Tile(32, 32))
+    kernel = Kernel("k", "flash", Tile(64, 64), backward=PassSettings(Tile(32, 32)))
     made = sweep(problem, kernel, backward_block_k=np.array([16, 48]), batch=2)
     for got, block in zip(made.total, (16, 48), strict=True):
-        tile = kernel.with_(backward_tile=Tile(32, block))
+        tile = kernel.with_(backward=PassSettings(Tile(32, block)))
         assert got == count(plan(problem.with_(batch=2), tile)).total("l2")
     assert sweep(problem, kernel, batch=2).total.shape == (1,)
     assert sweep(problem, kernel, batch=np.zeros(0, dtype=np.int64)).total.shape == (0,)

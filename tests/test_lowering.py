@@ -17,7 +17,7 @@ from iosim import predict
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Edge, Launch, Outer
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
@@ -193,7 +193,7 @@ def test_schedulers_leave_the_start_order(scheduler: Scheduler) -> None:
 def test_blocks_of_different_launches_that_divide_unevenly() -> None:
     """Forward in blocks of 64, backward in blocks of 96, on 70 rows: two blocks of 64 reach further than one of 96."""
     problem = AttentionProblem(batch=1, heads=2, seq_q=70, head_dim=8, passes="fwd+bwd")
-    chain = plan(problem, Kernel("flash", "flash", Tile(64, 64), backward_tile=Tile(96, 96)))
+    chain = plan(problem, Kernel("flash", "flash", Tile(64, 64), backward=PassSettings(Tile(96, 96))))
     assert wrong_bytes(chain, lower(chain, 1)) == []
 
 

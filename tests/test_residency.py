@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch
 from iosim.kernel.residency import estimated_registers, needed_registers, residency
 from iosim.problem.attention import AttentionProblem
@@ -16,7 +16,7 @@ from iosim.problem.attention import AttentionProblem
 
 def main(tile: Tile, head_dim: int = 128, passes: str = "fwd", **settings: object) -> Launch:
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=head_dim, dtype="bf16", passes=passes)
-    kernel = Kernel("flash", "flash", tile, backward_tile=tile, **settings)  # type: ignore[arg-type]
+    kernel = Kernel("flash", "flash", tile, backward=PassSettings(tile), **settings)  # type: ignore[arg-type]
     return next(n for n in plan(problem, kernel).launches if n.name in ("main", "bwd.main"))
 
 

@@ -16,7 +16,7 @@ from test_lowering import loop_steps, wrong_bytes
 from iosim import InputError, load_profile, predict
 from iosim.commands.cli import main
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, Schedule, Scheduler, Start, Tile
+from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Scheduler, Start, Tile
 from iosim.kernel.launch import Edge, Outer, Role
 from iosim.kernel.schedule import Direction, Order
 from iosim.problem.attention import AttentionProblem
@@ -59,7 +59,7 @@ def packed_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
                         direction=draw(st.sampled_from((Direction.ASCENDING, Direction.DESCENDING))),
                         scheduler=draw(st.sampled_from(tuple(Scheduler))))  # fmt: skip
     return problem, Kernel(
-        "flash", "flash", tile, backward_tile=back, schedule=schedule,
+        "flash", "flash", tile, backward=PassSettings(back), schedule=schedule,
         splits=draw(st.integers(1, min(most, 3))) if forward else 1, packs_group=draw(st.booleans()),
         rereads_q=draw(st.booleans()), writes_lse=draw(st.booleans()) or not forward,
         edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))), edge_k=draw(st.sampled_from(tuple(Edge))),

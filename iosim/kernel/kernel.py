@@ -83,6 +83,20 @@ class Spill:
 
 
 @dataclass(frozen=True)
+class PassSettings:
+    """How the main launch of one pass is tiled, scheduled and compiled.
+
+    `overheads` are what it moves beside its tensors. In a kernel's `backward`, a `tile` of None is the forward's, and
+    `overheads` come on top of the forward's.
+    """
+
+    tile: Tile | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+    registers: int | None = None
+    overheads: tuple[Overhead, ...] = ()
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A kernel to predict.
 
@@ -94,9 +108,7 @@ class Kernel:
     name: str
     algorithm: str
     tile: Tile
-    backward_tile: Tile | None = None
     schedule: Schedule = field(default_factory=Schedule)
-    backward_schedule: Schedule = field(default_factory=Schedule)
     splits: int = 1
     writes_lse: bool = True
     edge_q: Edge = Edge.EXACT
@@ -110,9 +122,8 @@ class Kernel:
     shared_memory_bytes: int | None = None
     persistent_ctas: int | None = None
     overheads: tuple[Overhead, ...] = ()
-    backward_overheads: tuple[Overhead, ...] = ()
-    """Of the backward's main launch, beside `overheads`."""
-    backward_registers: int | None = None
+    backward: PassSettings = field(default_factory=PassSettings)
+    """What differs in the backward pass; the fields above are the forward's."""
     spill: Spill | None = None
     matrix_unit: MatrixUnit | None = None
     """What computes the products on cc 9.0 and later, where the kernel states it."""
@@ -135,6 +146,17 @@ class Kernel:
     def cta_threads(self) -> int:
         return self.threads if self.threads is not None else 32 * self.tile.warps
 
+    @property
+    def tile_backward(self) -> Tile:
+        """The backward's tile: its own, or the forward's."""
+        return self.backward.tile or self.tile
+
+    def of_pass(self, backward: bool) -> PassSettings:
+        """The settings of a pass, with nothing left to the other one."""
+        if not backward:
+            return PassSettings(self.tile, self.schedule, self.registers, self.overheads)
+        return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
+
     def with_(self, **changes: Any) -> Kernel:
         return replace(self, **changes)
 
@@ -149,4 +171,7 @@ class Kernel:
         }  # fmt: skip
 
 
-__all__ = ["Direction", "Edge", "Kernel", "MatrixUnit", "Order", "Schedule", "Scheduler", "Spill", "Start", "Tile"]
+__all__ = [
+    "Direction", "Edge", "Kernel", "MatrixUnit", "Order", "PassSettings", "Schedule", "Scheduler", "Spill", "Start",
+    "Tile",
+]  # fmt: skip

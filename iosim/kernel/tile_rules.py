@@ -86,7 +86,7 @@ def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, pro
     elif rows > MMA_ROWS:
         if problem.forward:
             reasons.append((rows_misfit(tile, unit, backward=False), f"block_q a multiple of {MMA_ROWS * tile.warps}"))
-        if problem.backward and kernel.backward_tile is None:
+        if problem.backward and kernel.backward.tile is None:
             reasons.append((rows_misfit(tile, unit, backward=True), f"block_k a multiple of {MMA_ROWS * tile.warps}"))
     for reason, accepted in reasons:
         if reason:

@@ -76,7 +76,8 @@ class Tried:
 def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
     def apply(kernel: Kernel) -> Kernel:
         return kernel.with_(
-            schedule=replace(kernel.schedule, **fields), backward_schedule=replace(kernel.backward_schedule, **fields)
+            schedule=replace(kernel.schedule, **fields),
+            backward=replace(kernel.backward, schedule=replace(kernel.backward.schedule, **fields)),
         )
 
     return apply
@@ -85,7 +86,7 @@ def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
 def _tiled(tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
     def apply(kernel: Kernel) -> Kernel:
         if backward:
-            return kernel.with_(backward_tile=tile)
+            return kernel.with_(backward=replace(kernel.backward, tile=tile))
         threads = kernel.threads if tile.warps == kernel.tile.warps else None
         return kernel.with_(tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
 
@@ -100,7 +101,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     """Settings that differ from the kernel's own, likely ones first."""
     kernel, problem = now.kernel, now.problem
     backward = problem.passes == "bwd"
-    schedule = kernel.backward_schedule if backward else kernel.schedule
+    schedule = kernel.of_pass(backward).schedule
     for direction in Direction:
         if direction is not schedule.direction:
             yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
@@ -115,7 +116,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     for n in sorted({2, fa3_section_heads(problem)}):
         if n != schedule.section_heads:
             yield Change("section_heads", f"sections of {n} head" + "s" * (n > 1), _scheduled(section_heads=n))
-    tile = (kernel.backward_tile or kernel.tile) if backward else kernel.tile
+    tile = kernel.tile_backward if backward else kernel.tile
     for made in _tiles(tile):
         yield Change("tile", f"tile {made}, {made.warps} warps", _tiled(made, backward))
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
@@ -164,7 +165,7 @@ class _Trier:
                                                 n.count.tobytes(), n.down.tobytes())))
             for n in lower(chain, 1).launches
         )  # fmt: skip
-        return (kernel.tile, kernel.backward_tile, kernel.splits, key), sum(accesses for _, _, accesses, _ in key)
+        return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(accesses for _, _, accesses, _ in key)
 
     def add(self, made: tuple[Change, ...]) -> None:
         words = ", ".join(c.words for c in made)

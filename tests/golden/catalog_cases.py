@@ -72,28 +72,46 @@ def name_of(p: AttentionProblem) -> str:
     return " ".join(said)
 
 
+def flat(kernel: Kernel) -> Iterator[tuple[str, Any, Any]]:
+    """(name, value, default) of a kernel's settings, those of its backward after the forward's of the same name."""
+    backward = {f.name: f for f in dataclasses.fields(kernel.backward)}
+    late = []
+    for field in dataclasses.fields(kernel):
+        if field.name == "backward":
+            yield from late
+            continue
+        yield field.name, getattr(kernel, field.name), default_of(field)
+        if field.name in backward:
+            other = backward[field.name]
+            entry = f"backward_{field.name}", getattr(kernel.backward, field.name), default_of(other)
+            late += [entry] if field.name == "registers" else []
+            yield from [] if field.name == "registers" else [entry]
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default is not dataclasses.MISSING else None
+
+
 def described(kernel: Kernel) -> list[Any]:
     """Every field of a kernel that is not its default, names and texts apart."""
     made: list[Any] = []
-    for field in dataclasses.fields(kernel):
-        value = getattr(kernel, field.name)
-        default = field.default if field.default is not dataclasses.MISSING else None
-        if field.name in ("name", "algorithm", "notes", "cta_shares") or value == default:
+    for name, value, default in flat(kernel):
+        if name in ("name", "algorithm", "notes", "cta_shares") or value == default:
             continue
-        if field.name in ("tile", "backward_tile"):
-            made.append(f"{field.name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
-        elif field.name in ("schedule", "backward_schedule"):
+        if name in ("tile", "backward_tile"):
+            made.append(f"{name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
+        elif name in ("schedule", "backward_schedule"):
             s = value
-            made.append(f"{field.name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}")
-        elif field.name in ("overheads", "backward_overheads"):
+            made.append(f"{name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}")
+        elif name in ("overheads", "backward_overheads"):
             made += [f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}" for o in value]
-        elif field.name == "spill":
+        elif name == "spill":
             made += [f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"]
-        elif field.name == "options":
+        elif name == "options":
             made += [f"{o.name}={getattr(value, o.name)}" for o in dataclasses.fields(value)
                      if getattr(value, o.name) != o.default]  # fmt: skip
         else:
-            made.append(f"{field.name} {value}")
+            made.append(f"{name} {value}")
     return made
 
 

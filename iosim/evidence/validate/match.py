@@ -248,7 +248,7 @@ def _as_launched(row: Row, kernel: Kernel) -> Kernel:
     if row.implementation == "naive":
         return own_launches.naive_as_launched(kernel)
     if row.implementation == "flash_bwd":
-        return kernel.with_(backward_tile=kernel.tile)
+        return kernel.with_(backward=replace(kernel.backward, tile=kernel.tile))
     if row.implementation == "flash_fwd":
         kernel = kernel.with_(options=replace(options_of(kernel, FlashOptions), combine_rows=COMBINE_ROWS))
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)

@@ -165,7 +165,7 @@ def _keys(problem: AttentionProblem, kernel: Kernel, main: Launch, *, determinis
     packets = 0 if deterministic else problem.head_dim * 4 // PACKET_BYTES
     domain = main.domain
     if problem.group > 1:
-        tile = kernel.backward_tile or kernel.tile
+        tile = kernel.tile_backward
         if problem.seq_q % tile.block_q:
             raise ValueError(f"grouped heads of {problem.seq_q} queries are no whole blocks of {tile.block_q}")
         packed = attention_domain(problem, tile, pack=problem.group)
@@ -176,7 +176,7 @@ def _keys(problem: AttentionProblem, kernel: Kernel, main: Launch, *, determinis
 def _queries(problem: AttentionProblem, kernel: Kernel, main: Launch) -> Launch:
     """flash_bwd_query, deterministic: a CTA owns as many queries as flash_bwd owns keys, and walks blocks of keys as
     long as flash_bwd's of queries. Scores and dP again, then dQ: three products."""
-    tile = kernel.backward_tile or kernel.tile
+    tile = kernel.tile_backward
     turned = Tile(tile.block_k, tile.block_q, tile.warps, tile.stages)
     return Launch(
         "bwd.dq",

@@ -254,7 +254,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     With grouped heads dK and dV are written per query head and summed over the group by one more launch.
     """
     options = options_of(kernel, FlashOptions)
-    tile = kernel.backward_tile or kernel.tile
+    settings = kernel.of_pass(backward=True)
+    tile = kernel.tile_backward
     inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
     grouped = problem.group > 1
     dq_acc = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
@@ -304,10 +305,10 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store(dk, Rows.KEY, Per.KEY),
             store(dv, Rows.KEY, Per.KEY),
         ),
-        schedule=kernel.backward_schedule,
-        resources=Resources(32 * tile.warps, kernel.backward_registers),
-        overheads=kernel.overheads + kernel.backward_overheads,
-        persistent_ctas=None if kernel.backward_schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        schedule=settings.schedule,
+        resources=Resources(32 * tile.warps, settings.registers),
+        overheads=settings.overheads,
+        persistent_ctas=None if settings.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,
         stages=tile.stages,

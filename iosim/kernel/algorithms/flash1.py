@@ -152,7 +152,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     accesses += [store(dk, Rows.KEY, Per.KEY), store(dv, Rows.KEY, Per.KEY)]
     main = Launch(
         "bwd.main",
-        attention_domain(problem, kernel.backward_tile or kernel.tile),
+        attention_domain(problem, kernel.tile_backward),
         Outer.HEAD,
         tuple(accesses),
         schedule=kernel.schedule,

@@ -74,15 +74,15 @@ class Fa3Rules(Rules):
             raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
         kernel = replace(kernel, cluster=cluster(problem, kernel.tile.block_q, width, kernel.splits))
-        if kernel.backward_tile is None:
+        backward = kernel.backward
+        if backward.tile is None:
             return kernel
-        registers = REGISTERS_PER_CTA // (32 * kernel.backward_tile.warps) // REGISTER_STEP * REGISTER_STEP
-        kernel = replace(kernel, backward_registers=registers)
+        registers = REGISTERS_PER_CTA // (32 * backward.tile.warps) // REGISTER_STEP * REGISTER_STEP
         if problem.mask == "none":
-            return kernel
+            return replace(kernel, backward=replace(backward, registers=registers))
         section = fa3_section_heads(problem, BACKWARD_SECTION_BYTES)
-        schedule = replace(kernel.backward_schedule, order=Order.HEAD, section_heads=section)
-        return replace(kernel, backward_schedule=schedule)
+        schedule = replace(backward.schedule, order=Order.HEAD, section_heads=section)
+        return replace(kernel, backward=replace(backward, registers=registers, schedule=schedule))
 
 
 def cluster(problem: AttentionProblem, block_q: int, head_dim: int, splits: int) -> int:

@@ -10,7 +10,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
-from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Spill, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries.choice import chosen, is_choice
 from iosim.kernel.libraries.loader import Entry, entry
@@ -108,9 +108,7 @@ def resolve(
         name=data["name"],
         algorithm=data["algorithm"],
         tile=_tile(row, settings),
-        backward_tile=_backward_tile(data, problem, profile, width),
         schedule=rules.schedule(seen, _schedule(settings), splits),
-        backward_schedule=_schedule(data.get("backward", {})),
         splits=splits,
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
@@ -122,7 +120,11 @@ def resolve(
         registers=row.get("registers", settings.get("registers")),
         shared_memory_bytes=row.get("shared_memory_bytes"),
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
-        backward_overheads=_backward_overheads(data, problem, profile, width),
+        backward=PassSettings(
+            tile=_backward_tile(data, problem, profile, width),
+            schedule=_schedule(data.get("backward", {})),
+            overheads=_backward_overheads(data, problem, profile, width),
+        ),
         spill=_spill(data, seen, profile, width, split_table),
         matrix_unit=MatrixUnit(settings["matrix_unit"]) if "matrix_unit" in settings else None,
         sm_spread=settings.get("sm_spread"),

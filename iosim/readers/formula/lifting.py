@@ -93,13 +93,13 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
     put(made, "element_bytes", lift("element_bytes", problem.input_type.bytes))
     put(made, "output_bytes", lift("output_bytes", problem.output_type.bytes))
     put(made, "pair_mask", _lifted_mask(made, companions.get(LISTS), kind))
-    back = kernel.backward_tile
+    back = kernel.backward.tile
     return plan(
         made,
         replace(
             kernel,
             tile=lift_tile(kernel.tile),
-            backward_tile=None if back is None else lift_tile(back, "backward_"),
+            backward=replace(kernel.backward, tile=None if back is None else lift_tile(back, "backward_")),
             splits=lift("splits", kernel.splits),
             compiled_head_dim=None,  # counts the products of padded columns, moves no byte
         ),

@@ -77,7 +77,7 @@ def _arrays(problem: AttentionProblem, kernel: Kernel, values: Mapping[str, Any]
         raise InputError(f"`window` contradicts `mask` '{problem.mask}'; a window goes with mask 'window'")
     if "offset" in arrays and problem.mask == "none":
         raise InputError("`offset` contradicts `mask` 'none'; it shifts a causal or window diagonal")
-    if kernel.backward_tile is None and any(name.startswith("backward_") for name in arrays):
+    if kernel.backward.tile is None and any(name.startswith("backward_") for name in arrays):
         raise InputError(f"kernel '{kernel.name}' has no tile of its own for the backward pass")
     heads, kv_heads = arrays.get("heads", problem.heads), arrays.get("kv_heads", problem.kv_heads)
     if np.any(heads % kv_heads):
@@ -94,10 +94,11 @@ def _representative(
 ) -> tuple[AttentionProblem, Kernel]:
     """The problem and the kernel of one combination."""
     one = {name: int(np.broadcast_to(array, shape)[at]) for name, array in arrays.items()}
+    back = kernel.backward.tile
     kernel = replace(
         kernel,
         tile=_tile(kernel.tile, one, ""),
-        backward_tile=None if kernel.backward_tile is None else _tile(kernel.backward_tile, one, "backward_"),
+        backward=replace(kernel.backward, tile=None if back is None else _tile(back, one, "backward_")),
     )
     return problem.with_(**{name: value for name, value in one.items() if name in SIZES}), kernel
 

@@ -211,9 +211,9 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("output_bytes", problem.output_type.bytes)
     use("block_q", kernel.tile.block_q)
     use("block_k", kernel.tile.block_k)
-    if kernel.backward_tile is not None and problem.backward:
-        use("backward_block_q", kernel.backward_tile.block_q)
-        use("backward_block_k", kernel.backward_tile.block_k)
+    if kernel.backward.tile is not None and problem.backward:
+        use("backward_block_q", kernel.backward.tile.block_q)
+        use("backward_block_k", kernel.backward.tile.block_k)
     if kernel.splits > 1:
         use("splits", kernel.splits)
 

@@ -17,7 +17,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import needed_registers, residency
@@ -206,7 +206,7 @@ def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: Matr
         ALGORITHM,
         ALGORITHM,
         tile,
-        backward_tile=tile,
+        backward=PassSettings(tile),
         registers=report.registers if report else None,
         shared_memory_bytes=report.shared_memory_bytes if report else None,
         matrix_unit=unit,
@@ -250,7 +250,7 @@ def _candidate(
     held = residency(launch, gpu)
     traffic = call.counted + call.capacity()
     time = call.time(traffic)
-    tile = kernel.tile if problem.passes == "fwd" else kernel.backward_tile or kernel.tile
+    tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
     return TileCandidate(
         kernel=kernel.name,
         tile=tile,
