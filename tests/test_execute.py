@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from strategies import TOLERANCE, altered, table
 
-import iosim.kernel.algorithms.body as registry
+import iosim.kernel.algorithms.body as bodies
+import iosim.kernel.algorithms.registry as registered
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms import algorithms, plan
+from iosim.kernel.algorithms import algorithm, algorithms, plan
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel, Schedule, Tile
 from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -279,7 +280,12 @@ def test_storage_formats() -> None:
 
 @pytest.fixture
 def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
-    before = dict(registry._BODIES)
+    bodies_before = dict(bodies._BODIES)
+    algorithms_before = dict(registered._ALGORITHMS)
+
+    @algorithm("doubling", override=True)
+    def planned(problem: AttentionProblem, kernel: Kernel) -> Chain:
+        raise NotImplementedError("tests hand its chain over")
 
     @body("doubling", "main", override=True)
     def double(at: Place) -> None:
@@ -289,8 +295,9 @@ def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
     accesses = (Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY), Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY))
     launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), Outer.FLAT, accesses)
     yield AttentionProblem(seq_q=5), flash().with_(algorithm="doubling"), Chain({"X": x, "Y": y}, (launch,))
-    registry._BODIES.clear()
-    registry._BODIES.update(before)
+    for table, before in ((bodies._BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
+        table.clear()
+        table.update(before)
 
 
 Doubling = tuple[AttentionProblem, Kernel, Chain]
