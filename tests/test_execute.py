@@ -192,8 +192,8 @@ def test_an_execution_repeats_and_a_seed_changes_it() -> None:
 
 
 def test_a_backward_alone_is_the_second_half_of_both() -> None:
-    for algorithm in ("flash", "flash1", "naive"):
-        made = Kernel(algorithm, algorithm, Tile(4, 4), writes_lse=False)
+    for planner in ("flash", "flash1", "naive"):
+        made = Kernel(planner, planner, Tile(4, 4), writes_lse=False)
         problem = AttentionProblem(heads=2, seq_q=9, head_dim=4, dropout=0.3, mask="causal", passes="bwd")
         alone = execute(problem, made)
         both = execute(problem.with_(passes="fwd+bwd"), made)
@@ -295,9 +295,9 @@ def doubling() -> Iterator[tuple[AttentionProblem, Kernel, Chain]]:
     accesses = (Access("X", Mode.LOAD, Rows.QUERY, Per.QUERY), Access("Y", Mode.STORE, Rows.QUERY, Per.QUERY))
     launch = Launch("main", Domain(1, 1, 5, 1, 2, 1), Outer.FLAT, accesses)
     yield AttentionProblem(seq_q=5), flash().with_(algorithm="doubling"), Chain({"X": x, "Y": y}, (launch,))
-    for table, before in ((bodies._BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
-        table.clear()
-        table.update(before)
+    for registry, before in ((bodies._BODIES, bodies_before), (registered._ALGORITHMS, algorithms_before)):
+        registry.clear()
+        registry.update(before)
 
 
 Doubling = tuple[AttentionProblem, Kernel, Chain]
