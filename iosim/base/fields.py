@@ -187,11 +187,11 @@ def fields_of(owner: type[Any]) -> Mapping[str, About]:
     """What the fields of a dataclass say of themselves, by name, in their order."""
     table: dict[str, About] = {}
     for field in dataclasses.fields(owner):
-        said: About | None = field.metadata.get("about")
-        if said is not None:
-            option = f"--{field.name.replace('_', '-')}" if said.option == "" else said.option
+        about_field: About | None = field.metadata.get("about")
+        if about_field is not None:
+            option = f"--{field.name.replace('_', '-')}" if about_field.option == "" else about_field.option
             table[field.name] = dataclasses.replace(
-                said, name=field.name, default=field.default, option=option, key=said.key or field.name
+                about_field, name=field.name, default=field.default, option=option, key=about_field.key or field.name
             )
     return table
 
@@ -210,26 +210,26 @@ def whole(name: str, value: object, low: int, high: int) -> int:
     return number
 
 
-def default_text(said: About, usual: bool = False) -> str:
+def default_text(about_field: About, usual: bool = False) -> str:
     """A field's default in words; with `usual`, that of the command line. Empty for none."""
-    if said.default_text:
-        return said.default_text
-    value = said.usual if usual and said.usual is not None else said.default
-    return "" if value is None or value is False else said.text(value)
+    if about_field.default_text:
+        return about_field.default_text
+    value = about_field.usual if usual and about_field.usual is not None else about_field.default
+    return "" if value is None or value is False else about_field.text(value)
 
 
-def described(said: About) -> str:
+def described(about_field: About) -> str:
     """What a field is, in one or more sentences."""
-    return f"{said.help}. {said.more}" if said.more else said.help
+    return f"{about_field.help}. {about_field.more}" if about_field.more else about_field.help
 
 
 def documented(owner: type[Any]) -> str:
     """A dataclass's docstring with its fields in place of the line "Fields:"."""
     text = str(owner.__doc__)
     rows = []
-    for said in fields_of(owner).values():
-        default = default_text(said)
-        accepted = f" ({said.accepted})" if said.accepted else ""
+    for about_field in fields_of(owner).values():
+        default = default_text(about_field)
+        accepted = f" ({about_field.accepted})" if about_field.accepted else ""
         rest = f"; by default {default}." if default else "."
-        rows.append(f"        {said.name}: {described(said)}{accepted}{rest}")
+        rows.append(f"        {about_field.name}: {described(about_field)}{accepted}{rest}")
     return text.replace("    Fields:\n", "\n".join(["    Args:", *rows, ""]), 1)

@@ -56,10 +56,10 @@ def size(text: str, option: str) -> int:
     Raises:
         InputError: not such a number.
     """
-    found = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
+    if not match:
         raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
-    return int(found[1]) * _FACTORS[found[2]]
+    return int(match[1]) * _FACTORS[match[2]]
 
 
 def sizes(text: str, option: str) -> list[int]:

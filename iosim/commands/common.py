@@ -35,8 +35,8 @@ def add_problem_options(
     """--batch, --heads, ... as the problem's fields spell them; --seq-len takes lists, and is `lengths` by default."""
     g = parser.add_argument_group("problem")
     length = "tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if lists else "tokens"
-    said = FIELDS["seq_q"]
-    g.add_argument(str(said.option), *said.spellings, dest="seq_q", metavar="N",
+    field = FIELDS["seq_q"]
+    g.add_argument(str(field.option), *field.spellings, dest="seq_q", metavar="N",
                    help=f"query {length} (default: {lengths})")  # fmt: skip
     parser.set_defaults(usual_lengths=lengths)
     options.add(g, FIELDS, (name for name in FIELDS if name not in ("seq_q", "mask")))
@@ -71,7 +71,7 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     from iosim.base.units import sizes
     from iosim.problem.attention import AttentionProblem
 
-    values = {name: getattr(args, name) for name, said in FIELDS.items() if said.option} | mask_words(args)
+    values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option} | mask_words(args)
     if args.seq_lens is not None or args.seq_lens_k is not None:
         return [AttentionProblem(**values | _packed(args))]
     lengths = sizes(args.usual_lengths if args.seq_q is None else args.seq_q, "--seq-len")

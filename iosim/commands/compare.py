@@ -44,9 +44,9 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def listed(given: Sequence[str] | None, default: list[str]) -> list[str]:
+def listed(texts: Sequence[str] | None, default: list[str]) -> list[str]:
     """Names of options that repeat and take lists."""
-    return [name.strip() for text in given for name in text.split(",") if name.strip()] if given else default
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()] if texts else default
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,26 +56,26 @@ def run(args: argparse.Namespace) -> int:
 
     for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
         common.check_place(place, option)
-    found = compare(
+    comparison = compare(
         common.problems(args), listed(args.kernel, DEFAULT_KERNELS), listed(args.gpu, ["a100"]), baseline=args.baseline,
         method=args.method, l2_start=args.l2, progress=progress("predicting"),
     )  # fmt: skip
-    files = {Path(args.csv): csv_of(found)} if args.csv is not None else {}
+    files = {Path(args.csv): csv_of(comparison)} if args.csv is not None else {}
     if args.html is not None:
-        files[Path(args.html)] = html(as_page(found, common.typed("compare")))
+        files[Path(args.html)] = html(as_page(comparison, common.typed("compare")))
     write_together(files)
-    common.emit(text_of(found, args.format), args.out)
+    common.emit(text_of(comparison, args.format), args.out)
     return 0
 
 
-def csv_of(found: Comparison) -> str:
-    return Table.of(e.to_dict() for e in found.entries).csv()
+def csv_of(comparison: Comparison) -> str:
+    return Table.of(e.to_dict() for e in comparison.entries).csv()
 
 
-def text_of(found: Comparison, form: str) -> str:
+def text_of(comparison: Comparison, form: str) -> str:
     """The comparison in one of the command's formats."""
     from iosim.studies.compare import as_text
 
     if form == "json":
-        return common.json_text(found.to_dict())
-    return csv_of(found) if form == "csv" else as_text(found)
+        return common.json_text(comparison.to_dict())
+    return csv_of(comparison) if form == "csv" else as_text(comparison)

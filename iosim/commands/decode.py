@@ -67,15 +67,17 @@ def run(args: argparse.Namespace) -> int:
     from iosim.show.markdown import markdown
     from iosim.studies.decode.page import as_page, notes, table
 
-    made = list(progress("predicting")(points(args)))
+    decode_points = list(progress("predicting")(points(args)))
     if args.format == "json":
-        text = common.json_text({"schema": 1, "points": [p.to_dict() for p in made]})
+        text = common.json_text({"schema": 1, "points": [p.to_dict() for p in decode_points]})
     elif args.format == "csv":
-        text = Table.of({k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in made).csv()
+        text = Table.of(
+            {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in decode_points
+        ).csv()
     elif args.format == "table":
-        text = table(made).text() + "".join(f"note: {n}\n" for n in notes(made))
+        text = table(decode_points).text() + "".join(f"note: {n}\n" for n in notes(decode_points))
     else:
-        page = as_page(made, common.typed("decode"))
+        page = as_page(decode_points, common.typed("decode"))
         text = html(page) if args.format == "html" else markdown(page)
     common.emit(text, args.out)
     return 0

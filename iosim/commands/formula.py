@@ -111,7 +111,7 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
     return resolve(args.name, problem, profile, Overrides(tile=args.tile, splits=args.splits)), True
 
 
-def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int]:
+def _given(args: argparse.Namespace, formula: Formula, tile: bool) -> dict[str, int]:
     """Symbols that have a number, by name: what the user gave, and the tile where it was given or chosen."""
     from iosim.readers.formula.block_sums import NAMES as SUMS
 
@@ -124,11 +124,11 @@ def _given(args: argparse.Namespace, made: Formula, tile: bool) -> dict[str, int
         names |= {"element_bytes", "output_bytes"}
     if tile:
         names |= {"block_q", "block_k", "backward_block_q", "backward_block_k", "splits"}
-        names |= {n for n in made.values if n.removeprefix("backward_") in SUMS} if args.seq_q is not None else set()
-    return {name: value for name, value in made.values.items() if name in names}
+        names |= {n for n in formula.values if n.removeprefix("backward_") in SUMS} if args.seq_q is not None else set()
+    return {name: value for name, value in formula.values.items() if name in names}
 
 
-def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str, Any]:
+def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[str, Any]:
     """The leading term where blocks are as large as a fast memory of M elements allows, beside the paper's term."""
     import sympy as sp
 
@@ -141,17 +141,19 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
 
     kind = "standard" if algorithm_of(kernel.algorithm).standard else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
-    total = made.total()
+    total = formula.total()
     if problem.mask in LIST_MASKS and kind == "flash":
-        term, total = bound("block_sparse"), with_density(total, dict(made.values))
-    first = leading(total, made.values)
+        term, total = bound("block_sparse"), with_density(total, dict(formula.values))
+    first = leading(total, formula.values)
     memory, d = sp.Symbol("M", positive=True), symbol("head_dim")
     blocks = {symbol(n): memory / (4 * d) for n in SYMBOLS if "block_" in n}
     theta = leading(term.expression())
-    if "seq" not in made.values:
+    if "seq" not in formula.values:
         theta = theta.subs(symbol("seq") ** 2, symbol("seq_q") * symbol("seq_k"))
-    heads = symbol("heads") if "heads" in made.values else symbol("group") * symbol("kv_heads")
-    element = sp.Integer(made.fixed["element_bytes"]) if "element_bytes" in made.fixed else symbol("element_bytes")
+    heads = symbol("heads") if "heads" in formula.values else symbol("group") * symbol("kv_heads")
+    element = (
+        sp.Integer(formula.fixed["element_bytes"]) if "element_bytes" in formula.fixed else symbol("element_bytes")
+    )
     ratio = sp.simplify(first.subs(blocks) / (symbol("batch") * heads * element * theta))
     ratio = sp.factor_terms(sp.expand(ratio))
     return {"leading": first, "term": term, "ratio": ratio, "blocks": "M/(4*d)", "tiled": kind == "flash"}
@@ -160,24 +162,24 @@ def _theta(problem: AttentionProblem, kernel: Kernel, made: Formula) -> dict[str
 class _Writer:
     """Writes formulas with the given numbers put in and the numbers of blocks under names of their own."""
 
-    def __init__(self, made: Formula, given: dict[str, int]) -> None:
+    def __init__(self, formula: Formula, numbers_by_name: dict[str, int]) -> None:
         import sympy as sp
 
         from iosim.readers.formula.symbolic import symbol
 
-        self.numbers = {symbol(name): value for name, value in given.items()}
+        self.numbers = {symbol(name): value for name, value in numbers_by_name.items()}
         self.blocks: dict[Any, tuple[Any, str]] = {}
         for axis, what in (("q", "query"), ("k", "key")):
-            rows = "seq" if "seq" in made.values else f"seq_{axis}"
+            rows = "seq" if "seq" in formula.values else f"seq_{axis}"
             count = sp.ceiling(symbol(rows) / symbol(f"block_{axis}")).subs(self.numbers)
             if not count.is_Integer:
                 self.blocks[count] = sp.Symbol(f"n_{axis}", integer=True), f"{what} blocks, {self.text(count)}"
         self.used: set[Any] = set()
 
     def _put(self, expression: Any) -> Any:
-        made = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
-        self.used |= made.free_symbols
-        return made
+        replaced = expression.subs(self.numbers).subs({count: name for count, (name, _) in self.blocks.items()})
+        self.used |= replaced.free_symbols
+        return replaced
 
     @staticmethod
     def text(expression: Any) -> str:
@@ -186,8 +188,8 @@ class _Writer:
     def formula(self, expression: Any) -> dict[str, str]:
         import sympy as sp
 
-        made = self._put(expression)
-        return {"text": self.text(made), "latex": str(sp.latex(made))}
+        replaced = self._put(expression)
+        return {"text": self.text(replaced), "latex": str(sp.latex(replaced))}
 
     def entry(self, expression: Any) -> dict[str, Any]:
         """A formula with its number, None where a symbol is left."""
@@ -211,20 +213,21 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
 
     problem = _problem(args)
     kernel, chosen = _kernel(args, problem)
-    made = derive(problem, kernel)
-    given = _given(args, made, chosen)
-    limit = _theta(problem, kernel, made)
-    write = _Writer(made, given)
+    formula = derive(problem, kernel)
+    put_in = _given(args, formula, chosen)
+    limit = _theta(problem, kernel, formula)
+    write = _Writer(formula, put_in)
     rows = [
-        {"launch": r.launch, "tensor": r.tensor, "direction": r.direction, **write.entry(r.bytes)} for r in made.traffic
+        {"launch": r.launch, "tensor": r.tensor, "direction": r.direction, **write.entry(r.bytes)}
+        for r in formula.traffic
     ]
-    totals = {way: write.entry(made.total(way)) for way in ("read", "write")}
+    totals = {way: write.entry(formula.total(way)) for way in ("read", "write")}
     names: list[dict[str, Any]] = [{"symbol": str(name), "meaning": text, "value": None}
              for name, text in write.blocks.values() if name in write.used]  # fmt: skip
-    occurring = set().union(*(r.bytes.free_symbols for r in made.traffic)) | limit["leading"].free_symbols
+    occurring = set().union(*(r.bytes.free_symbols for r in formula.traffic)) | limit["leading"].free_symbols
     names += [
-        {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": given.get(n, made.fixed.get(n))}
-        for n in SYMBOLS if n in made.values and (symbol(n) in occurring or n in made.fixed)
+        {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
+        for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
     ]  # fmt: skip
     if "s" in {str(x) for x in limit["leading"].free_symbols}:
         names.append({"symbol": "s", "meaning": "share of the mask's blocks that are kept", "value": None})
@@ -239,7 +242,7 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
         },
         "symbols": names,
         "sparse": _beside(problem, kernel, [t["bytes"] for t in totals.values()]),
-        "conditions": [write.condition(c) for c in made.substitute(given).conditions],
+        "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
     }  # fmt: skip
 
 
@@ -260,18 +263,21 @@ def _latex(expression: Any) -> str:
     return str(sp.latex(expression))
 
 
-def _limit_text(found: dict[str, Any], key: str) -> str:
-    theta = found["theta"]
+def _limit_text(description: dict[str, Any], key: str) -> str:
+    theta = description["theta"]
     blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
     return f"leading term{blocks} / ({theta['text']} elements a head, {theta['source']}) = {theta['ratio'][key]}"
 
 
-def _table(found: dict[str, Any], key: str) -> str:
-    lines = [f"{found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2", ""]
+def _table(description: dict[str, Any], key: str) -> str:
+    lines = [
+        f"{description['kernel']}, {description['pass']}, mask {description['mask']}: bytes between SMs and L2",
+        "",
+    ]
     launch = None
-    rows = found["traffic"] + [
+    rows = description["traffic"] + [
         {"launch": "all launches", "tensor": "total", "direction": way, **entry}
-        for way, entry in found["totals"].items()
+        for way, entry in description["totals"].items()
     ]
     wide = max(len(r["tensor"]) for r in rows)
     for r in rows:
@@ -281,48 +287,56 @@ def _table(found: dict[str, Any], key: str) -> str:
         number = "" if r["bytes"] is None else f"{r['bytes']:,}"
         formula = r[key] if r["bytes"] is None else number
         lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
-    lines += ["", f"leading term: {found['leading'][key]}", _limit_text(found, key)]
-    if found["sparse"]:
+    lines += ["", f"leading term: {description['leading'][key]}", _limit_text(description, key)]
+    if description["sparse"]:
         from iosim.readers.formula.theta import beside_text
 
-        lines.append(beside_text(found["sparse"]))
+        lines.append(beside_text(description["sparse"]))
     lines += ["", "where"]
-    for s in found["symbols"]:
+    for s in description["symbols"]:
         value = "" if s["value"] is None else f" = {s['value']:,}"
         lines.append(f"  {s['symbol']}{value}: {s['meaning']}")
     if "FloorSum(" in "".join(r["text"] for r in rows):
         lines.append("  ClippedFloorSum(n, m, a, b, h): sum over 0 <= i < n of min(h, max(0, floor((a i + b) / m)))")
-    if found["conditions"]:
-        lines.append("holds where " + " and ".join(found["conditions"]))
+    if description["conditions"]:
+        lines.append("holds where " + " and ".join(description["conditions"]))
     return "\n".join(lines) + "\n"
 
 
-def _markdown(found: dict[str, Any], latex: bool) -> str:
+def _markdown(description: dict[str, Any], latex: bool) -> str:
     def cell(entry: dict[str, Any]) -> str:
         return f"${entry['latex']}$" if latex else f"`{entry['text']}`"
 
-    rows = found["traffic"] + [
-        {"launch": "all", "tensor": "total", "direction": way, **entry} for way, entry in found["totals"].items()
+    rows = description["traffic"] + [
+        {"launch": "all", "tensor": "total", "direction": way, **entry} for way, entry in description["totals"].items()
     ]
     columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", "direction"),
                Column("formula", "formula"), Column("bytes", "bytes", "count"))  # fmt: skip
     table = Table(columns, tuple((r["launch"], r["tensor"], r["direction"], cell(r), r["bytes"]) for r in rows))
-    title = f"### {found['kernel']}, {found['pass']}, mask {found['mask']}: bytes between SMs and L2"
-    lines = [title, "", table.markdown(), f"Leading term: {cell(found['leading'])}", "", _limit_text(found, "text"), ""]
-    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in found["symbols"]]
+    title = f"### {description['kernel']}, {description['pass']}, mask {description['mask']}: bytes between SMs and L2"
+    lines = [
+        title,
+        "",
+        table.markdown(),
+        f"Leading term: {cell(description['leading'])}",
+        "",
+        _limit_text(description, "text"),
+        "",
+    ]
+    lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
     return "\n".join(lines) + "\n"
 
 
 def run(args: argparse.Namespace) -> int:
-    found = describe(args)
+    description = describe(args)
     key = "latex" if args.latex else "text"
     if args.format == "json":
-        text = common.json_text({"schema": 1, "formula": found})
+        text = common.json_text({"schema": 1, "formula": description})
     elif args.format == "csv":
-        text = Table.of(found["traffic"]).csv()
+        text = Table.of(description["traffic"]).csv()
     elif args.format == "md":
-        text = _markdown(found, args.latex)
+        text = _markdown(description, args.latex)
     else:
-        text = _table(found, key)
+        text = _table(description, key)
     common.emit(text, args.out)
     return 0

@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
         common.emit(Table.of(rows).csv(), args.out)
     else:
         table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
-        made = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
-        common.emit(f"{table.rstrip()}\n\n{made}", args.out)
+        systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
+        common.emit(f"{table.rstrip()}\n\n{systems_text}", args.out)
     return 0
 
 

@@ -112,12 +112,12 @@ def run(args: argparse.Namespace) -> int:
         common.emit(listing(cases, left, cc), None)
         return 0
     command = " ".join(["iosim measure", *_words(args)])
-    made = _measure(args, cases, cc, command)
-    lines = [*left, *made.left_out]
-    print(f"{made.measured} of {len(cases)} calls measured now; {args.out} holds {made.rows} rows")
+    collected = _measure(args, cases, cc, command)
+    lines = [*left, *collected.left_out]
+    print(f"{collected.measured} of {len(cases)} calls measured now; {args.out} holds {collected.rows} rows")
     for line in lines:
         print(f"iosim: left out: {line}", file=sys.stderr)
-    return 1 if made.left_out else 0
+    return 1 if collected.left_out else 0
 
 
 def _run_chains(args: argparse.Namespace) -> int:
@@ -135,13 +135,13 @@ def _run_chains(args: argparse.Namespace) -> int:
     cc = _capability(args)
     launches = None if args.launches is None else Path(args.launches)
     command = " ".join(["iosim measure", *_words(args)])
-    made = collect_chains(
+    collected = collect_chains(
         Path(args.out), cases, cc, launches_out=launches, command=command, progress=progress("measuring")
     )
-    print(f"{made.measured} of {len(cases)} chains measured now; {args.out} holds {len(made.rows)} rows")
-    for line in made.left_out:
+    print(f"{collected.measured} of {len(cases)} chains measured now; {args.out} holds {len(collected.rows)} rows")
+    for line in collected.left_out:
         print(f"iosim: left out: {line}", file=sys.stderr)
-    return 1 if made.left_out else 0
+    return 1 if collected.left_out else 0
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
@@ -203,9 +203,9 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
-    given = [name for name in ALONE if getattr(args, name)]
-    if given:
-        raise InputError(f"--plan contradicts --{given[0].replace('_', '-')}; give one of them")
+    options_alone = [name for name in ALONE if getattr(args, name)]
+    if options_alone:
+        raise InputError(f"--plan contradicts --{options_alone[0].replace('_', '-')}; give one of them")
     return choose.fitted(plan.named(args.plan), cc)
 
 

@@ -93,9 +93,9 @@ def add(group: Any, table: Mapping[str, About], names: Iterable[str] | None = No
     An option's value lies under its field's name in the parsed arguments.
     """
     for name in table if names is None else names:
-        said = table[name]
-        if said.option is not None:
-            _add_one(group, said, usual.get(name, said.usual))
+        field = table[name]
+        if field.option is not None:
+            _add_one(group, field, usual.get(name, field.usual))
 
 
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
@@ -103,22 +103,22 @@ def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 
-def _add_one(group: Any, said: About, usual: Any) -> None:
-    default = said.default if usual is None else usual
-    text = said.text(usual) if usual is not None else default_text(said)
-    told = said.help + (f": {', '.join(said.words)}" if said.kind is Kind.WORD else "")
+def _add_one(group: Any, field: About, usual: Any) -> None:
+    default = field.default if usual is None else usual
+    text = field.text(usual) if usual is not None else default_text(field)
+    told = field.help + (f": {', '.join(field.words)}" if field.kind is Kind.WORD else "")
     told += f" (default: {text})" if text else ""
-    names = (said.option, *said.spellings)
-    if said.kind is Kind.FLAG:
-        action: Any = "store_true" if said.default is False else argparse.BooleanOptionalAction
-        group.add_argument(*names, dest=said.name, action=action, default=default, help=told)
+    names = (field.option, *field.spellings)
+    if field.kind is Kind.FLAG:
+        action: Any = "store_true" if field.default is False else argparse.BooleanOptionalAction
+        group.add_argument(*names, dest=field.name, action=action, default=default, help=told)
         return
-    group.add_argument(*names, dest=said.name, type=_type(said), default=default, metavar=said.metavar, help=told)
+    group.add_argument(*names, dest=field.name, type=_type(field), default=default, metavar=field.metavar, help=told)
 
 
-def _type(said: About) -> Any:
-    if said.kind is Kind.WHOLE:
-        return signed if said.low < 0 else whole
-    if said.kind is Kind.SIDES:
-        return sides if said.one_for_both else pair
-    return {Kind.PROBABILITY: fraction, Kind.LENGTHS: lengths}.get(said.kind, str)
+def _type(field: About) -> Any:
+    if field.kind is Kind.WHOLE:
+        return signed if field.low < 0 else whole
+    if field.kind is Kind.SIDES:
+        return sides if field.one_for_both else pair
+    return {Kind.PROBABILITY: fraction, Kind.LENGTHS: lengths}.get(field.kind, str)

@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
         for problem in common.problems(args)
         for kernel in args.kernel or ["naive", "fa2"]
     ]
-    made = [
+    predictions = [
         predict(*one, l2_start=args.l2, method=args.method, overrides=settings) for one in progress("predicting")(asked)
     ]
     if args.format == "json":
-        text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in made]})
+        text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in predictions]})
     elif args.format == "csv":
-        text = Table.of(flat(p) for p in made).csv()
+        text = Table.of(flat(p) for p in predictions).csv()
     else:
-        text = "\n\n".join(p.to_text() for p in made) + "\n"
+        text = "\n\n".join(p.to_text() for p in predictions) + "\n"
     common.emit(text, args.out)
     return 0

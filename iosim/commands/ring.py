@@ -54,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     from iosim.hardware.profile import load_profile
     from iosim.studies.distributed import cluster, study
 
-    found = common.problems(args)
-    if len(found) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(found)} lengths; accepted: one")
+    problems = common.problems(args)
+    if len(problems) > 1:
+        raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one")
     profile = load_profile(args.gpu)
     args.gpu = profile.name
     links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)
     results = study(
-        found[0], args.gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
+        problems[0], args.gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
         layers=args.layers, progress=progress("schedules"),
     )  # fmt: skip
     if args.html is not None:
@@ -69,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
         from iosim.show.html import html
         from iosim.studies.distributed.page import as_page
 
-        page = as_page(results, found[0], args.gpus, subject(args, found[0], links), common.typed("ring"))
+        page = as_page(results, problems[0], args.gpus, subject(args, problems[0], links), common.typed("ring"))
         write_whole(args.html, html(page))
-    common.emit(as_text(results, args, found[0], links), args.out)
+    common.emit(as_text(results, args, problems[0], links), args.out)
     return 0
 
 
@@ -116,8 +116,8 @@ NOTES = """\
 
 def _flat(r: Result) -> dict[str, Any]:
     d = r.to_dict()
-    found = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
-    return {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in found.items()}}
+    idle = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
+    return {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in idle.items()}}
 
 
 def _table(results: Sequence[Result]) -> str:

@@ -46,17 +46,17 @@ def run(args: argparse.Namespace) -> int:
     if args.triton is not None:
         common.emit(triton_text(args), args.out)
         return 0
-    made = [
+    picks = [
         pick_tiles(problem, gpu, matrix_unit=args.matrix_unit)
         for gpu in args.gpu or ["a100"]
         for problem in common.problems(args)
     ]
     if args.format == "json":
-        text = common.json_text(as_json(made, args.top))
+        text = common.json_text(as_json(picks, args.top))
     elif args.format == "csv":
-        text = as_csv(made, args.top, args.rejected)
+        text = as_csv(picks, args.top, args.rejected)
     else:
-        shown = [as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=args.format == "md") for r in made]
+        shown = [as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=args.format == "md") for r in picks]
         text = "\n".join(shown)
     common.emit(text, args.out)
     return 0
@@ -72,13 +72,13 @@ def triton_text(args: argparse.Namespace) -> str:
     from iosim.commands import triton_list
 
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
-        given = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
-        raise InputError(f"{given} does not go with --triton; accepted: --top, --format table, json or csv")
+        option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
+        raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
     lists = triton_list.ranked(args.gpu or ["a100"], common.problems(args), args.top or DEFAULT_TOP, args.triton)
     if args.format == "json":
-        return common.json_text({"schema": 1, "triton": [row for made in lists for row in made.rows()]})
+        return common.json_text({"schema": 1, "triton": [row for one_list in lists for row in one_list.rows()]})
     if args.format == "csv":
-        return Table.of(row for made in lists for row in made.rows()).csv()
+        return Table.of(row for one_list in lists for row in one_list.rows()).csv()
     return triton_list.source(lists)
 
 

@@ -35,23 +35,23 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
     kernels = args.kernel or ["fa2"]
-    found = common.problems(args)
-    if len(found) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(found)} lengths; accepted: one for a trace")
+    problems = common.problems(args)
+    if len(problems) > 1:
+        raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one for a trace")
     if args.format == "chrome" and len(kernels) > 1:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)
     common.check_place(args.out)
     check_bins(args.bins)
     for kernel in kernels:
-        accesses = check_traceable(planned(found[0], kernel, args.gpu, settings), args.launch)
+        accesses = check_traceable(planned(problems[0], kernel, args.gpu, settings), args.launch)
         common.announce_replays(f"{kernel} on {args.gpu}", 2 * accesses)
-    made = [
-        trace(predict(found[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
+    traces = [
+        trace(predict(problems[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)
         for kernel in progress("tracing")(kernels)
     ]  # fmt: skip
-    common.emit(as_text(made, args.format), args.out)
+    common.emit(as_text(traces, args.format), args.out)
     return 0
 
 

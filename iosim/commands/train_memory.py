@@ -76,10 +76,10 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.training import predict_training
 
     model, setup = _asked(args)
-    made = predict_training(model, setup, args.gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
+    training = predict_training(model, setup, args.gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
     if args.html:
-        common.emit(_page(made, None), args.html)
-    common.emit(_text(made, args.format), args.out)
+        common.emit(_page(training, None), args.html)
+    common.emit(_text(training, args.format), args.out)
     return 0
 
 
@@ -123,10 +123,10 @@ def _one(text: str | None, default: int, name: str) -> int:
     option = f"--{name.replace('_', '-')}"
     if text is None:
         return default
-    found = sizes(text, option)
-    if len(found) != 1:
-        raise InputError(f"{option} {text} are {len(found)} values; accepted: one, or a list on an axis of --frontier")
-    return found[0]
+    values = sizes(text, option)
+    if len(values) != 1:
+        raise InputError(f"{option} {text} are {len(values)} values; accepted: one, or a list on an axis of --frontier")
+    return values[0]
 
 
 def _run_frontier(args: argparse.Namespace) -> int:
@@ -142,47 +142,47 @@ def _run_frontier(args: argparse.Namespace) -> int:
     seq_lens = sizes(args.seq_len or SEQ_LENS, "--seq-len")
     model, setup = _asked(args, seq_len=seq_lens[0], **{axis: values[0]})
     gpu = load_profile(args.gpu)
-    found = frontier(
+    limits = frontier(
         model, setup, gpu, axis, values, seq_lens, reserve_bytes=args.reserve, progress=progress("what fits")
     )
     if args.html:
         shown = predict_training(model, setup, gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
-        common.emit(_page(shown, found), args.html)
-    common.emit(_frontier_text(found, model, setup, gpu.name, args.format), args.out)
+        common.emit(_page(shown, limits), args.html)
+    common.emit(_frontier_text(limits, model, setup, gpu.name, args.format), args.out)
     return 0
 
 
-def _text(made: TrainingPrediction, form: str) -> str:
+def _text(training: TrainingPrediction, form: str) -> str:
     if form == "json":
-        return common.json_text({"schema": 1, "training": [made.to_dict()]})
+        return common.json_text({"schema": 1, "training": [training.to_dict()]})
     if form == "csv":
-        return Table.of(made.to_dict()["timeline"]).csv()
+        return Table.of(training.to_dict()["timeline"]).csv()
     from iosim.studies.training.text import as_text
 
-    return as_text(made)
+    return as_text(training)
 
 
-def _frontier_text(found: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
+def _frontier_text(limits: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
     from iosim.base.units import bytes_text
 
     if form == "json":
-        data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": found.to_dict()}
+        data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": limits.to_dict()}
         return common.json_text({"schema": 1, **data})
     if form == "csv":
-        return Table.of(found.cells()).csv()
+        return Table.of(limits.cells()).csv()
     table = Table.of(
-        {found.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= found.capacity_bytes else ' x'}"
-                           for n, p in zip(found.seq_lens, row, strict=True)} | {"longest": longest}
-        for v, row, longest in zip(found.values, found.peak_bytes, found.longest, strict=True)
+        {limits.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= limits.capacity_bytes else ' x'}"
+                           for n, p in zip(limits.seq_lens, row, strict=True)} | {"longest": longest}
+        for v, row, longest in zip(limits.values, limits.peak_bytes, limits.longest, strict=True)
     ).text()  # fmt: skip
-    head = (f"Peak memory in GB on {gpu} ({bytes_text(found.capacity_bytes)}; x does not fit), by {found.axis} and "
+    head = (f"Peak memory in GB on {gpu} ({bytes_text(limits.capacity_bytes)}; x does not fit), by {limits.axis} and "
             f"tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, recompute "
             f"{setup.recompute}")  # fmt: skip
     return f"{head}\n\n{table}"
 
 
-def _page(made: TrainingPrediction, found: Frontier | None) -> str:
+def _page(training: TrainingPrediction, limits: Frontier | None) -> str:
     from iosim.show.html import html
     from iosim.studies.training.page import as_page
 
-    return html(as_page(made, found, common.typed("train-memory")))
+    return html(as_page(training, limits, common.typed("train-memory")))

@@ -66,8 +66,10 @@ def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, 
 def source(lists: Sequence[TritonList]) -> str:
     """Python that defines `configs`; with several lists `configs_1`, `configs_2` and so on."""
     parts = ["import triton\n"]
-    for number, made in enumerate(lists, 1):
+    for number, one_list in enumerate(lists, 1):
         name = "configs" if len(lists) == 1 else f"configs_{number}"
-        entries = "".join(f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted\n" for t in made.configs)
-        parts.append(f"# {made.heading}\n{name} = [\n{entries}]\n")
+        entries = "".join(
+            f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted\n" for t in one_list.configs
+        )
+        parts.append(f"# {one_list.heading}\n{name} = [\n{entries}]\n")
     return "\n".join(parts)

@@ -45,10 +45,10 @@ def add_parser(subparsers: Any) -> None:
 def _add_profiled(parser: argparse.ArgumentParser) -> None:
     """What is said of the calls in --ncu FILE; None is not said, and nothing is guessed."""
     g = parser.add_argument_group("the calls in --ncu FILE, as far as kernel names and grids leave them open")
-    for name, said in (("batch", "sequences"), ("heads", "query heads"), ("kv-heads", "key/value heads (default: as "
+    for name, meaning in (("batch", "sequences"), ("heads", "query heads"), ("kv-heads", "key/value heads (default: as "
                        "query heads)"), ("seq-len-k", "key tokens (default: as query tokens)"),
                        ("window", "keys 0 <= i - j <= W")):  # fmt: skip
-        g.add_argument(f"--{name}", type=options.whole, metavar="N", help=said)
+        g.add_argument(f"--{name}", type=options.whole, metavar="N", help=meaning)
     g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens; of a list each launch takes "
                    "the one that fits its grid")  # fmt: skip
     g.add_argument("--head-dim", metavar="D", help="columns of Q and K; of a list the one that fits its name")
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         common.emit(text_of(comparison, args.format, args.split), args.out)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))
-    failed = [said for gate in gates if (said := gate.exceeded(comparison.residuals))]
+    failed = [message for gate in gates if (message := gate.exceeded(comparison.residuals))]
     if failed:
         print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
@@ -124,11 +124,11 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
-    found = read_profile(args.ncu, _given(args))
-    for note in found.notes:
+    profiled_rows = read_profile(args.ncu, _given(args))
+    for note in profiled_rows.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
-    made = compare(found.rows, profile, progress("predicting"))
-    return Comparison(made.residuals, (*found.unmatched, *made.skipped))
+    comparison = compare(profiled_rows.rows, profile, progress("predicting"))
+    return Comparison(comparison.residuals, (*profiled_rows.unmatched, *comparison.skipped))
 
 
 def _given(args: argparse.Namespace) -> Given:

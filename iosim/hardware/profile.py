@@ -273,8 +273,8 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
 
 def list_profiles() -> list[str]:
     """The names of the profiles that iosim ships, sorted. Reads no file."""
-    found = data_dir("hardware_profiles").glob("*.toml")
-    return sorted(path.stem for path in found if path.name != _file.INHERITANCE_FILE)
+    files = data_dir("hardware_profiles").glob("*.toml")
+    return sorted(path.stem for path in files if path.name != _file.INHERITANCE_FILE)
 
 
 def check_profile_file(path: str | os.PathLike[str]) -> list[str]:

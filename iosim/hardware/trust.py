@@ -91,7 +91,7 @@ class Evidence:
         together: dict[str, list[str]] = {}
         for basis in self.bases:
             together.setdefault(basis.summary, []).append(TITLES[basis.model])
-        models = [f"{_list(names)} model{'s' * (len(names) > 1)} {said}" for said, names in together.items()]
+        models = [f"{_list(names)} model{'s' * (len(names) > 1)} {kind}" for kind, names in together.items()]
         without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
         if without:
             models.append(f"{_list(without)} not validated on {self.profile}")

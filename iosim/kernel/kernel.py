@@ -39,10 +39,10 @@ class Tile:
     @classmethod
     def parse(cls, text: str, warps: int = 4, stages: int = 1) -> Tile:
         """A tile written QxK, such as 128x64."""
-        found = re.fullmatch(r"\s*([0-9]{1,9})\s*x\s*([0-9]{1,9})\s*", text.lower())
-        if not found:
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*x\s*([0-9]{1,9})\s*", text.lower())
+        if not match:
             raise InputError(f"`tile` '{text}' is not of the form QxK, such as 128x64, with sides of 1 to {MAX_BLOCK}")
-        return cls(int(found[1]), int(found[2]), warps, stages)
+        return cls(int(match[1]), int(match[2]), warps, stages)
 
 
 class MatrixUnit(StrEnum):
@@ -73,13 +73,13 @@ class Spill:
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
         """The spill as overheads of a launch with `threads` threads a CTA."""
-        made = (
+        both = (
             Overhead("spill", Mode.STORE, per_tile=round(self.write_per_tile * threads),
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source),
             Overhead("spill", Mode.LOAD, per_tile=round(self.read_per_tile * threads),
                      per_pair=round(self.read_per_pair * threads), inferred_from=self.source),
         )  # fmt: skip
-        return tuple(o for o in made if o.per_tile or o.per_pair)
+        return tuple(o for o in both if o.per_tile or o.per_pair)
 
 
 @dataclass(frozen=True)

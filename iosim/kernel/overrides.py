@@ -59,8 +59,8 @@ class Overrides:
     append_kv: bool = about(False, Kind.FLAG, "a launch before writes the queries' K and V to the cache")
 
     def __post_init__(self) -> None:
-        for name, said in OVERRIDES.items():
-            object.__setattr__(self, name, said.check(getattr(self, name)))
+        for name, field in OVERRIDES.items():
+            object.__setattr__(self, name, field.check(getattr(self, name)))
 
 
 OVERRIDES = fields_of(Overrides)

@@ -55,9 +55,9 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     estimated = launch.resources.registers is None
     registers = estimated_registers(launch, profile) if estimated else int(launch.resources.registers or 0)
     shared = launch.resources.shared_memory_bytes or 0
-    found = occupancy(profile, launch.resources.threads, registers, shared)
-    per_sm = max(1, found.ctas_per_sm)
+    occupied = occupancy(profile, launch.resources.threads, registers, shared)
+    per_sm = max(1, occupied.ctas_per_sm)
     slots = per_sm * profile.sm_count
     if launch.persistent_ctas is not None:
         slots = min(slots, launch.ctas)
-    return Residency(per_sm, slots, launch.work_tiles / slots, found, registers, estimated)
+    return Residency(per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated)

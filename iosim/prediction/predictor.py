@@ -64,19 +64,19 @@ def predict(
     if l2_start == "warm" and method == "capacity":
         raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     call = planned(problem, kernel, profile, overrides)
-    said: tuple[str, ...] = ()
+    method_notes: tuple[str, ...] = ()
     chooses = method is None
     if method is None:
-        method, said = default_method(call.chain, l2_start)
+        method, method_notes = default_method(call.chain, l2_start)
         if method == "capacity" and heads_for_all(call) is not None:
-            method, said = "sampled", ()
+            method, method_notes = "sampled", ()
         method = playable(method, l2_start)
     try:
         hbm, notes, played = hbm_traffic(call, method, l2_start)
     except TooLargeError as error:
         if not chooses or l2_start != "cold":
             raise
-        method, said, (hbm, notes, played) = _smaller(call, method, error)
+        method, method_notes, (hbm, notes, played) = _smaller(call, method, error)
     traffic = call.counted + hbm
     return Prediction(
         call=call,
@@ -88,7 +88,7 @@ def predict(
         time_specification=call.time(traffic, measured=False),
         memory_bytes=memory(call.chain),
         replay=played,
-        notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *said, *notes))),
+        notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *method_notes, *notes))),
     )
 
 

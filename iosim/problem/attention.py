@@ -40,13 +40,13 @@ class AttentionProblem(ProblemFields):
     pair_mask: Mask = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, said in FIELDS.items():
-            self._put(name, said.check(getattr(self, name)))
+        for name, about in FIELDS.items():
+            self._put(name, about.check(getattr(self, name)))
         for name, value in words.check_lengths(self, MAX_TOKENS).items():
             self._put(name, value)
-        for name, said in FIELDS.items():
-            if said.default_of is not None and getattr(self, name) is None:
-                self._put(name, said.default_of(self))
+        for name, about in FIELDS.items():
+            if about.default_of is not None and getattr(self, name) is None:
+                self._put(name, about.default_of(self))
         if self.heads % self.kv_heads:
             raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; accepted: "
                              f"multiples of {self.kv_heads}")  # fmt: skip
@@ -211,14 +211,14 @@ class AttentionProblem(ProblemFields):
     def to_dict(self) -> dict[str, Any]:
         """The `problem` object of the command line's JSON: sizes, types, mask and pass always, what may be added to
         them where it is there."""
-        written = {said.key: _plain(getattr(self, name)) for name, said in FIELDS.items()
-                   if said.always or getattr(self, name) != said.default}  # fmt: skip
+        written = {about.key: _plain(getattr(self, name)) for name, about in FIELDS.items()
+                   if about.always or getattr(self, name) != about.default}  # fmt: skip
         return written | {"offset": words.said_offset(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> AttentionProblem:
         """The inverse of `to_dict`. Unknown keys are refused."""
-        names = {said.key: name for name, said in FIELDS.items()} | {name: name for name in FIELDS}
+        names = {about.key: name for name, about in FIELDS.items()} | {name: name for name in FIELDS}
         unknown = sorted(str(key) for key in values if key not in names)
         if unknown:
             raise InputError(f"problem has unknown keys: {', '.join(unknown)}; accepted: {', '.join(sorted(names))}")

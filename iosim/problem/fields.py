@@ -185,12 +185,12 @@ def problem_options(problem: ProblemFields) -> list[str]:
         InputError: the problem has blocks that only Python can give.
     """
     words: list[str] = []
-    for name, said in FIELDS.items():
+    for name, field in FIELDS.items():
         value = getattr(problem, name)
         if name in LENGTHS or (name == "mask" and value in ("none", "window", "blocks")):
             continue  # a window and a file of blocks say their mask
         if name == "mask" and value == "causal":
             words.append("--causal")
-        elif name in MAIN or value != said.resolve(problem):
-            words += said.argument(value)
+        elif name in MAIN or value != field.resolve(problem):
+            words += field.argument(value)
     return words

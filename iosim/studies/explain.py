@@ -133,7 +133,7 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
 
 def _sources(p: Prediction) -> tuple[Source, ...]:
     role = {"read": "input", "write": "output"}
-    found, counted = [], set()
+    sources, counted = [], set()
     for row in p.traffic:
         if row.level == "hbm":
             tensor = p.chain.tensors.get(row.tensor)
@@ -142,8 +142,8 @@ def _sources(p: Prediction) -> tuple[Source, ...]:
             if tensor is not None and needed:
                 once = needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
             counted |= {row.tensor} if needed else set()
-            found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
-    return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
+            sources.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
+    return tuple(sorted(sources, key=lambda s: -s.hbm_bytes))
 
 
 def _in_step(one: LaunchTrace) -> int:
@@ -276,7 +276,7 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
     else:
         lead = int(np.unique(c.first[c.count > 0]).size) == 1
         walk = f"{axis} upwards" + ", all CTAs from the same first one: they are as far apart as their starts" * lead
-    said = [f"order {launch.schedule.order}, {blocks}, {walk}"]
+    sentences = [f"order {launch.schedule.order}, {blocks}, {walk}"]
     middle = (one.begin_ps + one.end_ps) / 2
     running = np.flatnonzero((c.start_ps <= middle) & (middle < c.end_ps) & (c.count > 0))
     if running.size:
@@ -284,12 +284,12 @@ def _order(launch: Launch, one: LaunchTrace) -> list[str]:
         mine = running[c.owner[running] == owners[int(n.argmax())]]
         at = c.position(mine, middle)
         rows = launch.domain.block_q if axis == "queries" else launch.domain.block_k
-        said.append(
+        sentences.append(
             f"half-way through, at {seconds_text(middle / PS)}, {running.size} CTAs run on {owners.size} head"
             f"{'s' * (owners.size > 1)}; the {mine.size} of the busiest one stand at {axis} {int(at.min()) * rows:,} "
             f"to {(int(at.max()) + 1) * rows - 1:,} of it"
         )
-    return said
+    return sentences
 
 
 def _change(now: float, then: float) -> str:
@@ -308,30 +308,30 @@ def _advice(p: Prediction, tried: Tried) -> str:
         return f"nothing was tried: {why}"
     best, quick = tried.trials[0], min(tried.trials, key=lambda t: t.time_s)
     if now == 0:
-        said = "nothing is read from or written to HBM"
+        advice = "nothing is read from or written to HBM"
         if quick.time_s < (1 - HELPS) * time_now:
-            said += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
-        return said
+            advice += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
+        return advice
     saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)
-        said = f"none of the {len(tried.trials)} changes tried lowers HBM bytes by 2 % at no cost of time"
+        advice = f"none of the {len(tried.trials)} changes tried lowers HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
-            said += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
+            advice += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
                      f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip
         if quick.time_s < (1 - HELPS) * time_now:
-            said += (f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with "
+            advice += (f"; '{quick.words}' is {100 * (1 - quick.time_s / time_now):.0f} % faster with "
                      f"{bytes_text(quick.hbm_bytes)} of HBM traffic")  # fmt: skip
-        return said
+        return advice
     compulsory = p.hbm_bounds.compulsory_read + p.hbm_bounds.compulsory_write
-    said = (f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "
+    advice = (f"'{best.words}' helps most: HBM {bytes_text(now)} -> {bytes_text(best.hbm_bytes)} "
             f"({_change(now, best.hbm_bytes)}; compulsory {bytes_text(compulsory)}), time {seconds_text(time_now)} -> "
             f"{seconds_text(best.time_s)}")  # fmt: skip
     if abs(faster) < HELPS and p.time.bound_by != "hbm":
-        said += f"; the time stays, since {p.time.bound_by} bounds it, not HBM"
+        advice += f"; the time stays, since {p.time.bound_by} bounds it, not HBM"
     if quick.time_s < (1 - HELPS) * best.time_s:
-        said += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
-    return said
+        advice += f"; fastest is '{quick.words}': {seconds_text(quick.time_s)}, HBM {bytes_text(quick.hbm_bytes)}"
+    return advice
 
 
 __all__ = ["Explanation", "LaunchFacts", "Source", "explain"]

@@ -117,8 +117,8 @@ def changes(now: Prediction) -> Iterator[Change]:
         if n != schedule.section_heads:
             yield Change("section_heads", f"sections of {n} head" + "s" * (n > 1), _scheduled(section_heads=n))
     tile = kernel.tile_backward if backward else kernel.tile
-    for made in _tiles(tile):
-        yield Change("tile", f"tile {made}, {made.warps} warps", _tiled(made, backward))
+    for changed_tile in _tiles(tile):
+        yield Change("tile", f"tile {changed_tile}, {changed_tile.warps} warps", _tiled(changed_tile, backward))
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:
@@ -167,14 +167,14 @@ class _Trier:
         )  # fmt: skip
         return (kernel.tile, kernel.backward.tile, kernel.splits, key), sum(accesses for _, _, accesses, _ in key)
 
-    def add(self, made: tuple[Change, ...]) -> None:
-        words = ", ".join(c.words for c in made)
+    def add(self, combined: tuple[Change, ...]) -> None:
+        words = ", ".join(c.words for c in combined)
         kernel = self.now.kernel
-        for change in made:
+        for change in combined:
             kernel = change.apply(kernel)
         try:
             chain = plan(self.now.problem, kernel)
-            refused = _refused(chain, self.now) if any(c.option in ("tile", "splits") for c in made) else None
+            refused = _refused(chain, self.now) if any(c.option in ("tile", "splits") for c in combined) else None
             if refused is not None:
                 self.skipped.append((words, refused))
                 return
@@ -187,11 +187,13 @@ class _Trier:
                 return
             self._seen.add(signature)
             self.left -= accesses
-            found = predict(self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start, method="replay")
+            prediction = predict(
+                self.now.problem, kernel, self.now.profile, l2_start=self.now.l2_start, method="replay"
+            )
         except InputError as error:
             self.skipped.append((words, str(error)))
             return
-        self.trials.append(Trial(made, found))
+        self.trials.append(Trial(combined, prediction))
 
 
 def run(now: Prediction, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Tried:

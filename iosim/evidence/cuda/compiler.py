@@ -84,17 +84,17 @@ def architecture(cc: str) -> list[str]:
 def source_files(name: str) -> list[Path]:
     """A source and the project headers that it includes, directly or not."""
     directory = data_dir("kernels")
-    found: list[Path] = []
+    files: list[Path] = []
     pending = [name]
     while pending:
         path = directory / pending.pop()
-        if path in found:
+        if path in files:
             continue
         if not path.is_file():
             raise InputError(f"the CUDA source {path.name} is missing from {directory}")
-        found.append(path)
+        files.append(path)
         pending += _INCLUDE.findall(path.read_text())
-    return found
+    return files
 
 
 def parse_report(text: str) -> dict[str, Resources]:

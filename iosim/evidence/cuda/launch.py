@@ -56,8 +56,8 @@ class Order:
         if self.direction not in DIRECTIONS:
             raise InputError(f"direction {self.direction} is not built; accepted: {', '.join(DIRECTIONS)}")
         if self.splits < 1 or self.section_heads < 0:
-            given = f"splits {self.splits}, section_heads {self.section_heads}"
-            raise InputError(f"{given}: splits must be at least 1 and section_heads at least 0")
+            text = f"splits {self.splits}, section_heads {self.section_heads}"
+            raise InputError(f"{text}: splits must be at least 1 and section_heads at least 0")
 
     def section(self, all_heads: int) -> int:
         """Heads between which the list of tiles alternates: 1 is query-fastest, all of them head-fastest."""

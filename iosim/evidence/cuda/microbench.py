@@ -169,8 +169,8 @@ def machine() -> dict[str, Any]:
 
 def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     """All rates of this machine's GPU, each with its unit in its name; `step` hears what comes next."""
-    found = machine()
-    l2, far = found["l2_bytes"], far_bytes(found["l2_bytes"])
+    facts = machine()
+    l2, far = facts["l2_bytes"], far_bytes(facts["l2_bytes"])
     bench = Bench(far)
     footprints = [size for part in FOOTPRINTS if (size := int(l2 * part / 32) // MIB * MIB)]
     curves: dict[str, list[tuple[int, float]]] = {}
@@ -186,7 +186,7 @@ def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
     step("exponentials, products, launches")
     exps, exp_clock = bench.math_rate("micro_exp", CHAINS)
     products, product_clock = bench.math_rate("micro_tensor", CHAINS * MMA_FLOPS / 32)
-    return found | {
+    return facts | {
         "hbm_read_bandwidth_bytes_per_s": hbm_read,
         "hbm_write_bandwidth_bytes_per_s": hbm_write,
         "l2_read_bandwidth_bytes_per_s": max(rate for _, rate in curves["private"]),

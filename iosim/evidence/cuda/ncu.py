@@ -140,10 +140,10 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
 
 
 def find_ncu() -> Path:
-    found = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
-    if not Path(found).exists():
+    path = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    if not Path(path).exists():
         raise InputError("no profiler: ncu is neither in the PATH nor in /usr/local/cuda/bin")
-    return Path(found)
+    return Path(path)
 
 
 def import_report(path: Path) -> str:
@@ -155,20 +155,22 @@ def import_report(path: Path) -> str:
     command = [str(find_ncu()), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
-        said = (run.stdout + run.stderr).strip().splitlines()
-        raise InputError(f"ncu cannot import '{path}': {said[-1] if said else f'exit code {run.returncode}'}")
+        messages = (run.stdout + run.stderr).strip().splitlines()
+        raise InputError(f"ncu cannot import '{path}': {messages[-1] if messages else f'exit code {run.returncode}'}")
     return run.stdout
 
 
-def refusal(said: str) -> str | None:
+def refusal(output: str) -> str | None:
     """Why the profiler did not measure, in one line, from what it printed; None where it found no fault."""
-    if "ERR_NVGPUCTRPERM" in said:
+    if "ERR_NVGPUCTRPERM" in output:
         return (
             "the profiler may not read the GPU's counters (ERR_NVGPUCTRPERM); accepted: as root, or with the driver's "
             "option NVreg_RestrictProfilingToAdminUsers=0"
         )
-    if "ERR_NVGPUCTR" in said or "LibraryNotLoaded" in said:
-        return next(line.removeprefix("==ERROR== ") for line in said.splitlines() if "ERR" in line or "Library" in line)
+    if "ERR_NVGPUCTR" in output or "LibraryNotLoaded" in output:
+        return next(
+            line.removeprefix("==ERROR== ") for line in output.splitlines() if "ERR" in line or "Library" in line
+        )
     return None
 
 

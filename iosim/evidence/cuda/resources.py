@@ -83,10 +83,10 @@ def measure(cc: str, spec: FwdSpec, nvcc: Path) -> Row:
     for ctas in range(most_ctas(spec, cc), 0, -1):
         with tempfile.TemporaryDirectory() as scratch:
             reports, _ = compile_to(replace(spec, min_ctas=ctas), cc, nvcc, Path(scratch) / "kernel.cubin")
-            found = reports["flash_fwd"]
-        if found.spill_store_bytes == 0 or ctas == 1:
+            report = reports["flash_fwd"]
+        if report.spill_store_bytes == 0 or ctas == 1:
             break
-    numbers = (found.registers, found.spill_store_bytes, found.spill_load_bytes, found.static_smem_bytes)
+    numbers = (report.registers, report.spill_store_bytes, report.spill_load_bytes, report.static_smem_bytes)
     values = (*row_key(cc, spec), *numbers, spec.dynamic_shared_bytes, compiler_version(nvcc), ctas)
     return dict(zip(COLUMNS, map(str, values), strict=True))
 

@@ -135,7 +135,7 @@ def digits(value: float, count: int = 4) -> float:
 def _rates(raw: Mapping[str, Any]) -> dict[str, Entry]:
     private = sorted(raw["l2_curves"]["private"])
     best = max(rate for _, rate in private)
-    found = {
+    entries = {
         "dram_bandwidth_measured_bytes_per_s": Entry(
             digits(raw["hbm_read_bandwidth_bytes_per_s"]),
             _said(raw, "best of 3 reads of far more than the L2"),
@@ -149,12 +149,12 @@ def _rates(raw: Mapping[str, Any]) -> dict[str, Entry]:
     }
     if raw.get("exp_clock_hz") and raw.get("exp_per_s"):
         per_clock = raw["exp_per_s"] / (raw["exp_clock_hz"] * raw["sms"])
-        found["exp_per_clock_per_sm"] = Entry(digits(per_clock, 3), _said(raw, "ex2 instructions on all SMs"))
-    return found
+        entries["exp_per_clock_per_sm"] = Entry(digits(per_clock, 3), _said(raw, "ex2 instructions on all SMs"))
+    return entries
 
 
 def _latencies(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    found = {}
+    entries = {}
     for key, name, what in (
         ("l2", "l2_latency_near_cycles", "one thread's chain of loads over an eighth of the L2, read before"),
         (
@@ -165,22 +165,24 @@ def _latencies(raw: Mapping[str, Any]) -> dict[str, Entry]:
     ):
         if raw.get(f"{key}_latency_clock_hz") and raw.get(f"{key}_latency_s"):
             cycles = raw[f"{key}_latency_s"] * raw[f"{key}_latency_clock_hz"]
-            found[name] = Entry(digits(cycles, 3), _said(raw, what))
-    return found
+            entries[name] = Entry(digits(cycles, 3), _said(raw, what))
+    return entries
 
 
 def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """The rate that products reach, where mma.sync is what reaches it."""
     if _capability(raw) >= WGMMA_CC or "tensor_fp16_mma_flop_per_s" not in raw:
         return {}
-    rate, said = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")
-    found = {"tensor_flops_achieved_per_s.fp16": Entry(rate, said)}
+    rate, source = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")
+    entries = {"tensor_flops_achieved_per_s.fp16": Entry(rate, source)}
     if _capability(raw) >= 80:
-        found["tensor_flops_achieved_per_s.bf16"] = Entry(rate, "the fp16 figure: both have the same rate", "inferred")
+        entries["tensor_flops_achieved_per_s.bf16"] = Entry(
+            rate, "the fp16 figure: both have the same rate", "inferred"
+        )
     if raw.get("sustained_clock_hz"):
         clock = digits(min(raw["sustained_clock_hz"], raw["clock_hz"]))
-        found["sustained_clock_hz"] = Entry(clock, _said(raw, "after a second of mma.sync on all SMs"))
-    return found
+        entries["sustained_clock_hz"] = Entry(clock, _said(raw, "after a second of mma.sync on all SMs"))
+    return entries
 
 
 def _capability(raw: Mapping[str, Any]) -> int:
@@ -195,12 +197,12 @@ def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None]) -> dict[st
         return {}
     rows = counters["rows"]
     fitted = fit(_enough(raw), points_of(rows), tried)
-    found = _fitted(raw, fitted) if fitted is not None else {}
+    entries = _fitted(raw, fitted) if fitted is not None else {}
     by_pattern = {row["pattern"]: row for row in rows}
     if "fill" in by_pattern:
         copies = fitted is not None and fitted.partitions == 2
-        found |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0)
-    return found
+        entries |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0)
+    return entries
 
 
 def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, Any], filled: float) -> dict[str, Entry]:
@@ -211,17 +213,17 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
             the L2 at its start, as at that of the fill.
         filled: what a long fill leaves dirty, over what the sets may hold.
     """
-    size, found = f"{fill['footprint_bytes'] >> 20} MiB", {}
+    size, entries = f"{fill['footprint_bytes'] >> 20} MiB", {}
     if fill["hbm_read"] is not None:
         fetched = int(digits(fill["hbm_read"], 2))
-        found["launch_fetch_bytes"] = Entry(fetched, _said(raw, f"read during a fill of {size}"))
+        entries["launch_fetch_bytes"] = Entry(fetched, _said(raw, f"read during a fill of {size}"))
     if fill["hbm_write"] is not None:
         foreign = once.get("hbm_write") or 0
         stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
         share = min(1.0, max(0.0, stays / raw["l2_bytes"] / filled))
         told = f"{stays / MIB:.2f} MiB of a fill of {size} stay behind, {foreign / 1e6:.1f} MB of others are driven out"
-        found["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, told))
-    return found
+        entries["l2_dirty_fraction"] = Entry(digits(share, 3), _said(raw, told))
+    return entries
 
 
 def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:

@@ -67,7 +67,7 @@ class Case:
 def describe(case: Case) -> dict[str, str]:
     """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
     s, spec = case.shape, case.spec
-    words = [said for name, said in BUILDS.items() if getattr(spec, name, False)] + ([case.note] if case.note else [])
+    words = [note for name, note in BUILDS.items() if getattr(spec, name, False)] + ([case.note] if case.note else [])
     row = {
         "implementation": case.implementation, "batch": s.batch, "heads": s.heads, "kv_heads": s.kv_heads,
         "seq_q": s.seq_q, "seq_k": s.seq_k, "head_dim": s.head_dim, "causal": int(case.causal),

@@ -88,13 +88,13 @@ def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], h
     Raises:
         InputError: one that is not measured here.
     """
-    made = [
+    cases = [
         ChainCase(chain, batch, h, seq, d, dtype, passes)
         for d, seq, h, chain in product(head_dims, seqs, heads, chains)
     ]
-    for case in made:
+    for case in cases:
         case.check()
-    return made
+    return cases
 
 
 def planned() -> Iterator[ChainCase]:
@@ -122,9 +122,9 @@ def missing(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> li
 
 def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
     """The chains whose launches a table of launches lacks."""
-    held = {tuple(row[name] for name in LAUNCH_PROBLEM) for row in rows}
+    listed = {tuple(row[name] for name in LAUNCH_PROBLEM) for row in rows}
     return [
-        case for case in dict.fromkeys(cases) if tuple(describe_launches(case)[n] for n in LAUNCH_PROBLEM) not in held
+        case for case in dict.fromkeys(cases) if tuple(describe_launches(case)[n] for n in LAUNCH_PROBLEM) not in listed
     ]
 
 

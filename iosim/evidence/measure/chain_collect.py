@@ -120,11 +120,11 @@ def _check(cases: list[ChainCase], listed: set[ChainCase], tables: Tables) -> se
         plan.write_text(json.dumps(calls), encoding="utf-8")
         own = [sys.executable, "-m", RUNNER, "check", str(plan), str(done)]
         options = [*profiler_options(False), "-f", "-o", str(report)]
-        said = run_profiler(options, own) if profiled else run_group(own)
+        output = run_profiler(options, own) if profiled else run_group(own)
         lines = [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
         if len(lines) < len(cases):
             tables.left_out += [
-                f"{_named(case)}: the checking process ended; {_end(said)}" for case in cases[len(lines) :]
+                f"{_named(case)}: the checking process ended; {_end(output)}" for case in cases[len(lines) :]
             ]
         right = [case for case, line in zip(cases, lines, strict=False) if "left_out" not in line]
         tables.left_out += [
@@ -132,13 +132,13 @@ def _check(cases: list[ChainCase], listed: set[ChainCase], tables: Tables) -> se
             for case, line in zip(cases, lines, strict=False)
             if "left_out" in line
         ]
-        found = report.with_suffix(".ncu-rep")
-        if profiled and found.is_file():
-            kernels, notes = parse_raw(import_report(found))
+        report_file = report.with_suffix(".ncu-rep")
+        if profiled and report_file.is_file():
+            kernels, notes = parse_raw(import_report(report_file))
             tables.left_out += notes
             _list(kernels, [case for case in right if case in listed], tables)
         elif any(case in listed for case in right):
-            tables.left_out.append(f"launches: the profiler left no report; {refusal(said) or _end(said)}")
+            tables.left_out.append(f"launches: the profiler left no report; {refusal(output) or _end(output)}")
     return set(right)
 
 
@@ -196,28 +196,28 @@ def _range(case: ChainCase, out: Path) -> dict[str, float]:
         plan, report = Path(folder) / "case.json", Path(folder) / "report"
         plan.write_text(json.dumps(case.to_dict()), encoding="utf-8")
         own = [sys.executable, "-m", RUNNER, "range", str(plan)]
-        said, page = run_profiler([*RANGE_OPTIONS, "-f", "-o", str(report)], own), ""
-        found = report.with_suffix(".ncu-rep")
+        output, page = run_profiler([*RANGE_OPTIONS, "-f", "-o", str(report)], own), ""
+        report_file = report.with_suffix(".ncu-rep")
         try:
-            if not found.is_file():
-                raise InputError(f"the profiler left no report of the range: {refusal(said) or _end(said)}")
-            page = import_report(found)
+            if not report_file.is_file():
+                raise InputError(f"the profiler left no report of the range: {refusal(output) or _end(output)}")
+            page = import_report(report_file)
             return parse_range(page, COUNTERS)
         except InputError:
-            write_whole(out.with_suffix(".failed.txt"), f"{_named(case)}\n{said}\n{page}\n")
+            write_whole(out.with_suffix(".failed.txt"), f"{_named(case)}\n{output}\n{page}\n")
             raise
 
 
 def _launches(case: ChainCase, rows: Sequence[Row]) -> str:
     """How many launches of a chain the table of launches holds; empty where it holds none."""
     want = describe_launches(case)
-    held = [row for row in rows if all(row[name] == value for name, value in want.items())]
-    return str(sum(row["call"] == held[-1]["call"] for row in held)) if held else ""
+    matching = [row for row in rows if all(row[name] == value for name, value in want.items())]
+    return str(sum(row["call"] == matching[-1]["call"] for row in matching)) if matching else ""
 
 
 def _named(case: ChainCase) -> str:
     return " ".join(describe(case)[name] for name in PROBLEM)
 
 
-def _end(said: str) -> str:
-    return " ".join(said.split())[-300:]
+def _end(output: str) -> str:
+    return " ".join(output.split())[-300:]

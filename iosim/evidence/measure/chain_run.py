@@ -56,8 +56,8 @@ def prepared(case: ChainCase, seed: int) -> tuple[Tensors, Callable[[], Tensors]
             o = _attend(case.chain, *leaves)
         if not both:
             return {"o": o}
-        found = torch.autograd.grad(o, leaves, t["d_o"])
-        return {"o": o.detach(), **dict(zip(("dq", "dk", "dv"), found, strict=True))}
+        gradients = torch.autograd.grad(o, leaves, t["d_o"])
+        return {"o": o.detach(), **dict(zip(("dq", "dk", "dv"), gradients, strict=True))}
 
     return t, run
 
@@ -71,10 +71,10 @@ def _attend(chain: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
 
 def _own(case: ChainCase, t: Tensors) -> Callable[[], Tensors]:
     made_of = t | workspace(case.problem, t)
-    made = launches(case.problem, made_of)
+    planned = launches(case.problem, made_of)
 
     def run() -> Tensors:
-        for launch in made:
+        for launch in planned:
             launch.run()
         return {"o": made_of["o"]}
 
@@ -88,18 +88,18 @@ def errors(case: ChainCase, seed: int) -> dict[str, float]:
     t = {name: x.detach() for name, x in t.items()}
     rows = reference_rows(case.problem)
     want, _ = reference(case.problem, t, rows)
-    found = {"o": relative(got["o"][:, :, rows], want)}
+    error_of = {"o": relative(got["o"][:, :, rows], want)}
     if case.passes == "fwd+bwd":
         grads = gradients(case.problem, t)
-        found |= {name: relative(got[name], grads[name]) for name in ("dq", "dk", "dv")}
-    return found
+        error_of |= {name: relative(got[name], grads[name]) for name in ("dq", "dk", "dv")}
+    return error_of
 
 
 def checked(case: ChainCase) -> None:
     """Raises InputError where a call's outputs are not attention's, on fresh inputs."""
-    found = errors(case, int.from_bytes(os.urandom(3), "little"))
-    if not all(error <= TOLERANCE[case.dtype] for error in found.values()):
-        raise InputError(f"wrong against float64: {found}")
+    error_of = errors(case, int.from_bytes(os.urandom(3), "little"))
+    if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
+        raise InputError(f"wrong against float64: {error_of}")
 
 
 def once(case: ChainCase, *, mark: bool) -> None:
@@ -122,16 +122,16 @@ def check_all(calls: list[dict[str, Any]], out: TextIO) -> None:
     """Checks calls, and makes those to be profiled; a JSON line each, with `left_out`, the reason, where it failed."""
     for call in calls:
         case = ChainCase(**call["case"])
-        said: dict[str, str] = {}
+        answer: dict[str, str] = {}
         try:
             checked(case)
             torch.cuda.empty_cache()
             if call["profile"]:
                 once(case, mark=True)
         except (InputError, RuntimeError) as error:  # torch raises RuntimeError for a refusal or short memory
-            said = {"left_out": str(error).splitlines()[0]}
+            answer = {"left_out": str(error).splitlines()[0]}
         torch.cuda.empty_cache()
-        out.write(json.dumps(said) + "\n")
+        out.write(json.dumps(answer) + "\n")
         out.flush()
 
 

@@ -69,12 +69,12 @@ def cases_of(choice: Choice, cc: str) -> list[Case]:
         raise InputError(f"`bypass_l1` is not built for {', '.join(choice.kernels)}; accepted: `kernel` naive alone")
     if choice.causal and choice.window is not None:
         raise InputError(f"`causal` contradicts `window` {choice.window}: a window is causal already; give one of them")
-    made: list[Case] = []
+    cases: list[Case] = []
     for kernel, head_dim, seq, heads in product(choice.kernels, choice.head_dims, choice.seqs, choice.heads):
-        made += _calls(choice, kernel, head_dim, seq, heads, cc)
-    for case in made:
+        cases += _calls(choice, kernel, head_dim, seq, heads, cc)
+    for case in cases:
         case.spec.check(cc)
-    return made
+    return cases
 
 
 def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc: str) -> list[Case]:

@@ -90,16 +90,16 @@ def _portion(cases: Sequence[Case], first: int, options: list[str], warm: bool) 
         plan, launched, report = Path(folder) / "plan.json", Path(folder) / "launched.jsonl", Path(folder) / "report"
         plan.write_text(json.dumps({"calls": calls, "warm": warm}), encoding="utf-8")
         own = [sys.executable, "-m", "iosim.evidence.measure.profiled", str(plan), str(launched)]
-        said = run_profiler([*options, "-f", "-o", str(report)], own)
+        output = run_profiler([*options, "-f", "-o", str(report)], own)
         rows = [json.loads(line) for line in launched.read_text().splitlines()] if launched.is_file() else []
         left = [f"{r['implementation']} call {r['call']}: {r['left_out']}" for r in rows if "left_out" in r]
         planned = [row for row in rows if "left_out" not in row]
-        found = report.with_suffix(".ncu-rep")
-        if not found.is_file():
+        report_file = report.with_suffix(".ncu-rep")
+        if not report_file.is_file():
             if planned or not rows:
-                raise InputError(f"the profiler left no report: {refusal(said) or said.strip()[-300:]}")
+                raise InputError(f"the profiler left no report: {refusal(output) or output.strip()[-300:]}")
             return [], left
-        profiled, notes = parse_raw(import_report(found))
+        profiled, notes = parse_raw(import_report(report_file))
     joined, lost = join(planned, profiled)
     return joined, left + notes + lost
 
@@ -110,10 +110,10 @@ def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
     Raises:
         InputError: the profiler refuses, most often because counters are for administrators only.
     """
-    said = run_group([str(find_ncu()), *options, *own])
-    if refused := refusal(said):
+    output = run_group([str(find_ncu()), *options, *own])
+    if refused := refusal(output):
         raise InputError(refused)
-    return said
+    return output
 
 
 def run_group(command: Sequence[str]) -> str:

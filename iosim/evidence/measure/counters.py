@@ -57,11 +57,11 @@ def count(l2_bytes: int) -> dict[str, Any]:
         file.write_text(json.dumps(plan), encoding="utf-8")
         options = ["--clock-control", "none", "--cache-control", "all", "--kernel-name", "regex:micro_(scan|fill)",
                    "--metrics", ",".join(metrics), "-f", "-o", str(report)]  # fmt: skip
-        said = run_profiler(options, [sys.executable, "-m", "iosim.evidence.cuda.microbench", "--plan", str(file)])
-        found = report.with_suffix(".ncu-rep")
-        if not found.is_file():
-            raise InputError(f"the profiler left no report: {refusal(said) or said.strip()[-300:]}")
-        profiled, _ = parse_raw(import_report(found))
+        output = run_profiler(options, [sys.executable, "-m", "iosim.evidence.cuda.microbench", "--plan", str(file)])
+        report_file = report.with_suffix(".ncu-rep")
+        if not report_file.is_file():
+            raise InputError(f"the profiler left no report: {refusal(output) or output.strip()[-300:]}")
+        profiled, _ = parse_raw(import_report(report_file))
     return {"profiler": profiler_version(), "passes": PASSES, "rows": rows_of(plan, profiled)}
 
 

@@ -79,13 +79,13 @@ def partitions_of(points: Sequence[Point], l2_bytes: int) -> int | None:
 
 def cliff(points: Sequence[Point]) -> list[Point]:
     """Points where some re-reads miss and some do not, and the nearest on either side of them."""
-    found: list[Point] = []
+    near: list[Point] = []
     for pattern in PATTERNS:
         curve = sorted((p for p in points if p.pattern == pattern), key=lambda p: p.footprint_bytes)
         inside = [n for n, p in enumerate(curve) if ON_CLIFF[0] < p.misses < ON_CLIFF[1]]
         if inside:
-            found += curve[max(0, inside[0] - 1) : inside[-1] + 2]
-    return found
+            near += curve[max(0, inside[0] - 1) : inside[-1] + 2]
+    return near
 
 
 def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:

@@ -43,32 +43,32 @@ def relative_profile(compute_capability: str) -> HardwareProfile | None:
 def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's."""
     told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
-    found = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)}
+    entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)}
     if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
         rate = digits(raw["memory_clock_hz"] * BURST * raw["memory_bus_bits"] / 8)
         least = raw["hbm_read_bandwidth_bytes_per_s"]
         source = f"{told}: memory clock x {BURST} x bus width"
-        found["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
+        entries["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
     relative = relative_profile(str(raw["compute_capability"]))
     if relative is None or relative.boost_clock_hz is None:
-        return found | _mma_as_specified(raw)
+        return entries | _mma_as_specified(raw)
     share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
     source = f"{relative.name}'s, by SMs and clock"
     if relative.fp32_flops_per_s:
-        found["fp32_flops_per_s"] = Entry(digits(relative.fp32_flops_per_s * share), source, "inferred")
+        entries["fp32_flops_per_s"] = Entry(digits(relative.fp32_flops_per_s * share), source, "inferred")
     for dtype, rate in relative.tensor_flops_per_s.items():
-        found[f"tensor_flops_per_s.{dtype}"] = Entry(digits(rate * share), source, "inferred")
-    return found | _mma_as_specified(raw)
+        entries[f"tensor_flops_per_s.{dtype}"] = Entry(digits(rate * share), source, "inferred")
+    return entries | _mma_as_specified(raw)
 
 
 def _mma_as_specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """Boards of one capability differ in their products' rate: below wgmma's the measured one is the better guess."""
-    made = {}
+    entries = {}
     for name, entry in tensor(raw).items():
         if name.startswith("tensor_flops_achieved_per_s."):
             dtype = name.partition(".")[2]
-            made[f"tensor_flops_per_s.{dtype}"] = Entry(entry.value, f"taken as reached: {entry.source}", "inferred")
-    return made
+            entries[f"tensor_flops_per_s.{dtype}"] = Entry(entry.value, f"taken as reached: {entry.source}", "inferred")
+    return entries
 
 
 def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -> dict[str, Any]:
@@ -83,25 +83,25 @@ def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -
     base = base_profile(str(raw["gpu"]))
     capability = str(raw["compute_capability"])
     title = f"{raw['gpu']}, calibrated"
-    made: dict[str, Any] = {"schema": 1, "name": name, "title": title, "compute_capability": capability}
+    values: dict[str, Any] = {"schema": 1, "name": name, "title": title, "compute_capability": capability}
     if base is None:
         measured = specified(raw) | dict(measured)
     else:
         known = read_toml(data_dir("hardware_profiles") / f"{base.name}.toml")
-        made |= {key: value for key, value in known.items() if key not in (*made, "aliases")}
+        values |= {key: value for key, value in known.items() if key not in (*values, "aliases")}
         measured = {key: entry for key, entry in measured.items() if key not in VENDORS}
     for key, entry in measured.items():
         table, _, dtype = key.partition(".")
         if dtype:
-            made[table] = {**made.get(table, {}), dtype: plain(entry)}
+            values[table] = {**values.get(table, {}), dtype: plain(entry)}
         else:
-            made[table] = plain(entry)
-    _drop_contradictions(made)
-    if "sources" in made:
-        used = source_heads(made)
-        made["sources"] = {name: text for name, text in made["sources"].items() if name in used}
-    HardwareProfile.from_dict(made, "the calibrated profile")
-    return made
+            values[table] = plain(entry)
+    _drop_contradictions(values)
+    if "sources" in values:
+        used = source_heads(values)
+        values["sources"] = {name: text for name, text in values["sources"].items() if name in used}
+    HardwareProfile.from_dict(values, "the calibrated profile")
+    return values
 
 
 def _drop_contradictions(known: dict[str, Any]) -> None:
@@ -118,13 +118,13 @@ def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry
     Raises:
         InputError: no valid profile comes of it.
     """
-    made = combined(raw, derive(raw) if measured is None else measured, name)
+    values = combined(raw, derive(raw) if measured is None else measured, name)
     lines = [
         f"# Written by iosim calibrate: {raw['gpu']}, {raw['date']}, driver for CUDA {raw.get('driver_cuda', '?')}."
     ]
     lines += [f"# {line}" for line in remarks(raw)]
     tables: list[str] = []
-    for key, value in made.items():
+    for key, value in values.items():
         if not isinstance(value, dict):
             lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}")
         elif key in ("sources", "validation"):
@@ -140,7 +140,7 @@ def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry
 def remarks(raw: Mapping[str, Any]) -> list[str]:
     """What was measured and has no key in a profile."""
     base = base_profile(str(raw["gpu"]))
-    said = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
+    lines = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
     for key, text in (
         ("launch_interval_s", "{:.3g} s from one launch of an empty kernel to the next"),
         ("hbm_write_bandwidth_bytes_per_s", "{:.4g} bytes/s written to device memory"),
@@ -149,11 +149,11 @@ def remarks(raw: Mapping[str, Any]) -> list[str]:
         ("sustained_clock_hz", "{:.4g} Hz of the SMs after a second of mma.sync"),
     ):
         if raw.get(key):
-            said.append("Measured: " + text.format(raw[key]) + ".")
+            lines.append("Measured: " + text.format(raw[key]) + ".")
     if not raw.get("counters"):
         reason = raw.get("no_counters") or "no profiler"
-        said.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")
-    return said
+        lines.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")
+    return lines
 
 
 def _inline(entry: Mapping[str, Any]) -> str:

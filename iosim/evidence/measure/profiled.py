@@ -31,8 +31,8 @@ def run(calls: list[dict[str, Any]], warm: bool, out: TextIO) -> None:
             if not good:
                 _say(out, row | {"left_out": f"wrong against float64: {errors}"})
                 continue
-            for made in _profile(case, call["call"], warm):
-                _say(out, row | made)
+            for row_of_launch in _profile(case, call["call"], warm):
+                _say(out, row | row_of_launch)
         except (InputError, RuntimeError) as error:  # torch raises RuntimeError where memory is short
             _say(out, row | {"left_out": str(error).splitlines()[0]})
         torch.cuda.empty_cache()
@@ -46,7 +46,7 @@ def _profile(case: Case, seed: int, warm: bool) -> list[dict[str, str]]:
     torch.cuda.synchronize()
     built = loaded(case.spec).built
     sources = cache_key(case.spec, built.cc, built.compiler)[:12]
-    made = []
+    rows = []
     for index, launch in enumerate(launches(case, t | w), start=1):
         if warm:
             launch.run()
@@ -57,8 +57,8 @@ def _profile(case: Case, seed: int, warm: bool) -> list[dict[str, str]]:
         runtime.cudaProfilerStop()
         spill = str(built.resources[launch.function.name].spill_store_bytes)
         row = {"launch": str(index), "kernel": launch.function.name, "grid": str(launch.grid)}
-        made.append(row | {"spill_store_bytes": spill, "sources": sources})
-    return made
+        rows.append(row | {"spill_store_bytes": spill, "sources": sources})
+    return rows
 
 
 def _say(out: TextIO, row: dict[str, str]) -> None:
@@ -68,9 +68,9 @@ def _say(out: TextIO, row: dict[str, str]) -> None:
 
 def main() -> int:
     plan, launched = map(Path, sys.argv[1:3])
-    given = json.loads(plan.read_text(encoding="utf-8"))
+    request = json.loads(plan.read_text(encoding="utf-8"))
     with launched.open("w", encoding="utf-8") as out:
-        run(given["calls"], given["warm"], out)
+        run(request["calls"], request["warm"], out)
     return 0
 
 

@@ -30,15 +30,15 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
     ranges = [row for row in rows if len(row) == len(names) and _number(row[first]) is not None]
     if len(ranges) != 1:
         raise _complaint(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range", text)
-    found = {}
+    values = {}
     for name in wanted:
         metric, factor = METRICS[name]
         at = names.index(metric)
         value = _number(ranges[0][at])
         if value is None:
             raise _complaint(f"{metric} is '{ranges[0][at][:40]}', no number", text)
-        found[name] = value * unit_scale(units[at]) * factor
-    return found
+        values[name] = value * unit_scale(units[at]) * factor
+    return values
 
 
 def _table(text: str) -> tuple[list[str], list[str], list[list[str]]]:

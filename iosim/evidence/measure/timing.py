@@ -54,12 +54,12 @@ def case_ms(case: Case, flush: bool) -> float:
     t = inputs(case, seed=7)
     tensors = t | workspace(case, t)
     stream = torch.cuda.current_stream().cuda_stream
-    made = launches(case, tensors)
+    planned = launches(case, tensors)
 
     def call() -> None:
         if "dq_sum" in tensors:
             tensors["dq_sum"].zero_()
-        for launch in made:
+        for launch in planned:
             launch.run(stream)
 
     return median_ms(call, flush)
@@ -94,8 +94,8 @@ def time_plan(
             continue
         finally:
             torch.cuda.empty_cache()
-        found = {"call": str(next_call(rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
-        rows.append(describe(case) | found | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
+        timed = {"call": str(next_call(rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
+        rows.append(describe(case) | timed | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
         done.measured += 1
         if done.measured % SAVE_EVERY == 0:
             save()

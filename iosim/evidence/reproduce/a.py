@@ -62,10 +62,10 @@ def _reduction(tokens: int, claimed: float) -> Iterator[Row]:
         "counts no re-read of K and V: holds at HBM only while L2 keeps them, and at no other level; see the two "
         "rows that follow",
     )  # fmt: skip
-    made = {k: predict(p, k, gpu, method="capacity") for k in ("naive", FLASH_KERNEL)}
-    tile = made[FLASH_KERNEL].kernel.tile
+    predictions = {k: predict(p, k, gpu, method="capacity") for k in ("naive", FLASH_KERNEL)}
+    tile = predictions[FLASH_KERNEL].kernel.tile
     for level, name in (("l2", "SM<->L2"), ("hbm", "HBM, capacity rule")):
-        over, under = (made[k].total(level) for k in ("naive", FLASH_KERNEL))
+        over, under = (predictions[k].total(level) for k in ("naive", FLASH_KERNEL))
         reads = (
             f"each of the {-(-tokens // tile.block_q)} query blocks of a head reads all of K and V"
             if level == "l2"
@@ -79,6 +79,6 @@ def _reduction(tokens: int, claimed: float) -> Iterator[Row]:
 
 def _tile_bytes(problem: AttentionProblem) -> int:
     block, fp32_bytes = 128, 4
-    held = queries_outside(problem, block).tensors
-    operands = sum(held[n].tile_bytes(block) for n in "QKV")
+    tensors = queries_outside(problem, block).tensors
+    operands = sum(tensors[n].tile_bytes(block) for n in "QKV")
     return operands + block * block * problem.input_type.bytes + 2 * block * fp32_bytes

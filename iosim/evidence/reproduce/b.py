@@ -83,10 +83,10 @@ def _standard_rows() -> Iterator[Row]:
         (STANDARD_V2, "dropout, and a mask applied in forward only", mask_forward, "18 N^2 + 12 u",
          "a fit, not a proof"),
     )  # fmt: skip
-    for claimed, name, found, arithmetic, note in sets:
+    for claimed, name, moved_bytes, arithmetic, note in sets:
         version = "arXiv v2" if claimed == STANDARD_V2 else "NeurIPS: key-padding mask, no dropout"
         yield row(
-            f"standard, GB ({version}); assumed: {name}", claimed, found / GB, "GB",
+            f"standard, GB ({version}); assumed: {name}", claimed, moved_bytes / GB, "GB",
             f"{arithmetic}, u = one N x d tensor of all heads", every + note if note else every.rstrip("; "),
         )  # fmt: skip
 
@@ -121,10 +121,11 @@ def _measured_rows() -> Iterator[Row]:
         ("cuDNN", "cudnn", plain, 1.76, 1.07, ""),
     )  # fmt: skip
     for name, kernel, problem, read, written, note in cases:
-        made = predict(problem, kernel, "h200-sxm", method="replay")
+        prediction = predict(problem, kernel, "h200-sxm", method="replay")
         for direction, value in (("read", read), ("write", written)):
             yield row(
-                f"measured on an H200, {name}, fwd+bwd: HBM {direction}", value, made.total("hbm", direction) / GB,
+                f"measured on an H200, {name}, fwd+bwd: HBM {direction}", value,
+                prediction.total("hbm", direction) / GB,
                 "GB", f"predicted for {kernel} by replay", note,
             )  # fmt: skip
 
@@ -133,14 +134,14 @@ def _operation_rows() -> Iterator[Row]:
     p = figure_problem()
     standard_flops = flops(standard(p, standard_kernel(load_profile(GPU), p)))
     flash_flops = flops(keys_outside(p, BLOCK_K, letter=True, intermediate_bytes=2, output_once=True))
-    for name, claimed, found, products in (
+    for name, claimed, operations, products in (
         ("standard", 66.6, standard_flops, 6),
         ("flash", 75.2, flash_flops, 7),
     ):
-        rest = claimed - found / GB / 16
+        rest = claimed - operations / GB / 16
         yield row(
-            f"operations, {name}, GFLOP", claimed, found / GB, "GFLOP",
-            f"{products} matrix products x 2 N^2 d x 16 heads x 64 sequences; {found / GB:.1f} / 16 + {rest:.1f} "
+            f"operations, {name}, GFLOP", claimed, operations / GB, "GFLOP",
+            f"{products} matrix products x 2 N^2 d x 16 heads x 64 sequences; {operations / GB:.1f} / 16 + {rest:.1f} "
             f"gives the published {claimed}",
             "cannot be reproduced: the published figure counts the work of the tensor cores at a sixteenth; no model "
             "is calibrated on it",

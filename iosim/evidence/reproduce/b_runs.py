@@ -55,10 +55,10 @@ def rows() -> Iterator[Row]:
     yield from _memory_rows(load_profile(GPU))
     for name, kernel, passes, published in RUN_TIMES_MS:
         for tokens, claimed in zip(LENGTHS, published, strict=False):
-            made = _timed(_problem(tokens, passes), kernel, GPU)
+            prediction = _timed(_problem(tokens, passes), kernel, GPU)
             yield row(
-                f"run time, {name}, N = {tokens:,}", claimed, made.time.total_s * 1e3, "ms",
-                f"predicted for {kernel}, bound by {made.time.bound_by}",
+                f"run time, {name}, N = {tokens:,}", claimed, prediction.time.total_s * 1e3, "ms",
+                f"predicted for {kernel}, bound by {prediction.time.bound_by}",
                 "rates of the profile, nothing fitted to these runs; the host's work between launches, which "
                 "fills short runs, is not modelled",
             )  # fmt: skip
@@ -105,15 +105,15 @@ def _memory_rows(profile: HardwareProfile) -> Iterator[Row]:
 
 def _speed_up_rows() -> Iterator[Row]:
     for title, gpu, passes, low, high in SPEED_UPS:
-        found = {}
+        speed_up = {}
         for tokens in SPEED_UP_LENGTHS:
             p = _problem(tokens, passes)
             slow, fast = (_timed(p, kernel, gpu).time.total_s for kernel in ("eager", "fa1"))
-            found[tokens] = slow / fast
+            speed_up[tokens] = slow / fast
         for word, claimed, choose in (("smallest", low, min), ("largest", high, max)):
-            tokens = choose(found, key=lambda n: found[n])
+            tokens = choose(speed_up, key=lambda n: speed_up[n])
             yield row(
-                f"speed-up of flash over standard, {title}, {passes}: {word}", claimed, found[tokens], "times",
+                f"speed-up of flash over standard, {title}, {passes}: {word}", claimed, speed_up[tokens], "times",
                 f"N = {tokens:,} out of {SPEED_UP_LENGTHS[0]} to {SPEED_UP_LENGTHS[-1]:,}, eager over fa1",
                 "the source states a range, not its shapes: batch 16, 8 heads, head_dim 64, no mask, no dropout here",
             )  # fmt: skip

@@ -51,16 +51,16 @@ def rows() -> Iterator[Row]:
 def _reading_rows(reading: Reading) -> Iterator[Row]:
     """The study's three numbers and its trend, over the configurations of which both sides fit in the GPU's memory."""
     capacity = load_profile(GPU).need_int("memory_bytes")
-    found, every = summary(reading, capacity), summary(reading)
-    assert found is not None
+    fitting, every = summary(reading, capacity), summary(reading)
+    assert fitting is not None
     assert every is not None
-    how = f"mean over the {found.cells} of {every.cells} configurations whose both sides fit in {capacity / 1e9:g} GB"
-    yield row(f"training on an L4, time saved; read as: {reading.name}", TIME_SAVED, 100 * found.time_mean, "%",
+    how = f"mean over the {fitting.cells} of {every.cells} configurations whose both sides fit in {capacity / 1e9:g} GB"
+    yield row(f"training on an L4, time saved; read as: {reading.name}", TIME_SAVED, 100 * fitting.time_mean, "%",
               f"{how}; {_range(every, 'time')} over all", _verdict(reading))  # fmt: skip
     yield row(f"training on an L4, least time saved; read as: {reading.name}", TIME_SAVED_LEAST,
               100 * every.time_min, "%", "the least of all configurations; the source says above 65 % everywhere",
               "holds" if 100 * every.time_min > TIME_SAVED_LEAST else "does not hold under this reading")  # fmt: skip
-    yield row(f"training on an L4, memory saved; read as: {reading.name}", MEMORY_SAVED, 100 * found.memory_mean, "%",
+    yield row(f"training on an L4, memory saved; read as: {reading.name}", MEMORY_SAVED, 100 * fitting.memory_mean, "%",
               f"{how}; {_range(every, 'memory')} over all",
               "the source has about the same in every configuration")  # fmt: skip
     by_width = ", ".join(f"{w:,}: {100 * v:.1f} %" for w, v in every.time_by_width.items())
@@ -70,8 +70,8 @@ def _reading_rows(reading: Reading) -> Iterator[Row]:
               + ("" if trend < 0 else "; here it is more: wide products gain the most from tensor cores"))  # fmt: skip
 
 
-def _range(found: Summary, what: str) -> str:
-    low, high = getattr(found, f"{what}_min"), getattr(found, f"{what}_max")
+def _range(fitting: Summary, what: str) -> str:
+    low, high = getattr(fitting, f"{what}_min"), getattr(fitting, f"{what}_max")
     return f"{100 * low:.1f} to {100 * high:.1f} %"
 
 

@@ -107,11 +107,11 @@ def _measured_rows() -> Iterator[Row]:
             if r["dtype"] == "float32" and r["l2_start"] == "warm" and int(r["seq_q"]) == TOKENS:
                 shape = int(r["batch"]), int(r["heads"])
                 times.setdefault(shape, {}).setdefault(r["implementation"], float(r["ms"]))
-    for (batch, heads), found in times.items():
+    for (batch, heads), ms_of in times.items():
         slow, fast = (milliseconds(k, batch, heads, 64, gpu=MEASURED_GPU) for k in ("minimal", "eager"))
         yield row(f"measured on an H200, N = {TOKENS}, {batch} x {heads} heads, d 64: minimal over manual",
-                  found["minimal"] / found["pytorch_eager"], slow / fast, "times",
-                  f"measured {found['minimal']:.2f} over {found['pytorch_eager']:.3f} ms, predicted {slow:.2f} over "
+                  ms_of["minimal"] / ms_of["pytorch_eager"], slow / fast, "times",
+                  f"measured {ms_of['minimal']:.2f} over {ms_of['pytorch_eager']:.3f} ms, predicted {slow:.2f} over "
                   f"{fast:.3f}", "minimal is 5 to 124 times slower than PyTorch's eager chain: no shape is four times "
                   "faster. The prediction is too kind to it: a thread's loads of its own row, 32 rows a warp, are not "
                   "in the model of steps")  # fmt: skip
@@ -121,11 +121,12 @@ def remark_rows() -> Iterator[Row]:
     """The qualitative remarks, with a number where a model gives one."""
     gpu = load_profile(GPU)
     for heads in (8, 192):
-        held = min(heads, gpu.sm_count)
+        busy_sms = min(heads, gpu.sm_count)
         warps = -(-heads // gpu.sm_count)
         yield row(f"remark: a thread a row is imbalanced; warps at work on a T4 with {heads} heads", None,
                   100 * heads / (gpu.sm_count * gpu.need("max_warps_per_sm")), "%",
-                  f"one warp a head: {held} of {gpu.sm_count} SMs, up to {warps} of {gpu.max_warps_per_sm} warps each",
+                  f"one warp a head: {busy_sms} of {gpu.sm_count} SMs, up to {warps} of "
+                  f"{gpu.max_warps_per_sm} warps each",
                   "the source says so in words")  # fmt: skip
     for tokens in (512, 2048, 8192):
         slow, fast = (milliseconds(k, 1, 12, 64, tokens) for k in ("minimal", "flash"))

@@ -137,10 +137,11 @@ def closest() -> Reading:
     numbers over all configurations: the smallest of the largest relative differences."""
 
     def distance(reading: Reading) -> float:
-        found = summary(reading)
-        assert found is not None
-        pairs = ((found.time_mean, TIME_SAVED), (found.time_min, TIME_SAVED_LEAST), (found.memory_min, MEMORY_SAVED),
-                 (found.memory_max, MEMORY_SAVED))  # fmt: skip
+        mean_of = summary(reading)
+        assert mean_of is not None
+        pairs = ((mean_of.time_mean, TIME_SAVED), (mean_of.time_min, TIME_SAVED_LEAST),
+                 (mean_of.memory_min, MEMORY_SAVED),
+                 (mean_of.memory_max, MEMORY_SAVED))  # fmt: skip
         return max(abs(100 * computed / published - 1) for computed, published in pairs)
 
     return min(READINGS, key=distance)

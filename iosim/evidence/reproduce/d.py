@@ -38,10 +38,10 @@ row = partial(Row, "D")
 @section("D", TITLE)
 def rows() -> Iterator[Row]:
     """Published points first, then the statements, then decoding."""
-    found = {point: point.speed(point.predicted()) for point in points()}
-    for point, speed in found.items():
+    speed_of = {point: point.speed(point.predicted()) for point in points()}
+    for point, speed in speed_of.items():
         yield _point_row(point, speed)
-    yield from _statement_rows(found)
+    yield from _statement_rows(speed_of)
     yield from _ablation_rows()
     yield from _pytorch_rows()
     yield from _memory_rows()
@@ -61,9 +61,9 @@ def _point_row(point: Point, speed: float) -> Row:
     )  # fmt: skip
 
 
-def _statement_rows(found: dict[Point, float]) -> Iterator[Row]:
+def _statement_rows(speed_of: dict[Point, float]) -> Iterator[Row]:
     for dtype, claimed, word in (("fp16", 740.0, "up to 740"), ("fp8", 1200.0, "close to 1,200")):
-        speeds = {p: s for p, s in found.items() if p.kernel == "fa3" and p.dtype == dtype and p.passes == "fwd"}
+        speeds = {p: s for p, s in speed_of.items() if p.kernel == "fa3" and p.dtype == dtype and p.passes == "fwd"}
         best = max(speeds, key=lambda p: speeds[p])
         yield row(
             f"FlashAttention-3 reaches {word} TFLOP/s in {dtype}", claimed, speeds[best], "TFLOP/s",

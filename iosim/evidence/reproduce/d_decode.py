@@ -44,47 +44,47 @@ def split(problem: AttentionProblem) -> Prediction:
 
 
 def _eager_row(problem: AttentionProblem, claimed: float, where: str) -> Row:
-    made = eager(problem)
+    prediction = eager(problem)
     repeated = 2 * problem.heads * problem.batch * problem.seq_k * problem.head_dim * problem.input_type.bytes
     return row(
-        f"decode {where}, eager, us", claimed, made.time.total_s * 1e6, "us",
-        f"predicted for eager with {problem.heads} key/value heads, bound by {made.time.bound_by}",
+        f"decode {where}, eager, us", claimed, prediction.time.total_s * 1e6, "us",
+        f"predicted for eager with {problem.heads} key/value heads, bound by {prediction.time.bound_by}",
         f"not reproduced: the benchmark repeats K and V for the query heads in every call ({repeated / 1e6:,.0f} MB "
         "written and read again, not counted here) and runs them through batched products whose kernels are not known",
     )  # fmt: skip
 
 
 def _unsplit_row(problem: AttentionProblem, claimed: float, where: str) -> Row:
-    made = unsplit(problem)
-    ctas = made.chain.launches[0].ctas
+    prediction = unsplit(problem)
+    ctas = prediction.chain.launches[0].ctas
     return row(
-        f"decode {where}, FlashAttention-2 without splits, us", claimed, made.time.total_s * 1e6, "us",
-        f"predicted for fa2 with 1 split and unpacked heads: {ctas:,} CTAs, bound by {made.time.bound_by}",
+        f"decode {where}, FlashAttention-2 without splits, us", claimed, prediction.time.total_s * 1e6, "us",
+        f"predicted for fa2 with 1 split and unpacked heads: {ctas:,} CTAs, bound by {prediction.time.bound_by}",
         "a tile of one true query row costs the products of a whole block; with few CTAs an SM its steps are predicted "
         "longer than they were",
     )  # fmt: skip
 
 
 def _split_row(problem: AttentionProblem, claimed: float, where: str) -> Row:
-    made = split(problem)
-    n = made.kernel.splits
+    prediction = split(problem)
+    n = prediction.kernel.splits
     return row(
-        f"decode {where}, split-KV, us", claimed, made.time.total_s * 1e6, "us",
-        f"predicted for fa2, {n} split{'s' * (n > 1)}, bound by {made.time.bound_by}: "
-        f"{made.total('hbm', 'read') / 1e6:,.0f} MB read from HBM",
+        f"decode {where}, split-KV, us", claimed, prediction.time.total_s * 1e6, "us",
+        f"predicted for fa2, {n} split{'s' * (n > 1)}, bound by {prediction.time.bound_by}: "
+        f"{prediction.total('hbm', 'read') / 1e6:,.0f} MB read from HBM",
         "the combine is counted by its bytes; one over many splits waits for them one after the other" if n > 1 else "",
     )  # fmt: skip
 
 
 def decode_rows() -> list[Row]:
     """The table's nine times, and the speed-up that splitting brings over the kernel without it."""
-    made: list[Row] = []
+    all_rows: list[Row] = []
     for batch, context, *claimed in TABLE_US:
         problem = decode_problem(batch, context)
         where = f"{batch} x {context:,} tokens"
         rows = [f(problem, us, where) for f, us in zip((_eager_row, _unsplit_row, _split_row), claimed, strict=True)]
-        made += rows
+        all_rows += rows
         times = [r.computed or 0.0 for r in rows]
-        made.append(row(f"decode {where}: split-KV faster than without splits, times", claimed[1] / claimed[2],
+        all_rows.append(row(f"decode {where}: split-KV faster than without splits, times", claimed[1] / claimed[2],
                         times[1] / times[2], "x", f"{times[1]:,.1f} us / {times[2]:,.1f} us"))  # fmt: skip
-    return made
+    return all_rows

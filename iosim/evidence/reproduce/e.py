@@ -85,14 +85,14 @@ def _volumes() -> Iterator[Row]:
     causal = full.with_(mask="causal")
     share = Fraction(gpus, gpus - 1)
     unit = "Nd"
-    found = [
+    volumes = [
         ("forward, no mask", 2, _received("ring", full, gpus, backward=False)),
         ("forward, causal, unbalanced", 1, _received("vanilla", causal, gpus, backward=False)),
         ("forward, causal, balanced", 1, _received("balanced", causal, gpus, backward=False)),
         ("backward, causal, balanced", 2, _received("balanced", causal, gpus, backward=True)),
     ]
-    total = found[2][2] + found[3][2]
-    for what, claimed, counted in (*found, ("forward and backward, causal, balanced", 3, total)):
+    total = volumes[2][2] + volumes[3][2]
+    for what, claimed, counted in (*volumes, ("forward and backward, causal, balanced", 3, total)):
         yield row(
             f"bytes a GPU receives a layer, {what}", claimed, float(counted * share), unit,
             f"{float(counted):.4g} Nd counted over {gpus} GPUs, x P / (P - 1)",
@@ -132,21 +132,22 @@ def _scaling() -> Iterator[Row]:
     problem = AttentionProblem(heads=32, seq_q=tokens, head_dim=128, mask="causal")
     times = ChunkTimes(problem, runs.KERNEL, gpu)
     alone = predict(problem, runs.KERNEL, gpu, method="capacity").time.total_s
-    found = {}
+    seconds_of = {}
     for name, (word, expected, measured) in claims.items():
         slots = closed_forms.idle_fraction(name, gpus)
         assert slots == idle(build(name, small, gpus)).slots
         yield row(f"speed-up expected on 8 GPUs, {word}", expected, float(gpus * (1 - slots)), "times",
                   f"8 x (1 - {slots}); a diagonal chunk counts as a whole one")  # fmt: skip
-        found[name] = simulate(build(name, problem, gpus), problem, _nodes(gpus, gpu), times).total_s
+        seconds_of[name] = simulate(build(name, problem, gpus), problem, _nodes(gpus, gpu), times).total_s
         yield row(
-            f"speed-up measured on 8 A100 40 GB, {word}, forward, 256K tokens", measured, alone / found[name], "times",
-            f"{alone:.3f} s on one GPU / {found[name]:.3f} s",
+            f"speed-up measured on 8 A100 40 GB, {word}, forward, 256K tokens", measured,
+            alone / seconds_of[name], "times",
+            f"{alone:.3f} s on one GPU / {seconds_of[name]:.3f} s",
             "a diagonal chunk is half the work: at most 8 x (1 - idle work)",
         )  # fmt: skip
     yield row(
-        "speed-up over ring attention, 8 GPUs", 1.67, found["vanilla"] / found["balanced"], "times",
-        f"{found['vanilla']:.3f} s / {found['balanced']:.3f} s, forward of attention",
+        "speed-up over ring attention, 8 GPUs", 1.67, seconds_of["vanilla"] / seconds_of["balanced"], "times",
+        f"{seconds_of['vanilla']:.3f} s / {seconds_of['balanced']:.3f} s, forward of attention",
         "the paper divides 7.5 by 4.5 and takes its own unbalanced schedule for ring attention; by work 7.5 chunks "
         "over 4.5",
     )  # fmt: skip
@@ -165,9 +166,9 @@ def _readings(gpus: int) -> tuple[tuple[bool, str], ...]:
     return ((False, ", 100 Gb/s a GPU"), (True, ", 100 Gb/s a node"))
 
 
-def _parts(found: runs.Iteration) -> str:
-    collectives = f", collectives {found.communication_s:.2f} s" if found.communication_s else ""
-    return f"attention {found.attention_s:.2f} s, weights {found.linear_s:.2f} s{collectives}"
+def _parts(iteration: runs.Iteration) -> str:
+    collectives = f", collectives {iteration.communication_s:.2f} s" if iteration.communication_s else ""
+    return f"attention {iteration.attention_s:.2f} s, weights {iteration.linear_s:.2f} s{collectives}"
 
 
 def _table_1() -> Iterator[Row]:
@@ -175,14 +176,18 @@ def _table_1() -> Iterator[Row]:
         for gpus in (8, 16):
             for per_gpu, published in zip(PER_GPU, TABLE_1[model.name, gpus], strict=True):
                 for shared, reading in _readings(gpus)[: None if per_gpu == PER_GPU[-1] else 1]:
-                    made = _times(model, gpus, per_gpu, shared=shared)
+                    iterations = _times(model, gpus, per_gpu, shared=shared)
                     where = f"{model.name}, {gpus} GPUs, {gpus * per_gpu // K}K tokens{reading}"
-                    for word, claimed, found in zip(("Megatron-LM", "DistFlashAttn"), published, made, strict=True):
-                        yield row(f"iteration, {word}, {where}", claimed, found.seconds, "s", _parts(found), NO_FIT)
+                    for word, claimed, iteration in zip(
+                        ("Megatron-LM", "DistFlashAttn"), published, iterations, strict=True
+                    ):
+                        yield row(
+                            f"iteration, {word}, {where}", claimed, iteration.seconds, "s", _parts(iteration), NO_FIT
+                        )
                     yield row(
                         f"speed-up over Megatron-LM, {where}", round(published[0] / published[1], 2),
-                        made[0].seconds / made[1].seconds, "times",
-                        f"{made[0].seconds:.2f} s / {made[1].seconds:.2f} s",
+                        iterations[0].seconds / iterations[1].seconds, "times",
+                        f"{iterations[0].seconds:.2f} s / {iterations[1].seconds:.2f} s",
                         "heads padded from 33 to a multiple of the GPUs" if model.heads == 33 else "",
                     )  # fmt: skip
 
@@ -191,10 +196,11 @@ def _ranges() -> Iterator[Row]:
     """The abstract's range: LLaMA-7B on one node and LLaMA-33H on two, both at 32K tokens a GPU."""
     for word, claimed, model, gpus in (("least", 1.24, runs.LLAMA_7B, 8), ("most", 2.01, runs.LLAMA_33H, 16)):
         for shared, reading in _readings(gpus):
-            made = _times(model, gpus, PER_GPU[-1], shared=shared)
+            iterations = _times(model, gpus, PER_GPU[-1], shared=shared)
             yield row(
                 f"speed-up over Megatron-LM, {word} at 32K tokens a GPU{reading}", claimed,
-                made[0].seconds / made[1].seconds, "times", f"{made[0].seconds:.2f} s / {made[1].seconds:.2f} s",
+                iterations[0].seconds / iterations[1].seconds, "times",
+                f"{iterations[0].seconds:.2f} s / {iterations[1].seconds:.2f} s",
                 f"{model.name} on {gpus} GPUs",
             )  # fmt: skip
 
@@ -229,8 +235,8 @@ def _checkpoints() -> Iterator[Row]:
             f"{again.seconds:.2f} s / {once.seconds:.2f} s", "attention's forward runs once in place of twice",
         )  # fmt: skip
     for tokens, claimed in MODULE_MS:
-        made = runs.attention_module_s(runs.LLAMA_7B, tokens, load_profile(SMALL_GPU))
-        yield row(f"forward of an attention module, one GPU, {tokens // K}K tokens", claimed, 1e3 * made, "ms",
+        seconds = runs.attention_module_s(runs.LLAMA_7B, tokens, load_profile(SMALL_GPU))
+        yield row(f"forward of an attention module, one GPU, {tokens // K}K tokens", claimed, 1e3 * seconds, "ms",
                   "attention and its four projections", "rotations and copies are not in the model")  # fmt: skip
 
 

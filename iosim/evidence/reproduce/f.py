@@ -68,8 +68,8 @@ def _exact(name: str, p: AttentionProblem) -> Iterator[Row]:
               f"{peak[0] / 1e6:,.1f} MB against {peak[1] / 1e6:,.1f} MB")  # fmt: skip
 
 
-def _total(made: Prediction, level: str) -> str:
-    return f"{made.total(level) / 1e6:,.1f} MB"
+def _total(prediction: Prediction, level: str) -> str:
+    return f"{prediction.total(level) / 1e6:,.1f} MB"
 
 
 def _predicted(name: str, p: AttentionProblem, gpu: str) -> Iterator[Row]:

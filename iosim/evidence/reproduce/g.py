@@ -52,15 +52,16 @@ def _ours() -> Iterator[Row]:
     gpu = load_profile(GPU)
     for kernel, mask in (("naive", "none"), ("fa2", "none"), ("fa2", "causal")):
         for tokens in LENGTHS:
-            made = predict(_problem(tokens, mask), kernel, gpu, method="capacity")
+            prediction = predict(_problem(tokens, mask), kernel, gpu, method="capacity")
             word = " causal" if mask == "causal" else ""
             for level, name, note in (
                 ("l2", "SM<->L2", "exact, row statistics included"),
                 ("hbm", "HBM", "capacity rule, an estimate"),
             ):
                 yield row(
-                    f"iosim, {kernel}{word}, {name}, N = {tokens:,}", None, made.total(level) / MB, "MB",
-                    f"read {made.total(level, 'read') / MB:,.1f} + written {made.total(level, 'write') / MB:,.1f}",
+                    f"iosim, {kernel}{word}, {name}, N = {tokens:,}", None, prediction.total(level) / MB, "MB",
+                    f"read {prediction.total(level, 'read') / MB:,.1f} + "
+                    f"written {prediction.total(level, 'write') / MB:,.1f}",
                     note,
                 )  # fmt: skip
 
@@ -108,9 +109,9 @@ def _compass() -> Iterator[Row]:
         p = _problem(tokens)
         yield row(f"LLMCompassPlus, flash, N = {tokens:,}", claimed, _compulsory(p) / MB, "MB",
                   "the compulsory bytes")  # fmt: skip
-        made = predict(_problem(tokens, "causal"), "fa2", GPU, method="capacity")
+        prediction = predict(_problem(tokens, "causal"), "fa2", GPU, method="capacity")
         yield row(
-            f"LLMCompassPlus, flash causal, N = {tokens:,}", causal, made.total("hbm") / MB, "MB",
+            f"LLMCompassPlus, flash causal, N = {tokens:,}", causal, prediction.total("hbm") / MB, "MB",
             "iosim's HBM estimate for fa2, causal",
             "cannot be reproduced: a result of that tool's own search over mappings, for which it states no formula"
             if causal != claimed

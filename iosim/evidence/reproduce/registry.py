@@ -48,9 +48,9 @@ def section(letter: str, title: str) -> Callable[[Maker], Maker]:
 def _load_all() -> None:
     """Import every module of this package whose name is one letter."""
     package = __name__.rpartition(".")[0]
-    for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
-        if len(found.name) == 1:
-            importlib.import_module(f"{package}.{found.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if len(module.name) == 1:
+            importlib.import_module(f"{package}.{module.name}")
 
 
 def sections() -> tuple[Section, ...]:

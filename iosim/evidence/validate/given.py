@@ -53,53 +53,55 @@ def need(value: object, option: str) -> str:
     return str(value)
 
 
-def needs(given: Given, *names: str) -> None:
+def needs(stated: Given, *names: str) -> None:
     """All that is missing at once."""
     options = {"batch": "--batch", "heads": "--heads", "seqs": "--seq-len", "head_dims": "--head-dim",
                "dtype": "--dtype", "causal": "--causal or --no-causal"}  # fmt: skip
-    missing = [options[n] for n in names if getattr(given, n) in (None, ())]
+    missing = [options[n] for n in names if getattr(stated, n) in (None, ())]
     if missing:
         raise Unknown(f"needs {', '.join(missing)}")
 
 
-def fitting(given: Given, block: int, tiles: int, whole: bool = False) -> int:
+def fitting(stated: Given, block: int, tiles: int, whole: bool = False) -> int:
     """The given length whose query blocks are as many as the grid has."""
-    if not given.seqs:
+    if not stated.seqs:
         raise Unknown("needs --seq-len")
-    found = [n for n in given.seqs if -(-n // block) == tiles and not (whole and n % block)]
-    if len(found) != 1:
-        told = ", ".join(map(str, given.seqs))
-        what = "none" if not found else "more than one"
+    fitting_values = [n for n in stated.seqs if -(-n // block) == tiles and not (whole and n % block)]
+    if len(fitting_values) != 1:
+        told = ", ".join(map(str, stated.seqs))
+        what = "none" if not fitting_values else "more than one"
         raise Unknown(f"{what} of --seq-len {told} makes the {tiles} query blocks of {block} rows of its grid")
-    return found[0]
+    return fitting_values[0]
 
 
-def width_of(given: Given, low: int, high: int) -> int:
+def width_of(stated: Given, low: int, high: int) -> int:
     """The given head dimension that a kernel built for widths above `low` and up to `high` takes."""
-    if not given.head_dims:
+    if not stated.head_dims:
         raise Unknown("needs --head-dim")
-    found = [d for d in given.head_dims if low < d <= high]
-    if len(found) != 1:
-        told = ", ".join(map(str, given.head_dims))
-        raise Unknown(f"{'none' if not found else 'more than one'} of --head-dim {told} fits a kernel built for {high}")
-    return found[0]
+    fitting_values = [d for d in stated.head_dims if low < d <= high]
+    if len(fitting_values) != 1:
+        told = ", ".join(map(str, stated.head_dims))
+        raise Unknown(
+            f"{'none' if not fitting_values else 'more than one'} of --head-dim {told} fits a kernel built for {high}"
+        )
+    return fitting_values[0]
 
 
-def same(name: str, given: int | None, grid: int) -> int:
+def same(name: str, stated: int | None, grid: int) -> int:
     """What the grid has, where what is given does not differ."""
-    if given is not None and given != grid:
-        raise Unknown(f"--{name} {given} is not the {grid} of its grid")
+    if stated is not None and stated != grid:
+        raise Unknown(f"--{name} {stated} is not the {grid} of its grid")
     return grid
 
 
-def problem_facts(given: Given, *, batch: int, heads: int, seq: int, head_dim: int, dtype: str, causal: bool) -> Facts:
+def problem_facts(stated: Given, *, batch: int, heads: int, seq: int, head_dim: int, dtype: str, causal: bool) -> Facts:
     """The columns of a row that say the problem."""
-    kv = given.kv_heads if given.kv_heads is not None else heads
+    kv = stated.kv_heads if stated.kv_heads is not None else heads
     if heads % kv:
         raise Unknown(f"--kv-heads {kv} does not divide its {heads} heads")
-    window = "" if given.window is None else str(given.window)
+    window = "" if stated.window is None else str(stated.window)
     return {
         "batch": str(batch), "heads": str(heads), "kv_heads": str(kv), "seq_q": str(seq),
-        "seq_k": str(given.seq_k or seq), "head_dim": str(head_dim), "causal": str(int(causal)), "dtype": dtype,
+        "seq_k": str(stated.seq_k or seq), "head_dim": str(head_dim), "causal": str(int(causal)), "dtype": dtype,
         "window": window,
     }  # fmt: skip

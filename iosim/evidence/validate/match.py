@@ -164,8 +164,8 @@ def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -
     kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile, own_launches.NAIVE_BUILD if own else None)
     chain = plan(problem, own_launches.naive_as_launched(kernel) if own else kernel)
     if own:
-        made = (own_launches.naive_resources(n, problem) for n in own_launches.naive(chain).launches)
-        chain = replace(chain, launches=tuple(made))
+        launches = (own_launches.naive_resources(n, problem) for n in own_launches.naive(chain).launches)
+        chain = replace(chain, launches=tuple(launches))
     _check_size(chain)
     return Case(problem, kernel, (chain,), "")
 
@@ -277,10 +277,10 @@ def _with_facts(launch: Launch, row: Row) -> Launch:
 def _product(row: Row, name: str, most: int) -> int:
     """CTAs of a grid, or threads of a block, written "(8, 2, 8)"."""
     text = row.facts.get(name, "")
-    found = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
-    if not found:
+    match = re.fullmatch(r"\((\d{1,10}), (\d{1,10}), (\d{1,10})\)", text)
+    if not match:
         raise NoModel(f"{name} '{text[:40]}' is not of the form (x, y, z)")
-    x, y, z = (int(n) for n in found.groups())
+    x, y, z = (int(n) for n in match.groups())
     return _within(name, x * y * z, 1, most)
 
 

@@ -112,14 +112,14 @@ def one_split(chain: Chain) -> Chain:
     """A chain planned for two splits as flash_fwd.cuh runs it with one: the partial result still goes through memory in
     fp32, and the combination reads that one."""
     main, combine = chain.launches
-    held = {n: replace(t, copies=1) if n.endswith("_partial") else t for n, t in chain.tensors.items()}
+    tensors_left = {n: replace(t, copies=1) if n.endswith("_partial") else t for n, t in chain.tensors.items()}
     whole = replace(main.domain, splits=1)
     accesses = tuple(replace(a, per=Per.QUERY) if a.per is Per.SPLIT else a for a in main.accesses)
     rows = combine.domain
     single = Domain(rows.batch, rows.heads, rows.rows, 1, rows.block_q, 1)
     return replace(
         chain,
-        tensors=held,
+        tensors=tensors_left,
         launches=(replace(main, domain=whole, outer=Outer.QUERY, accesses=accesses), replace(combine, domain=single)),
     )
 
@@ -135,12 +135,12 @@ def backward(problem: AttentionProblem, kernel: Kernel, chain: Chain, *, determi
         ValueError: grouped heads whose last query block is ragged.
     """
     dot, main, convert = chain.launches[:3]
-    held = {
+    tensors_left = {
         n: t for n, t in chain.tensors.items() if not n.endswith("_heads") and not (deterministic and n == "dQ_acc")
     }
     keys = _keys(problem, kernel, main, deterministic=deterministic)
     last = _queries(problem, kernel, main) if deterministic else convert
-    return replace(chain, tensors=held, launches=(_row_sums(dot), keys, last))
+    return replace(chain, tensors=tensors_left, launches=(_row_sums(dot), keys, last))
 
 
 def _row_sums(launch: Launch) -> Launch:

@@ -41,10 +41,10 @@ def legend(residuals: Sequence[Residual]) -> tuple[Series, ...]:
     return tuple(Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(REGIMES) if name in present)
 
 
-def scatters(residuals: Sequence[Residual], name: str, said: str, bands: Sequence[float] = ()) -> list[Panel]:
+def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
     """Predicted against measured, a panel a quantity that has points."""
     return [
-        _scatter(residuals, quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {said}", bands)
+        _scatter(residuals, quantity, f"{name}-{quantity}", f"{NAMES[quantity]}: {what}", bands)
         for quantity in QUANTITIES
         if any(drawable(r, quantity) for r in residuals)
     ]

@@ -27,7 +27,7 @@ class ProfileRows:
     notes: tuple[str, ...]
 
 
-def read_profile(path: str | Path, given: Given) -> ProfileRows:
+def read_profile(path: str | Path, stated: Given) -> ProfileRows:
     """The launches of a profile, matched with catalog kernels by their names and grids and by what is given.
 
     Raises:
@@ -40,7 +40,7 @@ def read_profile(path: str | Path, given: Given) -> ProfileRows:
         raise InputError(f"{where} holds no whole launch{told}; accepted: a profile of at least one kernel")
     if not any(_measured(launch) for launch in launches):
         raise InputError(f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}")
-    return matched(launches, given, Path(path).name, tuple(notes))
+    return matched(launches, stated, Path(path).name, tuple(notes))
 
 
 def metrics() -> str:
@@ -63,7 +63,7 @@ def _launches(path: str | Path, where: str) -> tuple[list[Profiled], list[str]]:
         raise InputError(str(error) if OPTION in str(error) else f"{where}: {error}") from None
 
 
-def matched(launches: Sequence[Profiled], given: Given, source: str, notes: tuple[str, ...] = ()) -> ProfileRows:
+def matched(launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = ()) -> ProfileRows:
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
     unmatched: list[Skipped] = []
@@ -73,29 +73,31 @@ def matched(launches: Sequence[Profiled], given: Given, source: str, notes: tupl
     for number, launch in enumerate(launches, start=1):
         measured = _measured(launch)
         try:
-            found = recognise(launch.kernel, launch.grid, given)
+            recognised = recognise(launch.kernel, launch.grid, stated)
             if not measured:
                 raise Unknown("has none of the counters that are compared")
-            if found.follows and (first is None or tuple(parts) != found.follows or not _belongs(found, first)):
-                raise Unknown(f"is not preceded by the launches of its call ({', '.join(found.follows)})")
+            if recognised.follows and (
+                first is None or tuple(parts) != recognised.follows or not _belongs(recognised, first)
+            ):
+                raise Unknown(f"is not preceded by the launches of its call ({', '.join(recognised.follows)})")
         except Unknown as reason:
             unmatched.append(Skipped(_bare(launch, source, number), str(reason)))
             if not _passes_by(launch.kernel):
                 first, parts = None, []
             continue
-        if not found.follows:
+        if not recognised.follows:
             call += 1
             first, parts = None, []
-        facts = found.facts if first is None else dict(first.facts)
-        row = _row(launch, found, facts, source, call, len(parts) + 1)
+        facts = recognised.facts if first is None else dict(first.facts)
+        row = _row(launch, recognised, facts, source, call, len(parts) + 1)
         first = first or row
-        parts.append(found.part)
+        parts.append(recognised.part)
         rows.append(row)
     return ProfileRows(tuple(rows), tuple(unmatched), notes)
 
 
-def _belongs(found: Call, first: Row) -> bool:
-    return found.implementation == first.implementation
+def _belongs(recognised: Call, first: Row) -> bool:
+    return recognised.implementation == first.implementation
 
 
 def _passes_by(kernel: str) -> bool:
@@ -104,25 +106,25 @@ def _passes_by(kernel: str) -> bool:
 
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
-    found: dict[str, int | float] = {}
+    values: dict[str, int | float] = {}
     for quantity in QUANTITIES:
         value = launch.column(COLUMN[quantity])
         if value is not None:
-            found[quantity] = value if quantity == "time" else round(value)
-    return found
+            values[quantity] = value if quantity == "time" else round(value)
+    return values
 
 
-def _row(launch: Profiled, found: Call, facts: dict[str, str], source: str, call: int, number: int) -> Row:
+def _row(launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int, number: int) -> Row:
     registers, shared = launch.column("registers"), launch.column("smem_bytes")
     own = {
-        "implementation": found.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
+        "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
         "block": str(launch.block), "registers": "" if registers is None else str(round(registers)),
         "smem_bytes": "" if shared is None else str(round(shared)), "call": str(call), "launch": str(number),
-        "stage": found.part,
+        "stage": recognised.part,
     }  # fmt: skip
-    if found.implementation == "flash_fwd" and not facts.get("warps"):
+    if recognised.implementation == "flash_fwd" and not facts.get("warps"):
         own["warps"] = str(launch.block[0] // 32)
-    return Row(source, call, number, False, found.implementation, {**facts, **own}, _measured(launch))
+    return Row(source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch))
 
 
 def _bare(launch: Profiled, source: str, number: int) -> Row:

@@ -49,84 +49,84 @@ def _flags(name: str, least: int) -> list[bool]:
         depth += (name[at] == "<") - (name[at] == ">")
         if depth == 0 and name[at] == ">":
             words = _arguments(name[at + 1 :].partition(">")[0])
-            found = [w in ("true", "1") for w in words if w in ("true", "false", "0", "1")]
-            if len(found) >= least and ">" in name[at + 1 :]:
-                return found
+            flags = [w in ("true", "1") for w in words if w in ("true", "false", "0", "1")]
+            if len(flags) >= least and ">" in name[at + 1 :]:
+                return flags
     raise Unknown(CUT_SHORT)
 
 
-def _fa2_traits(name: str, given: Given) -> tuple[int, int, int, str]:
+def _fa2_traits(name: str, stated: Given) -> tuple[int, int, int, str]:
     """(widest head_dim, block_q, block_k, dtype) of the template."""
-    found = _TRAITS.search(name)
-    words = _arguments(found[1]) if found else []
+    traits = _TRAITS.search(name)
+    words = _arguments(traits[1]) if traits else []
     if len(words) < 7 or not all(w.isdigit() for w in words[:4]):
         raise Unknown(CUT_SHORT)
     element = next((d for w, d in _ELEMENTS.items() if w in name), None)
-    return int(words[0]), int(words[1]), int(words[2]), element or need(given.dtype, "--dtype")
+    return int(words[0]), int(words[1]), int(words[2]), element or need(stated.dtype, "--dtype")
 
 
-def _fa2_forward(name: str, grid: Triple, given: Given) -> Call:
+def _fa2_forward(name: str, grid: Triple, stated: Given) -> Call:
     """grid: query blocks, batch, heads (run_flash_fwd)."""
-    width, block_q, _, dtype = _fa2_traits(name, given)
+    width, block_q, _, dtype = _fa2_traits(name, stated)
     flags = _flags(name, FORWARD_FLAGS)
-    head_dim = width if flags[5] else width_of(given, 0, width)
-    _check_local(flags[2], given)
-    seq, causal = fitting(given, block_q, grid[0], whole=flags[4]), flags[1]
-    batch, heads = same("batch", given.batch, grid[1]), same("heads", given.heads, grid[2])
-    facts = problem_facts(given, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=causal)
+    head_dim = width if flags[5] else width_of(stated, 0, width)
+    _check_local(flags[2], stated)
+    seq, causal = fitting(stated, block_q, grid[0], whole=flags[4]), flags[1]
+    batch, heads = same("batch", stated.batch, grid[1]), same("heads", stated.heads, grid[2])
+    facts = problem_facts(stated, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=causal)
     return Call("pytorch_flash", facts)
 
 
-def _check_local(local: bool, given: Given) -> None:
-    if local and given.window is None:
+def _check_local(local: bool, stated: Given) -> None:
+    if local and stated.window is None:
         raise Unknown("has a sliding window; needs --window")
-    if not local and given.window is not None:
-        raise Unknown(f"is built without the window of --window {given.window}")
+    if not local and stated.window is not None:
+        raise Unknown(f"is built without the window of --window {stated.window}")
 
 
-def _fa2_split(name: str, grid: Triple, given: Given) -> Call:
+def _fa2_split(name: str, grid: Triple, stated: Given) -> Call:
     """grid: query blocks, splits, batch x heads; or, with one split, query blocks, batch, heads."""
-    width, block_q, _, dtype = _fa2_traits(name, given)
+    width, block_q, _, dtype = _fa2_traits(name, stated)
     flags = _flags(name, SPLIT_FLAGS)
-    head_dim = width if flags[4] else width_of(given, 0, width)
-    _check_local(flags[1], given)
-    seq = fitting(given, block_q, grid[0])
+    head_dim = width if flags[4] else width_of(stated, 0, width)
+    _check_local(flags[1], stated)
+    seq = fitting(stated, block_q, grid[0])
     if not flags[-2]:
-        batch, heads = same("batch", given.batch, grid[1]), same("heads", given.heads, grid[2])
+        batch, heads = same("batch", stated.batch, grid[1]), same("heads", stated.heads, grid[2])
     else:
-        batch, heads = _both(grid[2], given, packed=seq == 1)
-    facts = problem_facts(given, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=flags[0])
+        batch, heads = _both(grid[2], stated, packed=seq == 1)
+    facts = problem_facts(stated, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=flags[0])
     return Call("pytorch_flash", facts)
 
 
-def _both(product: int, given: Given, packed: bool) -> tuple[int, int]:
+def _both(product: int, stated: Given, packed: bool) -> tuple[int, int]:
     """Batch and heads of a grid that has only their product; a group of heads may be packed into one tile's rows."""
-    batch, heads = given.batch, given.heads
+    batch, heads = stated.batch, stated.heads
     if batch is None and heads is None:
         raise Unknown(f"needs --batch or --heads: its grid has their product {product} only")
     batch = batch if batch is not None else product // (heads or 1)
     heads = heads if heads is not None else product // batch
-    each = given.kv_heads if packed and given.kv_heads is not None else heads
+    each = stated.kv_heads if packed and stated.kv_heads is not None else heads
     if batch * each != product:
         raise Unknown(f"--batch {batch} and --heads {heads} do not make the {product} of its grid")
     return batch, heads
 
 
-def _fa2_combine(name: str, grid: Triple, given: Given) -> Call:
+def _fa2_combine(name: str, grid: Triple, stated: Given) -> Call:
     return Call("pytorch_flash", {}, "combine", ("main",))
 
 
 def _fa2_backward(part: str, follows: tuple[str, ...]) -> Callable[[str, Triple, Given], Call]:
-    def made(name: str, grid: Triple, given: Given) -> Call:
+    def made(name: str, grid: Triple, stated: Given) -> Call:
         if follows:
             return Call("pytorch_flash_backward", {}, part, follows)
-        width, block_q, _, dtype = _fa2_traits(name, given)
-        needs(given, "seqs", "causal")
-        head_dim = width_of(given, 0, width) if given.head_dims else width
-        seq = fitting(given, block_q, grid[0])
-        batch, heads = same("batch", given.batch, grid[1]), same("heads", given.heads, grid[2])
-        causal = bool(given.causal)
-        facts = problem_facts(given, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=causal)
+        width, block_q, _, dtype = _fa2_traits(name, stated)
+        needs(stated, "seqs", "causal")
+        head_dim = width_of(stated, 0, width) if stated.head_dims else width
+        seq = fitting(stated, block_q, grid[0])
+        batch, heads = same("batch", stated.batch, grid[1]), same("heads", stated.heads, grid[2])
+        causal = bool(stated.causal)
+        facts = problem_facts(stated, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype, causal=causal)
         return Call("pytorch_flash_backward", facts, part)
 
     return made
@@ -137,66 +137,66 @@ def _fa2_backward(part: str, follows: tuple[str, ...]) -> Callable[[str, Triple,
 MOST_COLUMNS = 65536
 
 
-def _cutlass(name: str, grid: Triple, given: Given) -> Call:
+def _cutlass(name: str, grid: Triple, stated: Given) -> Call:
     """fmha_cutlassF_bf16_aligned_64x128_rf_sm80; grid: query blocks, heads, batch."""
-    found = re.search(r"fmha_cutlassF_(bf16|f16|f32)_\w*?(\d+)x(\d+)_", name)
-    if not found:
+    match = re.search(r"fmha_cutlassF_(bf16|f16|f32)_\w*?(\d+)x(\d+)_", name)
+    if not match:
         raise Unknown(CUT_SHORT)
-    needs(given, "seqs", "head_dims", "causal")
-    batch, heads = same("batch", given.batch, grid[2]), same("heads", given.heads, grid[1])
-    dtype = {"bf16": "bf16", "f16": "fp16", "f32": "fp32"}[found[1]]
-    seq = fitting(given, int(found[2]), grid[0])
-    columns = int(found[3])
-    head_dim = width_of(given, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS)
-    facts = problem_facts(given, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype,
-                     causal=bool(given.causal))  # fmt: skip
+    needs(stated, "seqs", "head_dims", "causal")
+    batch, heads = same("batch", stated.batch, grid[2]), same("heads", stated.heads, grid[1])
+    dtype = {"bf16": "bf16", "f16": "fp16", "f32": "fp32"}[match[1]]
+    seq = fitting(stated, int(match[2]), grid[0])
+    columns = int(match[3])
+    head_dim = width_of(stated, 0 if columns <= 64 else 64, columns if "_rf_" in name else MOST_COLUMNS)
+    facts = problem_facts(stated, batch=batch, heads=heads, seq=seq, head_dim=head_dim, dtype=dtype,
+                     causal=bool(stated.causal))  # fmt: skip
     return Call("pytorch_mem_efficient", facts)
 
 
 def _told(implementation: str) -> Callable[[str, Triple, Given], Call]:
     """A kernel whose CTAs take tiles from a list: its grid says nothing of the problem."""
 
-    def made(name: str, grid: Triple, given: Given) -> Call:
-        needs(given, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
-        return Call(implementation, _all_given(given))
+    def made(name: str, grid: Triple, stated: Given) -> Call:
+        needs(stated, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
+        return Call(implementation, _all_given(stated))
 
     return made
 
 
-def _all_given(given: Given) -> Facts:
-    if len(given.seqs) != 1:
+def _all_given(stated: Given) -> Facts:
+    if len(stated.seqs) != 1:
         raise Unknown("its grid does not tell which of several lengths it has; give one --seq-len")
     return problem_facts(
-        given, batch=int(given.batch or 0), heads=int(given.heads or 0), seq=given.seqs[0],
-        head_dim=width_of(given, 0, MOST_COLUMNS), dtype=str(given.dtype), causal=bool(given.causal),
+        stated, batch=int(stated.batch or 0), heads=int(stated.heads or 0), seq=stated.seqs[0],
+        head_dim=width_of(stated, 0, MOST_COLUMNS), dtype=str(stated.dtype), causal=bool(stated.causal),
     )  # fmt: skip
 
 
 # The project's own
 
 
-def _own_forward(name: str, grid: Triple, given: Given) -> Call:
+def _own_forward(name: str, grid: Triple, stated: Given) -> Call:
     """grid: query blocks x splits x heads x batch; or, where persistent, as many CTAs as fit."""
-    needs(given, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
-    s = given.settings
+    needs(stated, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
+    s = stated.settings
     if not s.get("block_q"):
         raise Unknown("needs --tile")
-    each = int(given.batch or 0) * int(given.heads or 0) * int(s.get("splits") or 1)
+    each = int(stated.batch or 0) * int(stated.heads or 0) * int(s.get("splits") or 1)
     if s.get("persistent") != "1":
         if grid[0] % each:
             raise Unknown(f"--batch, --heads and --splits do not make the {grid[0]} CTAs of its grid")
-        seq = fitting(given, int(s["block_q"]), grid[0] // each)
-        given = Given(**{**vars(given), "seqs": (seq,)})
-    return Call("flash_fwd", {**_all_given(given), **s})
+        seq = fitting(stated, int(s["block_q"]), grid[0] // each)
+        stated = Given(**{**vars(stated), "seqs": (seq,)})
+    return Call("flash_fwd", {**_all_given(stated), **s})
 
 
 def _own_part(implementation: str, part: str, follows: tuple[str, ...]) -> Callable[[str, Triple, Given], Call]:
-    def made(name: str, grid: Triple, given: Given) -> Call:
+    def made(name: str, grid: Triple, stated: Given) -> Call:
         if follows:
             return Call(implementation, {}, part, follows)
-        needs(given, "batch", "heads", "seqs", "head_dims", "causal")
-        dtype = "fp32" if implementation == "minimal" else need(given.dtype, "--dtype")
-        return Call(implementation, _all_given(Given(**{**vars(given), "dtype": dtype})), part)
+        needs(stated, "batch", "heads", "seqs", "head_dims", "causal")
+        dtype = "fp32" if implementation == "minimal" else need(stated.dtype, "--dtype")
+        return Call(implementation, _all_given(Given(**{**vars(stated), "dtype": dtype})), part)
 
     return made
 
@@ -222,7 +222,7 @@ KERNELS: tuple[tuple[str, Callable[[str, Triple, Given], Call]], ...] = (
 """Patterns of kernel names, the first that matches wins."""
 
 
-def recognise(name: str, grid: Triple, given: Given) -> Call:
+def recognise(name: str, grid: Triple, stated: Given) -> Call:
     """What launched a kernel.
 
     Raises:
@@ -230,5 +230,5 @@ def recognise(name: str, grid: Triple, given: Given) -> Call:
     """
     for pattern, reader in KERNELS:
         if re.search(pattern, name):
-            return reader(name, grid, given)
+            return reader(name, grid, stated)
     raise Unknown("no catalog kernel has this name")

@@ -102,10 +102,10 @@ class Comparison:
 
 def calls(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows that belong together: those of one call in order of their launches, a chain by itself."""
-    found: dict[tuple[str, bool, int], list[Row]] = {}
+    members_of: dict[tuple[str, bool, int], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.source, row.chain, row.call), []).append(row)
-    return [sorted(members, key=lambda r: r.launch) for members in found.values()]
+        members_of.setdefault((row.source, row.chain, row.call), []).append(row)
+    return [sorted(members, key=lambda r: r.launch) for members in members_of.values()]
 
 
 def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:
@@ -128,11 +128,11 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
                 skipped.append(Skipped(row, chain))
                 continue
             try:
-                found = _predict(case.problem, case.kernel, chain, flushed if row.chain else profile)
+                predicted = _predict(case.problem, case.kernel, chain, flushed if row.chain else profile)
             except InputError as error:
                 skipped.append(Skipped(row, str(error)))
                 continue
-            residuals += _residuals(row, case, chain, found)
+            residuals += _residuals(row, case, chain, predicted)
     return Comparison(tuple(residuals), tuple(skipped))
 
 
@@ -166,19 +166,19 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     return total
 
 
-def _residuals(row: Row, case: Case, chain: Chain, found: _Found) -> list[Residual]:
-    spills = _spills(case, found)
-    regime = _regime(row, chain, found, spills)
+def _residuals(row: Row, case: Case, chain: Chain, predicted: _Found) -> list[Residual]:
+    spills = _spills(case, predicted)
+    regime = _regime(row, chain, predicted, spills)
     stage = "" if row.chain else chain.launches[0].name
     return [
-        Residual(row, case.problem, stage, case.variant, q, row.measured[q], found.values[q], regime, spills)
+        Residual(row, case.problem, stage, case.variant, q, row.measured[q], predicted.values[q], regime, spills)
         for q in QUANTITIES
         if q in row.measured
     ]
 
 
-def _spills(case: Case, found: _Found) -> bool:
-    if found.spilled >= SPILL_SHARE * max(1, found.values["l2_write"]):
+def _spills(case: Case, predicted: _Found) -> bool:
+    if predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"]):
         return True
     kernel = case.kernel
     if kernel.name not in SPILLING:
@@ -189,7 +189,7 @@ def _spills(case: Case, found: _Found) -> bool:
     return widths is None or case.problem.head_dim in widths
 
 
-def _regime(row: Row, chain: Chain, found: _Found, spills: bool) -> str:
+def _regime(row: Row, chain: Chain, predicted: _Found, spills: bool) -> str:
     """What decides the HBM reads, from the prediction alone: one of REGIMES.
 
     chain: several launches share the L2. spill: registers in memory. stream: no tile is read twice (elementwise passes,
@@ -205,7 +205,7 @@ def _regime(row: Row, chain: Chain, found: _Found, spills: bool) -> str:
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
         return "decode"
-    read, once = found.values["hbm_read"], found.compulsory_read
+    read, once = predicted.values["hbm_read"], predicted.compulsory_read
     if read <= max(once * (1 + COMPULSORY_MARGIN), once + COMPULSORY_FLOOR_BYTES):
         return "compulsory"
-    return "thrashing" if read > THRASHING_SHARE * found.values["l2_read"] else "wave-bound"
+    return "thrashing" if read > THRASHING_SHARE * predicted.values["l2_read"] else "wave-bound"

@@ -85,12 +85,16 @@ def sections(comparison: Comparison, *, split: bool = False, most: int = WORST) 
     of_source = groups(clean(every), lambda r: r.row.source)
     tables = [
         _summary("Kernels without spills", by_quantity(clean(every))),
-        *(_summary(f"Without spills, {name}", found) for name, found in of_source.items() if len(of_source) > 1),
+        *(
+            _summary(f"Without spills, {name}", summaries)
+            for name, summaries in of_source.items()
+            if len(of_source) > 1
+        ),
         _summary("Kernels with spills", by_quantity(r for r in every if r.spills)),
         _small(every),
     ]
     if split:
-        tables += [_summary(_half(name), found) for name, found in halves(every).items()]
+        tables += [_summary(_half(name), summaries) for name, summaries in halves(every).items()]
     of_regime = groups(every, lambda r: r.regime)
     tables += [
         _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),

@@ -47,26 +47,26 @@ def is_near(r: Residual) -> bool:
 
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
     """Errors of each quantity that the residuals have."""
-    found: dict[str, list[Residual]] = {}
+    residuals_of: dict[str, list[Residual]] = {}
     for r in residuals:
-        found.setdefault(r.quantity, []).append(r)
-    made = {}
-    for q in (q for q in QUANTITIES if q in found):
-        near = None if q == "time" else sum(map(is_near, found[q])) / len(found[q])
-        made[q] = Summary.of((r.error for r in found[q] if r.error is not None), near)
-    return made
+        residuals_of.setdefault(r.quantity, []).append(r)
+    summaries = {}
+    for q in (q for q in QUANTITIES if q in residuals_of):
+        near = None if q == "time" else sum(map(is_near, residuals_of[q])) / len(residuals_of[q])
+        summaries[q] = Summary.of((r.error for r in residuals_of[q] if r.error is not None), near)
+    return summaries
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
     """Rows too small for a relative error: how many, and the largest and the median difference."""
-    found: dict[str, list[float]] = {}
+    differences_of: dict[str, list[float]] = {}
     for r in residuals:
         if r.error is None:
-            found.setdefault(r.quantity, []).append(abs(r.difference))
+            differences_of.setdefault(r.quantity, []).append(abs(r.difference))
     return {
         q: {"n": s.n, "median_difference": s.median, "max_difference": s.max}
         for q in QUANTITIES
-        if q in found and (s := Summary.of(found[q]))
+        if q in differences_of and (s := Summary.of(differences_of[q]))
     }
 
 
@@ -77,26 +77,26 @@ def clean(residuals: Iterable[Residual]) -> list[Residual]:
 
 def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
     """Errors by group and quantity."""
-    found: dict[str, list[Residual]] = {}
+    members_of: dict[str, list[Residual]] = {}
     for r in residuals:
-        found.setdefault(key(r), []).append(r)
-    return {name: by_quantity(found[name]) for name in sorted(found)}
+        members_of.setdefault(key(r), []).append(r)
+    return {name: by_quantity(members_of[name]) for name in sorted(members_of)}
 
 
 def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
     """Calls with odd numbers, on which constants were fitted, and with even ones; without spills and with."""
-    made: dict[str, dict[str, Summary]] = {}
+    summaries: dict[str, dict[str, Summary]] = {}
     for word, parity in (("odd", 1), ("even", 0)):
         half = [r for r in residuals if r.row.call % 2 == parity]
-        made[word] = by_quantity(clean(half))
-        made[f"{word}_spills"] = by_quantity(r for r in half if r.spills)
-    return made
+        summaries[word] = by_quantity(clean(half))
+        summaries[f"{word}_spills"] = by_quantity(r for r in half if r.spills)
+    return summaries
 
 
 def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
     """The summaries of the command line's JSON."""
     every = comparison.residuals
-    made: dict[str, Any] = {
+    sections: dict[str, Any] = {
         "summary": _plain(by_quantity(clean(every))),
         "summary_spills": _plain(by_quantity(r for r in every if r.spills)),
         "summary_small": small(every),
@@ -105,8 +105,8 @@ def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
         "by_implementation": {k: _plain(v) for k, v in groups(every, lambda r: r.row.implementation).items()},
     }
     if split:
-        made["split"] = {k: _plain(v) for k, v in halves(every).items()}
-    return made
+        sections["split"] = {k: _plain(v) for k, v in halves(every).items()}
+    return sections
 
 
 def _plain(summaries: dict[str, Summary]) -> dict[str, Any]:
@@ -128,23 +128,23 @@ class Gate:
         Raises:
             InputError: not of that form.
         """
-        found = re.fullmatch(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
-        if not found:
+        match = re.fullmatch(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
+        if not match:
             raise InputError(f"`fail_above` '{text}' is not of the form QUANTITY[:STATISTIC]=LIMIT; accepted: such as "
                              "hbm_read=5% or hbm_read:p95=5%")  # fmt: skip
-        quantity, statistic = found[1], found[2] or "max"
+        quantity, statistic = match[1], match[2] or "max"
         for what, word, accepted in (("quantity", quantity, QUANTITIES), ("statistic", statistic, STATISTICS)):
             if word not in accepted:
                 raise InputError(f"`fail_above` '{text}': {what} '{word}' is not known; accepted: "
                                  f"{', '.join(accepted)}")  # fmt: skip
-        return cls(quantity, statistic, float(found[3]) / (100 if found[4] else 1))
+        return cls(quantity, statistic, float(match[3]) / (100 if match[4] else 1))
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:
         """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
         summary = by_quantity(clean(residuals)).get(self.quantity, Summary.of(()))
-        found = getattr(summary, self.statistic)
-        if found is None:
+        error = getattr(summary, self.statistic)
+        if error is None:
             return f"{self.quantity}: no row to hold against {100 * self.limit:g}%"
-        if found > self.limit:
-            return f"{self.quantity}: {self.statistic} error {100 * found:.3g}% is above {100 * self.limit:g}%"
+        if error > self.limit:
+            return f"{self.quantity}: {self.statistic} error {100 * error:.3g}% is above {100 * self.limit:g}%"
         return None

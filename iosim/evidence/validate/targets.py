@@ -74,5 +74,5 @@ TARGETS = {
 
 def misses(residuals: Sequence[Residual]) -> list[Residual]:
     """Rows of kernels without spills that miss their target, the quantities in order, the largest errors first."""
-    found = [r for r in clean(residuals) if not TARGETS[r.quantity].row(r)]
-    return sorted(found, key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)))
+    missing_rows = [r for r in clean(residuals) if not TARGETS[r.quantity].row(r)]
+    return sorted(missing_rows, key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)))

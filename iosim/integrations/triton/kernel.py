@@ -111,8 +111,8 @@ def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, 
     registers, most = needed_registers(launch), profile.need_int("max_registers_per_thread")
     if registers > most:
         return f"needs about {registers:,} registers a thread, at most {most}"
-    held = occupancy(profile, launch.resources.threads, registers, launch.resources.shared_memory_bytes or 0)
-    return held.reason or ""
+    occupied = occupancy(profile, launch.resources.threads, registers, launch.resources.shared_memory_bytes or 0)
+    return occupied.reason or ""
 
 
 def time_config(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> TimedConfig:
@@ -128,9 +128,9 @@ def time_config(config: Config, problem: AttentionProblem, profile: HardwareProf
     chain = plan(problem, kernel)
     launch = chain.launches[0]
     registers, shared = needed_registers(launch), int(launch.resources.shared_memory_bytes or 0)
-    held = occupancy(profile, launch.resources.threads, registers, shared)
-    found = timed(problem, kernel, chain, profile)
-    return TimedConfig(config, found.total_s, found.bound_by, held.ctas_per_sm, registers, shared)
+    occupied = occupancy(profile, launch.resources.threads, registers, shared)
+    time = timed(problem, kernel, chain, profile)
+    return TimedConfig(config, time.total_s, time.bound_by, occupied.ctas_per_sm, registers, shared)
 
 
 def space() -> Iterator[Config]:

@@ -63,9 +63,9 @@ def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
         tensor = getattr(tensor, "base", tensor)
-        found = getattr(tensor, "dtype", None)
-        if found is not None:
-            word = str(found).removeprefix("torch.")
+        tensor_dtype = getattr(tensor, "dtype", None)
+        if tensor_dtype is not None:
+            word = str(tensor_dtype).removeprefix("torch.")
             if word not in DTYPES:
                 raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
             return DTYPES[word]
@@ -137,9 +137,9 @@ class TritonModel:
             raise InputError("no configurations to choose from; accepted: at least one")
         arguments = {**named_args, **kwargs}
         problem = self.problem(arguments)
-        made = [(c, self.config(_meta(c))) for c in configs]
-        kept = [c for c, config in made if not misfit(config, problem, self.profile, self.kernel)]
-        smallest = min(made, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps))
+        pairs = [(c, self.config(_meta(c))) for c in configs]
+        kept = [c for c, config in pairs if not misfit(config, problem, self.profile, self.kernel)]
+        smallest = min(pairs, key=lambda m: (m[1].block_m * m[1].block_n, m[1].num_stages, -m[1].num_warps))
         return kept or [smallest[0]]
 
     def prune_configs_by(self, top_k: int | float = 4) -> dict[str, Any]:

@@ -22,10 +22,10 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     Raises:
         InputError: the algorithm cannot do what the problem asks for.
     """
-    made = planner(kernel.algorithm)
+    plan_of = planner(kernel.algorithm)
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
-    return made(problem, kernel)
+    return plan_of(problem, kernel)
 
 
 __all__ = [

@@ -130,21 +130,21 @@ def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_R
         ValueError: a launch has a body and `override` is False.
     """
 
-    def register(made: _Registered) -> _Registered:
+    def register(decorated: _Registered) -> _Registered:
         for launch in launches:
             if (algorithm, launch) in _BODIES and not override:
                 raise ValueError(f"launch '{launch}' of algorithm '{algorithm}' has a body; pass override=True")
-            _BODIES[algorithm, launch] = made if isinstance(made, type) else _of_function(made)
-        return made
+            _BODIES[algorithm, launch] = decorated if isinstance(decorated, type) else _of_function(decorated)
+        return decorated
 
     return register
 
 
 def share_bodies(algorithm: str, other: str) -> None:
     """Give `algorithm` the bodies of all launches of `other`."""
-    for (name, launch), made in tuple(_BODIES.items()):
+    for (name, launch), factory in tuple(_BODIES.items()):
         if name == other:
-            _BODIES[algorithm, launch] = made
+            _BODIES[algorithm, launch] = factory
 
 
 def _of_function(function: Callable[..., None]) -> BodyFactory:

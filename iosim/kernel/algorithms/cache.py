@@ -109,22 +109,22 @@ def append_tensors(problem: AttentionProblem, kernel: Kernel) -> tuple[Tensor, .
     def rows(name: str, width: int, role: Role) -> Tensor:
         return Tensor(name, p.batch, 1, p.seq_q, p.kv_heads * width, size, role)
 
-    made = [rows(f"{n}_new", w, Role.INPUT) for n, w in widths.items()]
-    made += [rows(f"{n}_cache", w, Role.OUTPUT) for n, w in widths.items()]
+    all_tensors = [rows(f"{n}_new", w, Role.INPUT) for n, w in widths.items()]
+    all_tensors += [rows(f"{n}_cache", w, Role.OUTPUT) for n, w in widths.items()]
     if p.page_size is not None:
-        made.append(Tensor("slot_mapping", p.batch, 1, p.seq_q, 1, SLOT_BYTES, Role.INPUT))
-    return tuple(made)
+        all_tensors.append(Tensor("slot_mapping", p.batch, 1, p.seq_q, 1, SLOT_BYTES, Role.INPUT))
+    return tuple(all_tensors)
 
 
 def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ...]:
     """The launch that writes the new tokens' K and V into the cache: a CTA a token, as in vLLM's
     reshape_and_cache_flash_kernel."""
-    held = append_tensors(problem, kernel)
-    if not held:
+    cache_tensors = append_tensors(problem, kernel)
+    if not cache_tensors:
         return ()
     accesses = tuple(
         (store if tensor.role is Role.OUTPUT else load)(tensor.name, Rows.QUERY, Per.QUERY)
-        for tensor in sorted(held, key=lambda tensor: tensor.role)
+        for tensor in sorted(cache_tensors, key=lambda tensor: tensor.role)
     )
     domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
     return (Launch("append", domain, Outer.FLAT, accesses, resources=Resources(APPEND_THREADS), tensor_cores=False),)

@@ -174,27 +174,27 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
-    held = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
-    return finish(problem, kernel, main, held)
+    by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
+    return finish(problem, kernel, main, by_name)
 
 
-def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
+def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
     """The chain of a forward whose main launch lacks its stores yet: what appends to the cache before it, the outputs
     or the splits' partial results, and the combine."""
-    notes = (*kernel.notes, *page_notes(held))
+    notes = (*kernel.notes, *page_notes(by_name))
     before = append_launch(problem, kernel)
     if main.domain.splits > 1:
-        made = _split_chain(problem, kernel, main, held)
-        return Chain(made.tensors, (*before, *made.launches), notes)
+        split_chain = _split_chain(problem, kernel, main, by_name)
+        return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
     writes: tuple[Access, ...] = (store("O", Rows.QUERY, Per.QUERY),)
     if kernel.writes_lse:
         writes += (store("LSE", Rows.QUERY, Per.QUERY),)
     else:
-        held = {n: t for n, t in held.items() if n != "LSE"}
-    return Chain(held, (*before, replace(main, accesses=main.accesses + writes)), notes)
+        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
+    return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
-def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: dict[str, Tensor]) -> Chain:
+def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
     """Split-KV: partial O and statistics of every split go through memory, then one launch combines them.
 
     The partial LSE is `SplitOptions.statistics_per_row` fp32 values a row.
@@ -229,9 +229,9 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, held: 
         tensor_cores=False,
     )
     if not kernel.writes_lse:
-        held = {n: t for n, t in held.items() if n != "LSE"}
-    held = {**held, **tensors((partial, *vectors))}
-    return Chain(held, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
+        by_name = {n: t for n, t in by_name.items() if n != "LSE"}
+    by_name = {**by_name, **tensors((partial, *vectors))}
+    return Chain(by_name, (replace(main, accesses=main.accesses + writes), combine), kernel.notes)
 
 
 def _combine_rows(head_dim_v: int, threads: int) -> int:
@@ -259,13 +259,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
     grouped = problem.group > 1
     dq_acc = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
-    held = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
-    held += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
-    held += head_gradients(problem)
+    all_tensors = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
+    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
+    all_tensors += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
 
     copied = COPIED[: options.backward_copies]
-    held += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
+    all_tensors += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
     copies = tuple(
         Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
                (load(n, Rows.QUERY, Per.QUERY), store(f"{n}_copy", Rows.QUERY, Per.QUERY)), tensor_cores=False,
@@ -325,7 +325,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     launches = (*copies, dot, main, convert)
     if grouped:
         launches += (sum_groups(problem),)
-    return Chain(tensors(held), launches, kernel.notes)
+    return Chain(tensors(all_tensors), launches, kernel.notes)
 
 
 # What the launches compute.
@@ -404,8 +404,8 @@ def copy_rows(at: Place) -> None:
 
 def _read(at: Place, name: str) -> Array:
     """A tensor, or the copy that the launch reads in its place."""
-    made = f"{name}_copy"
-    return at[made if any(a.tensor == made for a in at.launch.accesses) else name]
+    copy_name = f"{name}_copy"
+    return at[copy_name if any(a.tensor == copy_name for a in at.launch.accesses) else name]
 
 
 @body("flash", "bwd.dot")

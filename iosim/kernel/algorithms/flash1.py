@@ -82,9 +82,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     running = "O" if same else "O_acc"
     skip = 0 if letter else 1
     q, k, v, o = (matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO")
-    held = [q, k, v, o, row_vector(problem, "l", Role.OUTPUT), row_vector(problem, "m", Role.OUTPUT)]
+    all_tensors = [q, k, v, o, row_vector(problem, "l", Role.OUTPUT), row_vector(problem, "m", Role.OUTPUT)]
     if not same:
-        held.append(matrix(problem, "O_acc", Role.TEMP, element_bytes=size))
+        all_tensors.append(matrix(problem, "O_acc", Role.TEMP, element_bytes=size))
     accesses: list[Access] = [
         load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
         load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
@@ -109,7 +109,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         stages=kernel.tile.stages,
     )
     launches = (_fill(problem, (running, "l", "m")), main) if letter else (main,)
-    return Chain(tensors(held), launches, kernel.notes)
+    return Chain(tensors(all_tensors), launches, kernel.notes)
 
 
 def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:
@@ -129,13 +129,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     same = size == problem.output_type.bytes
     running = "dQ" if same else "dQ_acc"
     reads_output_once = options_of(kernel, Flash1Options).output_read_once
-    held = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
-    held += [row_vector(problem, n, Role.INPUT) for n in ("l", "m")]
-    held += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
-    held += head_gradients(problem)
+    all_tensors = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
+    all_tensors += [row_vector(problem, n, Role.INPUT) for n in ("l", "m")]
+    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
+    all_tensors += head_gradients(problem)
     dk, dv = ("dK_heads", "dV_heads") if problem.group > 1 else ("dK", "dV")
     if not same:
-        held.append(matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size))
+        all_tensors.append(matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size))
     accesses: list[Access] = [
         load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
         load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
@@ -163,7 +163,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
     after = (sum_groups(problem),) if problem.group > 1 else ()
-    return Chain(tensors(held), (*fill, main, *after), kernel.notes)
+    return Chain(tensors(all_tensors), (*fill, main, *after), kernel.notes)
 
 
 # What the launches compute.

@@ -59,22 +59,24 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`passes` {problem.passes}: a backward in fp8 is not described; accepted: fwd")
     chain = flash.forward(problem, kernel)
     apart = options_of(kernel, Fp8Options).transpose_v is Transpose.SEPARATE
-    held = dict(chain.tensors)
+    by_name = dict(chain.tensors)
     launches = []
     for name in "QKV":
-        narrow = replace(held[name], name=f"{name}_fp8", role=Role.TEMP)
-        made = replace(narrow, name="V_rows") if name == "V" and apart else narrow
-        held |= tensors((matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes), made, narrow))
-        launches.append(_quantise(problem, kernel, name, made.name))
+        narrow = replace(by_name[name], name=f"{name}_fp8", role=Role.TEMP)
+        quantised = replace(narrow, name="V_rows") if name == "V" and apart else narrow
+        by_name |= tensors(
+            (matrix(problem, name, Role.INPUT, element_bytes=problem.output_type.bytes), quantised, narrow)
+        )
+        launches.append(_quantise(problem, kernel, name, quantised.name))
     if apart:
         launches.append(_transpose(problem, kernel))
     main = chain.launches[0]
     reads = tuple(replace(a, tensor=f"{a.tensor}_fp8") if a.tensor in "QKV" else a for a in main.accesses)
     main = replace(main, accesses=reads, overheads=main.overheads + _scales())
-    return Chain(held, (*launches, main, *chain.launches[1:]), chain.notes)
+    return Chain(by_name, (*launches, main, *chain.launches[1:]), chain.notes)
 
 
-def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, made: str) -> Launch:
+def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, target: str) -> Launch:
     keys = name != "Q"
     rows = kernel.tile.block_k if keys else kernel.tile.block_q
     scale = Overhead(f"{name}_scale", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE)
@@ -82,7 +84,7 @@ def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, made: str) -
         f"quantise_{name}",
         row_domain(problem, rows, keys=keys),
         Outer.FLAT,
-        (load(name, Rows.QUERY, Per.QUERY), store(made, Rows.QUERY, Per.QUERY)),
+        (load(name, Rows.QUERY, Per.QUERY), store(target, Rows.QUERY, Per.QUERY)),
         overheads=(scale,),
         tensor_cores=False,
     )

@@ -73,8 +73,8 @@ def _safe_softmax(b: ChainBuilder, scores: str) -> None:
 
 def _also(b: ChainBuilder, *accesses: Access) -> None:
     """More accesses of the last launch."""
-    made = b.launches.pop()
-    b.launches.append(replace(made, accesses=(*accesses, *made.accesses)))
+    last = b.launches.pop()
+    b.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
 
 
 @algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"), options=ProductOptions, standard=True)
@@ -190,9 +190,9 @@ def mask(at: Place) -> None:
 
 @body("math", "softmax")
 def softmax(at: Place) -> None:
-    given = at[_masked(at)]
+    scores = at[_masked(at)]
     with np.errstate(invalid="ignore"):
-        weights = np.exp(given - given.max(axis=1, keepdims=True))
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     at.put("P", weights / weights.sum(axis=1, keepdims=True))
 
 

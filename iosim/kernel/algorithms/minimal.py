@@ -42,8 +42,8 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
                                ("seq_k", problem.seq_k, kernel.tile.block_k)):  # fmt: skip
         if value % block:
             raise InputError(f"`{name}` {value} is not possible with kernel 'minimal': not a multiple of {block}")
-    held = [matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO"]
-    held += [row_vector(problem, n, Role.TEMP) for n in ("l", "m")]
+    all_tensors = [matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO"]
+    all_tensors += [row_vector(problem, n, Role.TEMP) for n in ("l", "m")]
     fill = Launch(
         "fill",
         row_domain(problem, kernel.tile.block_q),
@@ -67,7 +67,7 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         exps_per_pair=1,
         tensor_cores=False,
     )
-    return Chain(tensors(held), (fill, main), kernel.notes)
+    return Chain(tensors(all_tensors), (fill, main), kernel.notes)
 
 
 # What the launches compute.

@@ -55,7 +55,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         exps_per_pair=1,
         stages=kernel.tile.stages,
     )
-    held = (
+    all_tensors = (
         matrix(problem, "Q", Role.INPUT),
         in_cache(problem, matrix(problem, "K", Role.INPUT)),
         matrix(problem, "O", Role.OUTPUT),
@@ -63,7 +63,7 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
         *table_tensor(problem),
         *append_tensors(problem, kernel),
     )
-    return finish(problem, kernel, main, tensors(held))
+    return finish(problem, kernel, main, tensors(all_tensors))
 
 
 def _resources(problem: AttentionProblem, kernel: Kernel) -> Resources:

@@ -87,38 +87,44 @@ def convert_mask(problem: AttentionProblem) -> Launch:
 def _score_terms(problem: AttentionProblem, kernel: Kernel, once: Per) -> tuple[list[Tensor], tuple[Access, ...]]:
     """(tensors, accesses) that a tiled loop needs to form its scores besides Q and K; `once` is how often a CTA's own
     values are read."""
-    held: list[Tensor] = []
+    score_tensors: list[Tensor] = []
     accesses: list[Access] = []
     if problem.bias == "full":
-        held.append(bias(problem))
+        score_tensors.append(bias(problem))
         accesses.append(load("bias", Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
     if problem.bias == "alibi":
-        held.append(slopes(problem))
+        score_tensors.append(slopes(problem))
         accesses.append(load("slopes", Rows.OWN, once))
     if problem.key_padding:
         added = options_of(kernel, TermOptions).padding_is_added
-        held.append(padding(problem, problem.bias_type.bytes if added else 1))
+        score_tensors.append(padding(problem, problem.bias_type.bytes if added else 1))
         accesses.append(load("padding", Rows.KEY, Per.PAIR, edge=kernel.edge_k))
     if problem.mask_storage != "implicit":
-        held.append(added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem))
-        accesses.append(load(held[-1].name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
-    return held, tuple(accesses)
+        score_tensors.append(
+            added_mask(problem, Role.INPUT) if converts_mask(problem, kernel) else stored_mask(problem)
+        )
+        accesses.append(load(score_tensors[-1].name, Rows.PAIR, Per.PAIR, edge=kernel.edge_k))
+    return score_tensors, tuple(accesses)
 
 
 def forward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel) -> Chain:
     """`chain`, a tiled forward, with what the problem adds: its launch "main" reads the terms and leaves the random
     state."""
     main = next(x for x in chain.launches if x.name == "main")
-    held, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
+    score_tensors, reads = _score_terms(problem, kernel, Per.SPLIT if main.outer is Outer.SPLIT else Per.QUERY)
     before: tuple[Launch, ...] = ()
     if converts_mask(problem, kernel):
-        held = [*(t for t in held if t.name != "mask_added"), stored_mask(problem), added_mask(problem)]
+        score_tensors = [
+            *(t for t in score_tensors if t.name != "mask_added"),
+            stored_mask(problem),
+            added_mask(problem),
+        ]
         before = (convert_mask(problem),)
     writes: tuple[Access, ...] = ()
     if problem.dropout:
-        held.append(random_state(Role.OUTPUT))
+        score_tensors.append(random_state(Role.OUTPUT))
         writes = (store("rng_state", Rows.OWN, Per.LAUNCH),)
-    return _with(chain, main, held, reads, writes, before)
+    return _with(chain, main, score_tensors, reads, writes, before)
 
 
 def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once: Per = Per.KEY) -> Chain:
@@ -126,31 +132,31 @@ def backward_terms(chain: Chain, problem: AttentionProblem, kernel: Kernel, once
     and writes the gradient of the bias; where heads or sequences share a bias, one more launch sums it. `once` is how
     often a CTA reads its own values."""
     main = next(x for x in chain.launches if x.name == "bwd.main")
-    held, reads = _score_terms(problem, kernel, once)
+    score_tensors, reads = _score_terms(problem, kernel, once)
     if problem.dropout:
-        held.append(random_state(Role.INPUT))
+        score_tensors.append(random_state(Role.INPUT))
         reads += (load("rng_state", Rows.OWN, once),)
-    made = bias_gradient(problem)
+    gradients = bias_gradient(problem)
     writes: tuple[Access, ...] = ()
     before: tuple[Launch, ...] = ()
     after: tuple[Launch, ...] = ()
-    if made:
-        held += made
-        writes = (store(made[0].name, Rows.PAIR, Per.PAIR),)
+    if gradients:
+        score_tensors += gradients
+        writes = (store(gradients[0].name, Rows.PAIR, Per.PAIR),)
         skips = problem.mask != "none" and problem.mask_storage == "implicit"
         before = (fill_bias_gradient(problem),) if skips else ()
-        after = (sum_bias(problem),) if len(made) > 1 else ()
-    return _with(chain, main, held, reads, writes, before, after)
+        after = (sum_bias(problem),) if len(gradients) > 1 else ()
+    return _with(chain, main, score_tensors, reads, writes, before, after)
 
 
 def _with(
-    chain: Chain, main: Launch, held: list[Tensor], reads: tuple[Access, ...], writes: tuple[Access, ...],
+    chain: Chain, main: Launch, more_tensors: list[Tensor], reads: tuple[Access, ...], writes: tuple[Access, ...],
     before: tuple[Launch, ...] = (), after: tuple[Launch, ...] = (),
 ) -> Chain:  # fmt: skip
     """`chain` with more tensors, more accesses of one launch, and launches around it."""
     more = replace(main, accesses=(*reads, *main.accesses, *writes))
     launches = [y for x in chain.launches for y in ((*before, more) if x is main else (x,))]
-    return replace(chain, tensors={**chain.tensors, **tensors(held)}, launches=(*launches, *after))
+    return replace(chain, tensors={**chain.tensors, **tensors(more_tensors)}, launches=(*launches, *after))
 
 
 def summed(problem: AttentionProblem) -> int:
@@ -164,10 +170,10 @@ def bias_gradient(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """dBias, and before it the gradient of every head of every sequence where they are summed. Empty without one."""
     if not problem.bias_grad:
         return ()
-    made = bias(problem, "dBias", Role.OUTPUT)
+    gradient = bias(problem, "dBias", Role.OUTPUT)
     if summed(problem) == 1:
-        return (made,)
-    return replace(made, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), made
+        return (gradient,)
+    return replace(gradient, name="dBias_heads", batch=problem.batch, heads=problem.heads, role=Role.TEMP), gradient
 
 
 def fill_bias_gradient(problem: AttentionProblem) -> Launch:
@@ -237,5 +243,5 @@ def zero_bias_gradient(at: Place) -> None:
 
 def add_bias_gradients(at: Place) -> None:
     """dBias: the gradients of the scores that share it, summed."""
-    given = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
-    at.put("dBias", given if given.ndim == 2 else given.sum(axis=0))
+    gradients = at[next((a.tensor for a in at.launch.accesses if a.tensor != "dBias"), "dBias_heads")]
+    at.put("dBias", gradients if gradients.ndim == 2 else gradients.sum(axis=0))

@@ -66,11 +66,11 @@ def one_head(problem: AttentionProblem, kernel: Kernel) -> AttentionProblem:
     if problem.heads % per_tile:
         raise InputError(f"value_heads_per_tile {per_tile} is not possible with {problem.heads} heads; accepted: "
                          f"divisors of {problem.heads}")  # fmt: skip
-    made = copy.copy(problem)
+    reduced = copy.copy(problem)
     groups = problem.heads // per_tile
     for name, value in (("heads", groups), ("kv_heads", groups), ("head_dim_v", per_tile * problem.head_dim_v)):
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(reduced, name, value)
+    return reduced
 
 
 def _check(problem: AttentionProblem, kernel: Kernel) -> None:

@@ -65,5 +65,5 @@ def neighbours_of_q(problem: AttentionProblem) -> tuple[Overhead, ...]:
     row_bytes = problem.head_dim * problem.input_type.bytes
     per_tile = round(extra * row_bytes / problem.kv_heads)
     source = "experiments/measurements/h200_decode.csv"
-    made = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
-    return (made,) if per_tile else ()
+    overhead = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
+    return (overhead,) if per_tile else ()

@@ -73,14 +73,14 @@ def _own(path: str) -> Entry:
 
 @cache
 def _aliases() -> dict[str, str]:
-    found: dict[str, str] = {}
+    stem_of: dict[str, str] = {}
     for stem in entry_names():
         entry = _read(stem)
         for alias in (*entry.get("aliases", ()), *entry.get("backward_aliases", ())):
-            if found.get(fold(alias), stem) != stem:
-                raise InputError(f"catalog alias '{alias}' names both {found[fold(alias)]} and {stem}")
-            found[fold(alias)] = stem
-    return found
+            if stem_of.get(fold(alias), stem) != stem:
+                raise InputError(f"catalog alias '{alias}' names both {stem_of[fold(alias)]} and {stem}")
+            stem_of[fold(alias)] = stem
+    return stem_of
 
 
 def entry_name(name: str) -> str:

@@ -223,16 +223,16 @@ def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, a
 
 def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tuple[str, ...]:
     """What a reader of the prediction should know of the kernel."""
-    made = []
+    notes = []
     if data.get("inferred"):
-        made.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
+        notes.append(f"{data['name']}: inferred from measurements, not published: {', '.join(data['inferred'])}")
     if data.get("assumed"):
-        made.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
+        notes.append(f"{data['name']}: assumed: {'; '.join(data['assumed'])}")
     widest = max(problem.head_dim, problem.head_dim_v)
     if compiled is not None and compiled != widest:
-        made.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
+        notes.append(f"{data['name']}: head_dim {widest} runs on the kernel compiled for {compiled}; true columns only "
                     "are read")  # fmt: skip
-    return tuple(made)
+    return tuple(notes)
 
 
 def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:

@@ -131,9 +131,9 @@ class BlockMask:
 
     def to_dense(self) -> BoolArray:
         """Boolean [block rows, block columns]."""
-        made = np.zeros(self.shape, dtype=np.bool_)
-        made[self.rows, self.indices] = True
-        return made
+        dense = np.zeros(self.shape, dtype=np.bool_)
+        dense[self.rows, self.indices] = True
+        return dense
 
     # What readers ask of a mask (iosim.problem.masks.mask.Mask).
 

@@ -41,7 +41,7 @@ def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
         if file.read(2) != b"PK":
             file.seek(0)
             return {"mask": _array(file, MAX_BYTES)}, ["mask"]
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         left = MAX_BYTES
         with zipfile.ZipFile(file) as archive:
             names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
@@ -51,9 +51,9 @@ def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
                 if info.flag_bits & 1:
                     raise ValueError(f"{name} is encrypted")
                 with archive.open(info) as member:
-                    found[name] = _array(member, left)
-                left -= found[name].nbytes
-    return found, names
+                    arrays[name] = _array(member, left)
+                left -= arrays[name].nbytes
+    return arrays, names
 
 
 def _array(file: IO[bytes], most: int) -> Array:
@@ -97,40 +97,40 @@ class _File:
         accepted = "a NumPy .npy or .npz file with a block mask"
         try:
             require_file(self.path, f"`mask_file` {self.path}")
-            found, names = _arrays(self.path)
+            arrays, names = _arrays(self.path)
         except OSError as error:
             raise self.refuse(f"cannot be read ({error.strerror or error})", accepted) from None
         except InputError:
             raise
         except _BROKEN as error:
             raise self.refuse(f"is no such file ({' '.join(str(error).split())[:80]})", accepted) from None
-        if "mask" not in found and "kv_indices" not in found:
+        if "mask" not in arrays and "kv_indices" not in arrays:
             raise self.refuse(f"holds {', '.join(sorted(names)) or 'nothing'}", "mask, or kv_num_blocks and kv_indices")
-        return found
+        return arrays
 
-    def block(self, arrays: dict[str, Array], given: tuple[int, int] | None) -> tuple[int, int]:
+    def block(self, arrays: dict[str, Array], asked: tuple[int, int] | None) -> tuple[int, int]:
         """Sides of a block: the file's, which `given` must not contradict."""
         if "BLOCK_SIZE" not in arrays:
-            if given is None:
+            if asked is None:
                 raise self.refuse("does not say its block size", "with it `mask_block`, or an .npz with BLOCK_SIZE")
-            return given
-        said = np.atleast_1d(arrays["BLOCK_SIZE"])
-        if said.dtype.kind not in "iu" or said.ndim != 1 or said.size not in (1, 2) or said.min() < 1:
-            raise self.refuse(f"BLOCK_SIZE {said.tolist()} is no block size", "one or two whole numbers from 1")
-        found = int(said[0]), int(said[-1])
-        if given is not None and given != found:
-            raise self.refuse(f"its blocks are {found[0]}x{found[1]}, `mask_block` says {given[0]}x{given[1]}",
+            return asked
+        stored = np.atleast_1d(arrays["BLOCK_SIZE"])
+        if stored.dtype.kind not in "iu" or stored.ndim != 1 or stored.size not in (1, 2) or stored.min() < 1:
+            raise self.refuse(f"BLOCK_SIZE {stored.tolist()} is no block size", "one or two whole numbers from 1")
+        size = int(stored[0]), int(stored[-1])
+        if asked is not None and asked != size:
+            raise self.refuse(f"its blocks are {size[0]}x{size[1]}, `mask_block` says {asked[0]}x{asked[1]}",
                               "the same size, or no `mask_block`")  # fmt: skip
-        return found
+        return size
 
     def shape(self, block: tuple[int, int]) -> tuple[int, int]:
         return -(-self.seq_q // block[0]), -(-self.seq_k // block[1])
 
-    def check_shape(self, name: str, found: tuple[int, ...], block: tuple[int, int]) -> None:
+    def check_shape(self, name: str, shape: tuple[int, ...], block: tuple[int, int]) -> None:
         right = self.shape(block)
-        if found != right:
+        if shape != right:
             raise self.refuse(
-                f"{name} is {'x'.join(map(str, found)) or 'one number'}, {self.seq_q} queries and {self.seq_k} keys in "
+                f"{name} is {'x'.join(map(str, shape)) or 'one number'}, {self.seq_q} queries and {self.seq_k} keys in "
                 f"blocks of {block[0]}x{block[1]} are {right[0]}x{right[1]}",
                 "a mask of that shape",
             )
@@ -193,10 +193,10 @@ def load_block_mask(path: str, seq_q: int, seq_k: int, block: tuple[int, int] | 
         parts.append((*file.lists(arrays, "full_", size), True))
     rows, cols = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
     full: BoolArray = np.concatenate([np.full(p[0].size, p[2]) for p in parts])
-    made = BlockMask.of_pairs(seq_q, seq_k, *size, rows, cols, full if full.any() else None)
-    if made.nnz != rows.size:
-        raise file.refuse(f"names {rows.size - made.nnz} blocks twice", "every kept block once")
-    return made
+    mask = BlockMask.of_pairs(seq_q, seq_k, *size, rows, cols, full if full.any() else None)
+    if mask.nnz != rows.size:
+        raise file.refuse(f"names {rows.size - mask.nnz} blocks twice", "every kept block once")
+    return mask
 
 
 def save_block_mask(path: str, mask: BlockMask) -> None:

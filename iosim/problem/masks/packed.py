@@ -26,8 +26,8 @@ class PackedMask:
     @cached_property
     def _starts(self) -> tuple[IntArray, IntArray]:
         """First query and first key of each sequence (cu_seqlens), and the totals."""
-        made = [np.concatenate([[0], np.cumsum(x)]).astype(np.int64) for x in (self.seq_q, self.seq_k)]
-        return made[0], made[1]
+        starts = [np.concatenate([[0], np.cumsum(x)]).astype(np.int64) for x in (self.seq_q, self.seq_k)]
+        return starts[0], starts[1]
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
         """Whether each pair is of one sequence and its mask keeps it."""

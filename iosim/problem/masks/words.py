@@ -81,29 +81,29 @@ def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
     Raises:
         InputError: a field that the mask has no use for, lacks, or that is out of range.
     """
-    made: dict[str, Any] = {}
+    normalised: dict[str, Any] = {}
     for name, masks in TAKES.items():
-        given = getattr(p, name)
-        if given is not None and p.mask not in masks:
-            raise InputError(f"`{name}` {_short(FIELDS[name].text(given))} contradicts `mask` '{p.mask}'; it goes with "
+        value = getattr(p, name)
+        if value is not None and p.mask not in masks:
+            raise InputError(f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; it goes with "
                              f"mask {' or '.join(repr(m) for m in masks)}")  # fmt: skip
     if p.mask not in LIST_MASKS:
-        return made
-    made["mask_block"] = None if p.mask_block is None else block_sides(p.mask_block, most)
+        return normalised
+    normalised["mask_block"] = None if p.mask_block is None else block_sides(p.mask_block, most)
     if p.mask == "blocks":
-        return made | _check_blocks(p)
-    sides = made["mask_block"] or (DEFAULT_BLOCK, DEFAULT_BLOCK)
+        return normalised | _check_blocks(p)
+    sides = normalised["mask_block"] or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
         raise InputError(
             f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
         )
-    made["mask_block"] = sides
+    normalised["mask_block"] = sides
     if p.mask_stride is not None:
-        made["mask_stride"] = whole("mask_stride", p.mask_stride, 1, most)
+        normalised["mask_stride"] = whole("mask_stride", p.mask_stride, 1, most)
     if p.mask == "window+global":
-        given = sides[0] if p.global_tokens is None else p.global_tokens
-        made["global_tokens"] = whole("global_tokens", given, 0, most)
-    return made
+        value = sides[0] if p.global_tokens is None else p.global_tokens
+        normalised["global_tokens"] = whole("global_tokens", value, 0, most)
+    return normalised
 
 
 def _short(text: str) -> str:
@@ -156,8 +156,8 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
 
 def blocks_to_dict(mask: Any) -> dict[str, Any]:
     """A mask's kept blocks for JSON."""
-    made = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
-    return made if mask.full is None else {**made, "full": mask.full.tolist()}
+    values = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
+    return values if mask.full is None else {**values, "full": mask.full.tolist()}
 
 
 def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
@@ -181,10 +181,10 @@ def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
         if getattr(p, name) not in (None, 1, size):
             raise InputError(f"`{name}` {getattr(p, name)} contradicts `seq_lens`; accepted with it: {size}")
     for name, accepted in ONE_LENGTH_ONLY.items():
-        given = getattr(p, name)
-        if given not in accepted:
+        value = getattr(p, name)
+        if value not in accepted:
             raise InputError(
-                f"`{name}` {given!r} contradicts `seq_lens`; accepted with it: {', '.join(map(str, accepted))}"
+                f"`{name}` {value!r} contradicts `seq_lens`; accepted with it: {', '.join(map(str, accepted))}"
             )
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 

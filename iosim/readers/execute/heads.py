@@ -12,28 +12,28 @@ from iosim.kernel.launch import Chain, Tensor
 from iosim.problem.attention import AttentionProblem
 
 
-def cut(given: Mapping[str, Array], chain: Chain) -> dict[str, Array]:
+def cut(arrays: Mapping[str, Array], chain: Chain) -> dict[str, Array]:
     """Random arrays with as many heads as a tensor of the same width has."""
-    made = dict(given)
-    for name, array in given.items():
+    parts = dict(arrays)
+    for name, array in arrays.items():
         tensor = chain.tensors.get(name)
         if tensor is not None and array.ndim == 4 and array.shape[2:] == (tensor.rows, tensor.cols):
-            made[name] = array[:, : tensor.heads]
-    return made
+            parts[name] = array[:, : tensor.heads]
+    return parts
 
 
-def joined(given: Mapping[str, npt.ArrayLike], chain: Chain) -> dict[str, npt.ArrayLike]:
+def joined(arrays: Mapping[str, npt.ArrayLike], chain: Chain) -> dict[str, npt.ArrayLike]:
     """Arrays [batch, heads, rows, cols] as tensors hold them, whose rows may have several heads side by side."""
-    return {n: _joined(a, chain.tensors[n]) if n in chain.tensors else a for n, a in given.items()}
+    return {n: _joined(a, chain.tensors[n]) if n in chain.tensors else a for n, a in arrays.items()}
 
 
-def _joined(given: npt.ArrayLike, tensor: Tensor) -> npt.ArrayLike:
-    array = np.asarray(given)
+def _joined(values: npt.ArrayLike, tensor: Tensor) -> npt.ArrayLike:
+    array = np.asarray(values)
     if array.ndim != 4 or array.shape[1] <= tensor.heads:
-        return given
+        return values
     batch, heads, rows, cols = array.shape
     if heads % tensor.heads or heads * cols != tensor.heads * tensor.cols:
-        return given
+        return values
     apart = array.reshape(batch, tensor.heads, heads // tensor.heads, rows, cols)
     return apart.transpose(0, 1, 3, 2, 4).reshape(batch, tensor.heads, rows, tensor.cols)
 

@@ -99,21 +99,21 @@ class Spot:
 class Memory:
     """The arrays of a chain. `given` fills tensors by name, in the shape [batch, heads, rows, cols] or without cols."""
 
-    def __init__(self, chain: Chain, problem: AttentionProblem, given: Mapping[str, npt.ArrayLike]) -> None:
+    def __init__(self, chain: Chain, problem: AttentionProblem, inputs: Mapping[str, npt.ArrayLike]) -> None:
         self.tensors = chain.tensors
         self.formats = {name: storage_format(t, problem) for name, t in chain.tensors.items()}
         self.arrays: dict[str, Array] = {}
         self.written: set[str] = set()
         for name, t in chain.tensors.items():
             shape = (t.copies, t.batch, t.heads, t.rows, t.cols)
-            if name not in given:
+            if name not in inputs:
                 self.arrays[name] = np.full(shape, np.nan)
                 continue
-            values = np.asarray(given[name], dtype=np.float64)
+            values = np.asarray(inputs[name], dtype=np.float64)
             if values.size != t.elements:
                 raise InputError(f"array {name} has shape {values.shape}; accepted: {shape[1:]}")
-            held = round_to(values.reshape(shape), self.formats[name])
-            self.arrays[name] = scattered(t, held, given[TABLE]) if t.page_rows else held
+            rounded = round_to(values.reshape(shape), self.formats[name])
+            self.arrays[name] = scattered(t, rounded, inputs[TABLE]) if t.page_rows else rounded
             self.written.add(name)
 
     def array(self, name: str) -> Array:
@@ -142,13 +142,13 @@ class Memory:
     ) -> None:  # fmt: skip
         """Store `values`, or add them, at the access's tile, rounded to the tensor's format."""
         index = self._index(tensor, access, domain, spot, q, k)
-        held = self.arrays[tensor.name]
-        if held[index].shape != values.shape:
-            raise ExecutionError(f"a tile of {tensor.name} has shape {held[index].shape}, not {values.shape}")
+        stored = self.arrays[tensor.name]
+        if stored[index].shape != values.shape:
+            raise ExecutionError(f"a tile of {tensor.name} has shape {stored[index].shape}, not {values.shape}")
         shared = tensor.heads < domain.heads or tensor.batch < domain.batch
         if shared and not add and access.per is not Per.LAUNCH:
             raise ExecutionError(f"several heads of the grid store over each other in {tensor.name}")
-        held[index] = round_to(held[index] + values if add else values, self.formats[tensor.name])
+        stored[index] = round_to(stored[index] + values if add else values, self.formats[tensor.name])
         self.written.add(tensor.name)
 
     def _index(

@@ -28,27 +28,27 @@ def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:
 
 def new_tokens(problem: AttentionProblem, chain: Chain, arrays: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
     """The last keys and values as [batch, 1, seq_q, kv_heads x width] and their slots, where the chain appends them."""
-    p, made = problem, {}
+    p, arrays_by_name = problem, {}
     for name in ("K", "V"):
         if f"{name}_new" in chain.tensors:
             rows = np.asarray(arrays[name], dtype=np.float64)[:, :, p.seq_k - p.seq_q :]
-            made[f"{name}_new"] = np.moveaxis(rows, 1, 2).reshape(p.batch, 1, p.seq_q, -1)
+            arrays_by_name[f"{name}_new"] = np.moveaxis(rows, 1, 2).reshape(p.batch, 1, p.seq_q, -1)
     if "slot_mapping" in chain.tensors:
         slots = np.arange(p.seq_k - p.seq_q, p.seq_k, dtype=np.float64)
-        made["slot_mapping"] = np.broadcast_to(slots, (p.batch, p.seq_q))
-    return made
+        arrays_by_name["slot_mapping"] = np.broadcast_to(slots, (p.batch, p.seq_q))
+    return arrays_by_name
 
 
 def scattered(tensor: Tensor, values: Array, table: npt.ArrayLike) -> Array:
     """`values` [copies, batch, heads, rows, cols] as they lie in memory, whole pages of rows."""
     slots = np.asarray(table).astype(np.int64).reshape(tensor.batch, -1)
     size, pages = tensor.page_rows, slots.shape[1]
-    made = np.full((*values.shape[:3], pages * size, values.shape[4]), np.nan)
+    in_pages = np.full((*values.shape[:3], pages * size, values.shape[4]), np.nan)
     for (batch, page), slot in np.ndenumerate(slots):
         rows = values[:, batch, :, page * size : (page + 1) * size]
         to_batch, to_page = divmod(int(slot), pages)
-        made[:, to_batch, :, to_page * size : to_page * size + rows.shape[2]] = rows
-    return made
+        in_pages[:, to_batch, :, to_page * size : to_page * size + rows.shape[2]] = rows
+    return in_pages
 
 
 def at_sectors(tensor: Tensor, keys: Indices) -> list[int]:

@@ -29,26 +29,26 @@ def random_arrays(problem: AttentionProblem, seed: int = 0) -> dict[str, Array]:
     }
     if p.latent_kv:
         del shapes["V"]
-    made = {name: round_to(generator.standard_normal(shape), p.dtype) for name, shape in shapes.items()}
+    random_by_name = {name: round_to(generator.standard_normal(shape), p.dtype) for name, shape in shapes.items()}
     if p.backward:
         gradient = generator.standard_normal((p.batch, p.heads, p.seq_q, p.head_dim_v))
-        made["dO"] = round_to(gradient, p.output_type.name)
-    return made | _random_terms(problem, generator)
+        random_by_name["dO"] = round_to(gradient, p.output_type.name)
+    return random_by_name | _random_terms(problem, generator)
 
 
 def _random_terms(p: AttentionProblem, generator: np.random.Generator) -> dict[str, Array]:
     """Normal bias [bias_batch, bias_heads, seq_q, seq_k], ALiBi's slopes 2^(-8 h / heads), h from 1, as its paper has
     them, and a key-padding mask of 1 and 0 that drops a quarter of the keys, [batch, 1, seq_k, 1]."""
-    made: dict[str, Array] = {}
+    terms: dict[str, Array] = {}
     if p.bias == "full":
         shape = (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k)
-        made["bias"] = round_to(generator.standard_normal(shape), p.bias_type.name)
+        terms["bias"] = round_to(generator.standard_normal(shape), p.bias_type.name)
     if p.bias == "alibi":
         by_head = 2.0 ** (-8 * np.arange(1, p.heads + 1) / p.heads)
-        made["slopes"] = round_to(np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32")
+        terms["slopes"] = round_to(np.tile(by_head, p.bias_batch).reshape(p.bias_batch, p.heads, 1, 1), "fp32")
     if p.key_padding:
-        made["padding"] = (generator.random((p.batch, 1, p.seq_k, 1)) >= 0.25).astype(np.float64)
-    return made
+        terms["padding"] = (generator.random((p.batch, 1, p.seq_k, 1)) >= 0.25).astype(np.float64)
+    return terms
 
 
 def dense_mask(problem: AttentionProblem) -> npt.NDArray[np.bool_]:

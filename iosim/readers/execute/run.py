@@ -64,14 +64,14 @@ def execute(
     """
     chain = plan(problem, kernel) if chain is None else chain
     check_size(chain)
-    given = cut(random_arrays(problem, seed), chain) if arrays is None else arrays
-    inputs = {name: np.asarray(values, dtype=np.float64) for name, values in given.items()}
-    held: dict[str, npt.ArrayLike] = {
+    all_arrays = cut(random_arrays(problem, seed), chain) if arrays is None else arrays
+    inputs = {name: np.asarray(values, dtype=np.float64) for name, values in all_arrays.items()}
+    chain_inputs: dict[str, npt.ArrayLike] = {
         "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs
     }  # fmt: skip
     if problem.passes == "bwd":
-        held = {**_saved(problem, kernel, held, seed, chain), **held}
-    memory, traffic = _run(problem, kernel, chain, held, seed)
+        chain_inputs = {**_saved(problem, kernel, chain_inputs, seed, chain), **chain_inputs}
+    memory, traffic = _run(problem, kernel, chain, chain_inputs, seed)
     outputs = {t.name: memory.array(t.name) for t in chain.role(Role.OUTPUT)}
     return Execution(parted(outputs, problem), traffic, inputs)
 
@@ -83,22 +83,22 @@ def _mask_values(problem: AttentionProblem) -> Array:
 
 
 def _run(
-    problem: AttentionProblem, kernel: Kernel, chain: Chain, given: Mapping[str, npt.ArrayLike], seed: int
+    problem: AttentionProblem, kernel: Kernel, chain: Chain, all_arrays: Mapping[str, npt.ArrayLike], seed: int
 ) -> tuple[Memory, Traffic]:
-    held = {name: a for name, a in joined(given, chain).items() if name in chain.tensors}
-    memory, traffic, seen = Memory(chain, problem, held), Traffic(), reading(problem, kernel)
+    chain_inputs = {name: a for name, a in joined(all_arrays, chain).items() if name in chain.tensors}
+    memory, traffic, seen = Memory(chain, problem, chain_inputs), Traffic(), reading(problem, kernel)
     for launch in chain.launches:
         traffic += Walk(launch, memory, seen, kernel, seed, body_of(kernel.algorithm, launch.name)).run()
     return memory, traffic
 
 
 def _saved(
-    problem: AttentionProblem, kernel: Kernel, given: Mapping[str, npt.ArrayLike], seed: int, backward: Chain
+    problem: AttentionProblem, kernel: Kernel, all_arrays: Mapping[str, npt.ArrayLike], seed: int, backward: Chain
 ) -> dict[str, npt.ArrayLike]:
     """What the forward leaves for `backward`: the tensors of both that the backward reads and does not write first."""
     before = problem.with_(passes="fwd")
     kernel = kernel.with_(writes_lse=True)
-    memory, _ = _run(before, kernel, plan(before, kernel), given, seed)
+    memory, _ = _run(before, kernel, plan(before, kernel), all_arrays, seed)
     written: set[str] = set()
     wanted: set[str] = set()
     for launch in backward.launches:

@@ -276,9 +276,9 @@ class Walk:
         q, k = self._touched(access)
         tensor = self.memory.tensors[access.tensor]
         if tensor.keys_per_row:
-            found = set(at_sectors(tensor, self.at.keys)) - self.sectors
-            self.sectors |= found
-            self.moved[access.tensor, "read"] += SECTOR_BYTES * len(found)
+            new_sectors = set(at_sectors(tensor, self.at.keys)) - self.sectors
+            self.sectors |= new_sectors
+            self.moved[access.tensor, "read"] += SECTOR_BYTES * len(new_sectors)
             return
         if access.rows is Rows.OWN:
             q = tensor.rows

@@ -93,9 +93,9 @@ class ListSums(BlockSums):
     @cached_property
     def visited_splits(self) -> Sums:
         """Splits of the keys that hold a visited key block."""
-        found = self._visited.splits(self._plain.key_blocks_per_split)
-        last = int(found[-1])
-        return Sums(self._lift("splits_visited", int(found.sum())) - last, last)
+        splits = self._visited.splits(self._plain.key_blocks_per_split)
+        last = int(splits[-1])
+        return Sums(self._lift("splits_visited", int(splits.sum())) - last, last)
 
     def key_range(self) -> tuple[int, int]:
         """(key blocks that any query block visits; 1 where the last key block is one of them)."""

@@ -155,7 +155,7 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
 def _launch_form(launch: Launch, chain: Chain) -> Traffic:
     parts = _sums(launch.domain)
     heads = launch.domain.batch * launch.domain.heads
-    made: dict[tuple[str, str], int] = {}
+    bytes_of: dict[tuple[str, str], int] = {}
     for access in launch.accesses:
         key = (access.tensor, access.mode.direction)
         tensor = chain.tensors[access.tensor]
@@ -163,11 +163,11 @@ def _launch_form(launch: Launch, chain: Chain) -> Traffic:
             moved = access_bytes(parts[0][1], tensor, access)
         else:
             moved = heads * sum(n * access_bytes(sums, tensor, access) for n, sums in parts)
-        made[key] = made.get(key, 0) + moved
+        bytes_of[key] = bytes_of.get(key, 0) + moved
     for overhead in launch.overheads:
         key = (overhead.name, overhead.mode.direction)
-        made[key] = made.get(key, 0) + overhead_bytes(launch, overhead, parts)
-    return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in made.items()))
+        bytes_of[key] = bytes_of.get(key, 0) + overhead_bytes(launch, overhead, parts)
+    return Traffic(tuple(TrafficRow(launch.name, "l2", t, d, n) for (t, d), n in bytes_of.items()))
 
 
 def closed_form(chain: Chain) -> Traffic:

@@ -44,10 +44,10 @@ class Dual(int):
     kind: Kind
 
     def __new__(cls, value: int, companion: Any, kind: Kind) -> Dual:
-        made = super().__new__(cls, value)
-        made.lifted = companion
-        made.kind = kind
-        return made
+        dual = super().__new__(cls, value)
+        dual.lifted = companion
+        dual.kind = kind
+        return dual
 
     def _make(self, value: int, companion: Any) -> Dual:
         return Dual(value, companion, self.kind)

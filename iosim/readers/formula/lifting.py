@@ -61,11 +61,11 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
             tiles.append(tile)
         return Dual(value, symbols(name, value, tiles.index(tile) > 0), kind)
 
-    made = object.__new__(_LiftedBlocks)
+    lifted = object.__new__(_LiftedBlocks)
     for name, value in vars(mask).items():
-        object.__setattr__(made, name, value)
-    object.__setattr__(made, "lift", lift)
-    return made
+        object.__setattr__(lifted, name, value)
+    object.__setattr__(lifted, "lift", lift)
+    return lifted
 
 
 def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
@@ -80,22 +80,22 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
         return Dual(value, companions[name], kind) if name in companions else value
 
     def lift_tile(tile: Tile, prefix: str = "") -> Tile:
-        made = copy.copy(tile)
+        lifted = copy.copy(tile)
         for name in ("block_q", "block_k"):
-            object.__setattr__(made, name, lift(prefix + name, getattr(tile, name)))
-        return made
+            object.__setattr__(lifted, name, lift(prefix + name, getattr(tile, name)))
+        return lifted
 
-    made = object.__new__(_LiftedProblem)
+    lifted = object.__new__(_LiftedProblem)
     put = object.__setattr__
     for f in fields(problem):
         value = getattr(problem, f.name)
-        put(made, f.name, lift(f.name, value) if type(value) is int else value)
-    put(made, "element_bytes", lift("element_bytes", problem.input_type.bytes))
-    put(made, "output_bytes", lift("output_bytes", problem.output_type.bytes))
-    put(made, "pair_mask", _lifted_mask(made, companions.get(LISTS), kind))
+        put(lifted, f.name, lift(f.name, value) if type(value) is int else value)
+    put(lifted, "element_bytes", lift("element_bytes", problem.input_type.bytes))
+    put(lifted, "output_bytes", lift("output_bytes", problem.output_type.bytes))
+    put(lifted, "pair_mask", _lifted_mask(lifted, companions.get(LISTS), kind))
     back = kernel.backward.tile
     return plan(
-        made,
+        lifted,
         replace(
             kernel,
             tile=lift_tile(kernel.tile),

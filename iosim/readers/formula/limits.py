@@ -25,11 +25,11 @@ _MORE = sp.Symbol("more", positive=True)
 
 def _powers(expression: Any) -> dict[Any, Any]:
     """Power of t -> its coefficient, those that are 0 left out."""
-    made: dict[Any, Any] = {}
+    coefficients: dict[Any, Any] = {}
     for term in sp.Add.make_args(sp.expand(expression)):
         coefficient, degree = term.as_coeff_exponent(_T)
-        made[degree] = made.get(degree, 0) + coefficient
-    return {degree: c for degree, c in made.items() if sp.expand(c) != 0}
+        coefficients[degree] = coefficients.get(degree, 0) + coefficient
+    return {degree: c for degree, c in coefficients.items() if sp.expand(c) != 0}
 
 
 class _Smoother:
@@ -55,9 +55,9 @@ class _Smoother:
         if not difference:
             return a
         degree = max(difference)
-        found = self.sign(difference[degree])
-        if found is not None:
-            return a if found == sign else b
+        sign_of_degree = self.sign(difference[degree])
+        if sign_of_degree is not None:
+            return a if sign_of_degree == sign else b
         in_a, in_b = _powers(a), _powers(b)
         common = sum(c * _T**n for n, c in in_a.items() if n > degree)
         choose = sp.Max if sign > 0 else sp.Min
@@ -81,10 +81,10 @@ class _Smoother:
         if isinstance(e, sp.Mod):
             return sp.Integer(0)
         if isinstance(e, sp.Max | sp.Min):
-            made = arguments[0]
+            largest = arguments[0]
             for other in arguments[1:]:
-                made = self.larger(made, other, 1 if isinstance(e, sp.Max) else -1)
-            return made
+                largest = self.larger(largest, other, 1 if isinstance(e, sp.Max) else -1)
+            return largest
         if isinstance(e, ClippedFloorSum):
             return sp.expand(self.integral(*arguments))
         if isinstance(e, FloorSum):

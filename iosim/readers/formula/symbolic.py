@@ -31,8 +31,8 @@ from iosim.readers.formula.lifting import LISTS, lifted_chain
 
 def _whole(*values: Any) -> tuple[int, ...] | None:
     """The values as ints where all are whole numbers."""
-    made = [sp.sympify(v) for v in values]
-    return tuple(int(v) for v in made) if all(v.is_Integer for v in made) else None
+    expressions = [sp.sympify(v) for v in values]
+    return tuple(int(v) for v in expressions) if all(v.is_Integer for v in expressions) else None
 
 
 class FloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
@@ -174,30 +174,30 @@ def symbol(name: str) -> sp.Symbol:
 
 def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[dict[str, Any], dict[str, int]]:
     """(companion of each size, value of each symbol used). Equal sizes share a symbol where `tie`."""
-    made: dict[str, Any] = {}
+    symbols_by_name: dict[str, Any] = {}
     values: dict[str, int] = {}
 
     def use(size: str, value: int, name: str | None = None) -> None:
-        made[size] = symbol(name or size)
+        symbols_by_name[size] = symbol(name or size)
         values[name or size] = value
 
     use("batch", problem.batch)
     if problem.group == 1 and tie:
         use("heads", problem.heads)
-        made["kv_heads"] = made["heads"]
+        symbols_by_name["kv_heads"] = symbols_by_name["heads"]
     else:
         use("kv_heads", problem.kv_heads)
-        made["heads"] = symbol("group") * made["kv_heads"]
+        symbols_by_name["heads"] = symbol("group") * symbols_by_name["kv_heads"]
         values["group"] = problem.group
     if problem.seq_q == problem.seq_k and tie:
         use("seq_q", problem.seq_q, "seq")
-        made["seq_k"] = made["seq_q"]
+        symbols_by_name["seq_k"] = symbols_by_name["seq_q"]
     else:
         use("seq_q", problem.seq_q)
         use("seq_k", problem.seq_k)
     use("head_dim", problem.head_dim)
     if problem.head_dim_v == problem.head_dim and tie:
-        made["head_dim_v"] = made["head_dim"]
+        symbols_by_name["head_dim_v"] = symbols_by_name["head_dim"]
     else:
         use("head_dim_v", problem.head_dim_v)
     if problem.window is not None:
@@ -206,7 +206,7 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("offset", problem.offset)
     use("element_bytes", problem.input_type.bytes)
     if problem.output_type.bytes == problem.input_type.bytes and tie:
-        made["output_bytes"] = made["element_bytes"]
+        symbols_by_name["output_bytes"] = symbols_by_name["element_bytes"]
     else:
         use("output_bytes", problem.output_type.bytes)
     use("block_q", kernel.tile.block_q)
@@ -222,8 +222,8 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         values[name] = value
         return symbol(name)
 
-    made[LISTS] = of_list
-    return made, values
+    symbols_by_name[LISTS] = of_list
+    return symbols_by_name, values
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,8 @@ class Formula:
 
     def numbers(self) -> Traffic:
         """The bytes for the problem that the formula was derived from."""
-        made = self.substitute(self.values)
-        return Traffic(tuple(replace(r, bytes=int(r.bytes)) for r in made.traffic))
+        substituted = self.substitute(self.values)
+        return Traffic(tuple(replace(r, bytes=int(r.bytes)) for r in substituted.traffic))
 
     def compile(self, *names: str, direction: str | None = None) -> Callable[..., Any]:
         """The total as a NumPy function of the sizes called `names`, on int64 arrays; exact below 2^63.
@@ -291,9 +291,9 @@ def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Fo
         raise InputError("`seq_lens`: a formula in symbols is of sequences of one length; accepted: seq_q and batch")
     kind = SymbolKind()
     companions, values = _companions(problem, kernel, tie)
-    made = closed_form(lifted_chain(problem, kernel, companions, kind))
+    lifted_traffic = closed_form(lifted_chain(problem, kernel, companions, kind))
     fixed = {c.lhs: c.rhs for c in kind.conditions if _fixes(c)}
-    rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in made)
+    rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in lifted_traffic)
     return Formula(Traffic(rows), values, tuple(kind.conditions))
 
 
@@ -316,5 +316,5 @@ def lambdify(expression: Any, symbols: list[Any]) -> Callable[..., Any]:
         "FloorSum": floor_sums.floor_sum_array,
         "ClippedFloorSum": floor_sums.clipped_floor_sum_array,
     }
-    made: Callable[..., Any] = sp.lambdify(symbols, whole, modules=[table, "numpy"], cse=True)
-    return made
+    function: Callable[..., Any] = sp.lambdify(symbols, whole, modules=[table, "numpy"], cse=True)
+    return function

@@ -59,10 +59,10 @@ def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[
     }  # fmt: skip
 
 
-def beside_text(found: dict[str, Any]) -> str:
+def beside_text(values: dict[str, Any]) -> str:
     """`beside` in one line."""
     return (
-        f"mask: {found['kept_blocks']:,} of {found['blocks']:,} blocks kept, s = {found['kept_fraction']:.4g}; "
-        f"N d + N^2 d^2 s / M = {found['theta_elements']:,.0f} elements a head with M = 4 d B = "
-        f"{found['fast_elements']:,}; the exact bytes are {found['times_above']:.3g} times that"
+        f"mask: {values['kept_blocks']:,} of {values['blocks']:,} blocks kept, s = {values['kept_fraction']:.4g}; "
+        f"N d + N^2 d^2 s / M = {values['theta_elements']:,.0f} elements a head with M = 4 d B = "
+        f"{values['fast_elements']:,}; the exact bytes are {values['times_above']:.3g} times that"
     )

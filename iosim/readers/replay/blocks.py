@@ -13,22 +13,22 @@ def addresses(chain: Chain) -> dict[str, int]:
     """Where the tensors of a chain lie that has run before: inputs first, then each tensor as the launch that first
     writes it comes; temporaries are given back after the last launch of their life, outputs after the chain."""
     allocator = CachingAllocator()
-    found: dict[str, int] = {}
+    address_of: dict[str, int] = {}
     for tensor in chain.role(Role.INPUT):
         allocator.allocate(tensor.allocated_bytes)
     for _ in range(2):
-        held: dict[str, Block] = {}
+        live: dict[str, Block] = {}
         for n in range(len(chain.launches)):
             for name, (first, _) in _lives(chain, Role.TEMP, Role.OUTPUT).items():
                 if first == n:
-                    held[name] = allocator.allocate(chain.tensors[name].allocated_bytes)
-                    found[name] = held[name].address
+                    live[name] = allocator.allocate(chain.tensors[name].allocated_bytes)
+                    address_of[name] = live[name].address
             for name, (_, last) in _lives(chain, Role.TEMP).items():
                 if last == n:
-                    allocator.release(held.pop(name))
-        for block in held.values():
+                    allocator.release(live.pop(name))
+        for block in live.values():
             allocator.release(block)
-    return found
+    return address_of
 
 
 def _lives(chain: Chain, *roles: Role) -> dict[str, tuple[int, int]]:
@@ -66,12 +66,12 @@ class Blocks:
         first, last = self._life[name]
         there = self._placed.setdefault(self._address[name], [])
         dead = [p for p in there if p.last < first]
-        made = next((g for p in dead if (g := _fitted(self._chain, name, grid, size, p))), None)
-        if made is None:
+        taken = next((g for p in dead if (g := _fitted(self._chain, name, grid, size, p))), None)
+        if taken is None:
             there.append(_Placed(last, grid, size))
         else:
-            there.append(_Placed(last, made[0], made[1]))
-        return None if made is None else made[0]
+            there.append(_Placed(last, taken[0], taken[1]))
+        return None if taken is None else taken[0]
 
     def owned(self, launch: int, grids: dict[str, Grid], tensors: list[str]) -> tuple[tuple[range, int], ...]:
         """Blocks that start to belong to a temporary tensor at this launch."""

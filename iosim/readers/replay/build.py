@@ -52,18 +52,18 @@ def system_compiler() -> list[str] | None:
     """The C compiler at hand that makes a shared library: CC's, Python's own, cc, gcc or clang."""
     configured = str(sysconfig.get_config_var("CC") or "").split()[:1]
     for name in dict.fromkeys((*os.environ.get("CC", "").split()[:1], *configured, "cc", "gcc", "clang")):
-        found = shutil.which(name)
-        if found is not None and _works([found]):
-            return [found]
+        path = shutil.which(name)
+        if path is not None and _works([path]):
+            return [path]
     return None
 
 
 def compiler() -> list[str] | None:
     """A C compiler: the system's, or the one that comes as a package where that is installed."""
-    found = system_compiler()
-    if found is None and find_spec(COMPILER_PACKAGE) is not None:
-        found = [sys.executable, "-m", COMPILER_PACKAGE, "cc", *ZIG_FLAGS]
-    return found
+    command = system_compiler()
+    if command is None and find_spec(COMPILER_PACKAGE) is not None:
+        command = [sys.executable, "-m", COMPILER_PACKAGE, "cc", *ZIG_FLAGS]
+    return command
 
 
 def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[str, ...] = ()) -> None:

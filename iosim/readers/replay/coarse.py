@@ -94,20 +94,20 @@ def coarse_plan(
     of = _heads(launch, low) if len(chain.launches) == 1 else 1
     heads = of if low.accesses <= FINE_STEPS * budget else min(of, HEADS_PLAYED)
     steps = _rounded(-(-low.accesses * heads // (of * budget)))
-    made = lower(_coarser(chain, launch, steps), spill_slots)
-    big = made.launches[long[0]]
+    coarser = lower(_coarser(chain, launch, steps), spill_slots)
+    big = coarser.launches[long[0]]
     edges = _edges(low, big, steps)
     if edges is None or big.accesses > 2 * low.accesses // steps:
         return None
     tiles = big.tiles * heads // of
-    launches = tuple(_first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(made.launches))
+    launches = tuple(_first_tiles(big, tiles) if n == long[0] else x for n, x in enumerate(coarser.launches))
     a_step = sum(int(lowered.size[t.base[t.base >= 0][:1]].sum()) * t.span * t.rows for t in low.loop if t.coef)
-    held = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
-    if held < LEAST_HELD:
+    held_steps = model.sets * model.ways * model.line_bytes / max(1, a_step * steps)
+    if held_steps < LEAST_HELD:
         return None
     return Coarse(
-        launch.name, steps, heads, of, held, int(low.count.sum(dtype=np.int64)),
-        edges[0][:tiles], edges[1][:tiles], replace(made, launches=launches),
+        launch.name, steps, heads, of, held_steps, int(low.count.sum(dtype=np.int64)),
+        edges[0][:tiles], edges[1][:tiles], replace(coarser, launches=launches),
         _sets(model, lowered, low, a_step, steps, heads / of),
     )  # fmt: skip
 

@@ -168,22 +168,22 @@ def sample_lines(
     most = pages * placements * TWINS * -(-(page // TWINS) // stride)
     owner, in_set = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int32)
     home = np.empty(most, dtype=np.uint8)
-    found, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
+    taken, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
     for begin in progress("lines of the L2")(range(0, pages, at_once)):  # sorting all at once takes far more memory
         end = min(begin + at_once, pages)
         followed = [_followed(place[begin:end], begin, page, sets, stride) for place in places]
         line = np.concatenate([one[0] for one in followed])
         order = np.argsort(line, kind="stable")[: np.count_nonzero(line < total)]
         line = line[order]
-        here, objects = slice(found, found + line.size), slice(*np.searchsorted(start, (begin * page, end * page)))
-        first[objects] = found + np.searchsorted(line, start[objects])
+        here, objects = slice(taken, taken + line.size), slice(*np.searchsorted(start, (begin * page, end * page)))
+        first[objects] = taken + np.searchsorted(line, start[objects])
         owner[here] = np.searchsorted(start, line, side="right") - 1
         in_set[here] = np.concatenate([one[1] + n * sets for n, one in enumerate(followed)])[order]
         home[here] = _home(line)
-        found += line.size
-    first[np.searchsorted(start, pages * page) :] = found
-    return Samples(stride / placements, placements * sets, placements, first, owner[:found], in_set[:found],
-                   home[:found])  # fmt: skip
+        taken += line.size
+    first[np.searchsorted(start, pages * page) :] = taken
+    return Samples(stride / placements, placements * sets, placements, first, owner[:taken], in_set[:taken],
+                   home[:taken])  # fmt: skip
 
 
 def followed_sets(

@@ -22,16 +22,16 @@ def library() -> ct.CDLL:
     Raises:
         EngineMissing: there is none of this version, and none could be compiled.
     """
-    found = _open()
-    if isinstance(found, str):
-        raise EngineMissing(f"`method` replay: {found}")
-    return found
+    opened = _open()
+    if isinstance(opened, str):
+        raise EngineMissing(f"`method` replay: {opened}")
+    return opened
 
 
 def why_missing() -> str | None:
     """Why there is no engine, in a few words; None where there is one."""
-    found = _open()
-    return found if isinstance(found, str) else None
+    opened = _open()
+    return opened if isinstance(opened, str) else None
 
 
 @cache

@@ -135,18 +135,18 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         first += grid.count
     spill_first: dict[str, int] = {}
     for launch in chain.launches:
-        found = _spill(launch)
-        if found is not None:
+        spill = _spill(launch)
+        if spill is not None:
             spill_first[launch.name] = first
-            sizes.append(np.full(spill_slots, max(found.per_pair, found.per_tile), dtype=np.int32))
+            sizes.append(np.full(spill_slots, max(spill.per_pair, spill.per_tile), dtype=np.int32))
             owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
             first += spill_slots
     tensors.append(SPILL)
 
     def lower_one(n: int) -> LoweredLaunch:
         launch = chain.launches[n]
-        made = _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots)
-        return replace(made, owned=blocks.owned(n, grids, tensors))
+        lowered = _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots)
+        return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
@@ -207,11 +207,12 @@ def _lower_launch(
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
         grid = grids[access.tensor]
         for run in _runs(launch, access):
-            made, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index, count,
+            template, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index,
+                                        count,
                                     run)  # fmt: skip
             if access.skip:
-                made = replace(made, skips=_skips(launch, access), block=block)
-            {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(made)
+                template = replace(template, skips=_skips(launch, access), block=block)
+            {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
         loop.append(Template(SPILL, MODES[Mode.STORE], base))
@@ -340,11 +341,11 @@ def _template(
     base32 = np.asarray(base, dtype=np.int64)
     if access.visited_only and not looped and not of_head:
         base32 = np.where(count > 0, base32, NONE)
-    made = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
+    template = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
-        return made, "loop" if inside or launch.outer is Outer.PAIR else "pro"
-    return made, "loop" if inside else "epi"
+        return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"
+    return template, "loop" if inside else "epi"
 
 
 def _broadcast(tensor: Tensor, d: Domain, grid: Grid, item: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -372,8 +373,8 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
             new, item = item[1:] != item[:-1], item[1:]
             item = _broadcast(chain.tensors[access.tensor], launch.domain, grid, item) if shared else item
             base[first : first + item.size] = np.where(new, grid.first + item, NONE)
-        made = Template(access.tensor, MODES[access.mode], base)
-        (loop if access.mode is Mode.LOAD else epilogue).append(made)
+        template = Template(access.tensor, MODES[access.mode], base)
+        (loop if access.mode is Mode.LOAD else epilogue).append(template)
     one = np.ones(tiles, dtype=np.int32)
     zero = np.zeros(tiles, dtype=np.int32)
     return LoweredLaunch(

@@ -85,22 +85,30 @@ class Replay:
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of the HBM figures should know."""
-        made = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
+        sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.share is not None:
-            made.append(f"HBM: sampled: {self.share.heads} of {self.share.of} heads were played and stand for all; "
-                        f"error up to about {HEADS_ERROR:.0%}")  # fmt: skip
+            sentences.append(
+                f"HBM: sampled: {self.share.heads} of {self.share.of} heads were played and stand for "
+                "all; "
+                f"error up to about {HEADS_ERROR:.0%}"
+            )
         read = self.traffic.total("hbm", "read")
         if self.placement_bytes > PLACEMENT_TOLD * read:
-            made.append(f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} "
-                        "(standard deviation over placements)")  # fmt: skip
+            sentences.append(
+                f"HBM: where the tensors lie in memory moves the reads by "
+                f"{self.placement_bytes / read:.0%} "
+                "(standard deviation over placements)"
+            )
         if self.foreign_write_bytes:
-            made.append(f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out")
+            sentences.append(
+                f"HBM: {bytes_text(self.foreign_write_bytes)} of the writes are others' dirty lines driven out"
+            )
         for launch in self.launches:
             if launch.windows is not None:
-                made += _sampled(launch.name, launch.windows)
+                sentences += _sampled(launch.name, launch.windows)
             if launch.coarse is not None:
-                made += _coarse(launch.name, launch.coarse, launch.waited)
-        return tuple(made)
+                sentences += _coarse(launch.name, launch.coarse, launch.waited)
+        return tuple(sentences)
 
     @property
     def seconds(self) -> float:
@@ -109,24 +117,32 @@ class Replay:
 
 def _sampled(launch: str, windows: Windows) -> list[str]:
     share = windows.played.sum() / windows.stands_for.sum()
-    made = [f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard "
-            f"error {windows.standard_error():.1%}; method replay plays all"]  # fmt: skip
+    notes = [
+        f"HBM: {launch} was played in part, {share:.1%} of its steps in {windows.played.size} windows; standard "
+        f"error {windows.standard_error():.1%}; method replay plays all"
+    ]
     if windows.waited > WAITING:
-        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind "
-                    "the one that misses; jumps scatter them, so reads are found too high")  # fmt: skip
-    return made
+        notes.append(
+            f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather "
+            "behind "
+            "the one that misses; jumps scatter them, so reads are found too high"
+        )
+    return notes
 
 
 def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
     heads = f" and {coarse.heads} of {coarse.of} heads" if coarse.heads < coarse.of else ""
     parted = waited > WAITING and coarse.held < HELD_STEPS
     error = "reads may be far off" if parted else f"error about {ERROR:.0%}"
-    made = [f"HBM: {launch} was played in part, in coarse steps of {coarse.steps}{heads}; {error}; "
-            "method replay plays all"]  # fmt: skip
+    notes = [
+        f"HBM: {launch} was played in part, in coarse steps of {coarse.steps}{heads}; {error}; method replay plays all"
+    ]
     if parted:
-        made.append(f"HBM: CTAs of {launch} wait for memory (steps take {waited:.0%} longer) and the L2 holds only "
-                    f"{coarse.held:.1f} coarse steps of one, so that they may part too early")  # fmt: skip
-    return made
+        notes.append(
+            f"HBM: CTAs of {launch} wait for memory (steps take {waited:.0%} longer) and the L2 holds only "
+            f"{coarse.held:.1f} coarse steps of one, so that they may part too early"
+        )
+    return notes
 
 
 def replay(
@@ -153,20 +169,20 @@ def replay(
         InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
             engine is missing.
     """
-    made = l2_model or model(profile)
+    l2_of_gpu = l2_model or model(profile)
     slots = max(resident.slots for resident in residencies)
     played = chain if share is None else share.chain
     lowered = lower(played, spill_slots=SPILL_TURNOVER * slots)
-    coarse = coarse_plan(played, lowered, made, spill_slots=SPILL_TURNOVER * slots) if part else None
+    coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=SPILL_TURNOVER * slots) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
-    _refuse_small_l2(made, lowered, profile)
-    foreign = made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
+    _refuse_small_l2(l2_of_gpu, lowered, profile)
+    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
     grain_of = {"samples_per_object": COARSE_SAMPLES, "least_sets": coarse.least_sets} if coarse else {}
-    l2 = L2(made, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
+    l2 = L2(l2_of_gpu, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
     del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
     if l2_start == "warm":
@@ -174,7 +190,7 @@ def replay(
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
-    call = _Call(problem, kernel, played, profile, made)
+    call = _Call(problem, kernel, played, profile, l2_of_gpu)
     for number, (launch, resident) in enumerate(zip(played.launches, residencies, strict=True)):
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
@@ -192,7 +208,7 @@ def replay(
         if dirty is not None:
             end = begin + round((end - begin) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
-        rows += _rows(launch.name, lowered, before, l2.counts(), made.launch_fetch_bytes)
+        rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, grain, waited))
@@ -205,8 +221,8 @@ def replay(
     return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), placement, share)
 
 
-def _refuse_small_l2(made: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
-    holds = made.partitions * made.sets * made.ways * made.line_bytes
+def _refuse_small_l2(l2: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
+    holds = l2.partitions * l2.sets * l2.ways * l2.line_bytes
     largest = int(lowered.size.max(initial=0))
     if holds < largest:
         raise InputError(
@@ -265,8 +281,8 @@ class _Call:
         profile = self.profile
         registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
         threads = min(profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers)
-        held = threads * launch.values_per_thread * self.chain.tensors[loads[0].tensor].element_bytes
-        return min(low.tiles, held * profile.sm_count * low.tiles // loaded)
+        loading_bytes = threads * launch.values_per_thread * self.chain.tensors[loads[0].tensor].element_bytes
+        return min(low.tiles, loading_bytes * profile.sm_count * low.tiles // loaded)
 
 
 def _waited(l2: L2) -> float:
@@ -295,8 +311,8 @@ def _inputs(chain: Chain, lowered: Lowered) -> range:
     last = 0
     for number, name in enumerate(lowered.tensors[:-1]):
         if chain.tensors[name].role is Role.INPUT:
-            found = np.flatnonzero(lowered.owner == number)
-            last = max(last, int(found[-1]) + 1) if found.size else last
+            objects = np.flatnonzero(lowered.owner == number)
+            last = max(last, int(objects[-1]) + 1) if objects.size else last
     return range(last)
 
 

@@ -41,7 +41,7 @@ def scan(
     if min(passes, ctas) < 1 or objects < (1 if shared else ctas):
         raise InputError(f"a scan of {footprint_bytes} bytes by {ctas} CTAs, {passes} times; accepted: at least one "
                          f"CTA, one pass and {each} bytes a CTA")  # fmt: skip
-    made = gpu if isinstance(gpu, L2Model) else model(gpu)
+    l2_of_gpu = gpu if isinstance(gpu, L2Model) else model(gpu)
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
     order = [np.tile(np.arange(begin[c], begin[c] + size[c]), passes) for c in range(1 if shared else ctas)]
@@ -58,7 +58,7 @@ def scan(
         block=zero,
         indices=np.concatenate(order).astype(np.int32),
     )
-    l2 = L2(made, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+    l2 = L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 

@@ -34,10 +34,10 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
         return (1.0,)
     if kernel.age_share is not None:
         return sloped(kernel.age_share, ctas)
-    found, usual = measured_rates()
+    rates, usual = measured_rates()
     for key in keys_of(kernel, problem) if compiled else ():
-        if (*key, ctas) in found:
-            return found[(*key, ctas)]
+        if (*key, ctas) in rates:
+            return rates[(*key, ctas)]
     return sloped(usual[min(usual, key=lambda n: abs(n - ctas))], ctas)
 
 
@@ -55,20 +55,20 @@ def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
         return [(kernel.cta_shares, problem.head_dim, causal), (kernel.cta_shares, problem.head_dim, False)]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
-    made = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
-    return [(OWN, *made, dtype) for dtype in (problem.dtype, "bf16")]
+    build = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
+    return [(OWN, *build, dtype) for dtype in (problem.dtype, "bf16")]
 
 
 @cache
 def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
     """(rates by key, the mean of the runs; the median height of the own kernels' slopes by their number of CTAs)."""
     runs = runs_by_key()
-    found = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
+    rates_of_key = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
     heights: dict[int, list[float]] = {}
-    for key, rates in found.items():
+    for key, rates in rates_of_key.items():
         if key[0] == OWN:
             heights.setdefault(len(rates), []).append(rates[0] - rates[-1])
-    return found, {ctas: median(several) for ctas, several in heights.items()}
+    return rates_of_key, {ctas: median(several) for ctas, several in heights.items()}
 
 
 def runs_by_key() -> dict[Key, list[tuple[float, ...]]]:

@@ -181,14 +181,14 @@ class _Tracer:
         assert self._seen is not None
         kept = _Kept(launch, low, lowered, int(l2.config.sample_bytes), TraceRecord(ctas=low.tiles, samples=samples),
                      np.zeros(low.tiles, dtype=np.int32), *np.zeros((2, low.tiles), dtype=np.int64))  # fmt: skip
-        made = kept.record
-        made.order, made.seen = self._order.ctypes.data, self._seen.ctypes.data
+        record = kept.record
+        record.order, record.seen = self._order.ctypes.data, self._seen.ctypes.data
         if self.only in (None, launch.name):
-            made.bin_ps, made.bins = self.bin_ps, self.bins
-            made.bin_hit, made.bin_miss = self.hit.ctypes.data, self.miss.ctypes.data
-            made.cta_sm, made.cta_start, made.cta_end = (x.ctypes.data for x in (kept.sm, kept.start, kept.end))
+            record.bin_ps, record.bins = self.bin_ps, self.bins
+            record.bin_hit, record.bin_miss = self.hit.ctypes.data, self.miss.ctypes.data
+            record.cta_sm, record.cta_start, record.cta_end = (x.ctypes.data for x in (kept.sm, kept.start, kept.end))
             self.kept.append(kept)
-        return made
+        return record
 
 
 @dataclass(frozen=True)
@@ -255,12 +255,12 @@ def _shared(kept: _Kept) -> tuple[tuple[str, ...], Int64, int]:
     none = np.zeros(low.tiles, dtype=np.int64)
     axis = None if streams(launch) else SHARED_AXIS.get(launch.outer)
     names = {a.tensor for a in launch.accesses if a.rows == axis and a.per is Per.PAIR and a.mode is Mode.LOAD}
-    found = [t for t in low.loop if t.tensor in names and t.coef]
-    if not found:
+    shared = [t for t in low.loop if t.tensor in names and t.coef]
+    if not shared:
         return (), none, 0
     size = kept.lowered.size
-    per_index = sum(int(size[t.base[0] : t.base[0] + t.span].sum(dtype=np.int64)) for t in found)
-    return tuple(t.tensor for t in found), found[0].base.astype(np.int64), per_index
+    per_index = sum(int(size[t.base[0] : t.base[0] + t.span].sum(dtype=np.int64)) for t in shared)
+    return tuple(t.tensor for t in shared), shared[0].base.astype(np.int64), per_index
 
 
 def _in_use(ctas: CtaTable, per_index: int, bins: int, bin_ps: int, begin: int, end: int) -> tuple[Float, Float]:

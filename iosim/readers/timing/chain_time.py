@@ -216,7 +216,7 @@ def chain_time(
     """
     rates = _Rates(profile, measured)
     times = []
-    for launch, held in zip(chain.launches, residencies, strict=True):
+    for launch, resident in zip(chain.launches, residencies, strict=True):
         unit = MatrixUnit.FP32 if problem.dtype == "fp32" else matrix_unit(launch, profile, kernel)
         seconds: dict[str, float] = {}
         hbm = rates.hbm()
@@ -225,7 +225,7 @@ def chain_time(
         l2_bytes = traffic.total("l2", launch=launch.name)
         sm = rates.of_sm(problem.dtype, unit) if is_attention_loop(launch) else None
         if sm is not None:
-            loop, waves = _loop_seconds(launch, unit, sm, held, l2_bytes, problem, profile)
+            loop, waves = _loop_seconds(launch, unit, sm, resident, l2_bytes, problem, profile)
             total = loop.pop("total")
             seconds |= loop
             if unit is MatrixUnit.PINGPONG:
@@ -233,8 +233,8 @@ def chain_time(
             if reuses_keys(launch):
                 total = beside(total, seconds.get("hbm", 0.0))
         else:
-            seconds |= _flat_seconds(launch, unit, rates, held, l2_bytes, problem)
-            total, waves = 0.0, held.waves
+            seconds |= _flat_seconds(launch, unit, rates, resident, l2_bytes, problem)
+            total, waves = 0.0, resident.waves
         total = profile.need("launch_latency_s") + max(total, *seconds.values(), 0.0)
         seconds["latency"] = total - max(seconds.values(), default=0.0)
         times.append(LaunchTime(launch.name, seconds, waves, total))
@@ -242,18 +242,18 @@ def chain_time(
 
 
 def _loop_seconds(
-    launch: Launch, unit: MatrixUnit, sm: SmRates, held: Residency, l2_bytes: int, problem: AttentionProblem,
+    launch: Launch, unit: MatrixUnit, sm: SmRates, resident: Residency, l2_bytes: int, problem: AttentionProblem,
     profile: HardwareProfile,
 ) -> tuple[dict[str, float], float]:  # fmt: skip
     """Seconds of an attention loop by resource and in "total", and its waves."""
     steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
     cost = step_cost(launch, unit, sm, l2_bytes / max(1, steps), problem.input_type.bytes, profile.cc)
-    per_sm = max(1, min(held.ctas_per_sm, -(-held.slots // profile.sm_count)))
+    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     tile_cycles = profile.need("pingpong_tile_cycles" if unit is MatrixUnit.PINGPONG else "tile_cycles")
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     seconds = {name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles}
-    return seconds | {"total": span.cycles / sm.clock_hz}, held.waves
+    return seconds | {"total": span.cycles / sm.clock_hz}, resident.waves
 
 
 def reuses_keys(launch: Launch) -> bool:
@@ -280,7 +280,7 @@ def _pingpong_seconds(
 
 
 def _flat_seconds(
-    launch: Launch, unit: MatrixUnit, rates: _Rates, held: Residency, l2_bytes: int, problem: AttentionProblem
+    launch: Launch, unit: MatrixUnit, rates: _Rates, resident: Residency, l2_bytes: int, problem: AttentionProblem
 ) -> dict[str, float]:
     """Seconds of a launch without an attention loop: products with whole waves of tiles, exponentials, L2 bytes."""
     seconds: dict[str, float] = {}
@@ -291,7 +291,7 @@ def _flat_seconds(
     if launch.flops_per_pair:
         rate = rates.tensor(problem.dtype, unit)
         if rate:
-            whole_waves = -(-launch.work_tiles // held.slots) * held.slots / launch.work_tiles
+            whole_waves = -(-launch.work_tiles // resident.slots) * resident.slots / launch.work_tiles
             seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
     profile = rates.profile
     shared = profile.shared_memory_bytes_per_clock_per_sm

@@ -95,12 +95,12 @@ def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatA
         return np.tile(work, min(heads, -(-most // len(work))))[-most:]
     section = schedule.section_heads or heads
     parts: list[FloatArray] = []
-    left, found = heads, 0
-    while left > 0 and found < most:
+    left, counted = heads, 0
+    while left > 0 and counted < most:
         width = (left % section or section) if left == heads else section
-        needed = -(-(most - found) // width)
+        needed = -(-(most - counted) // width)
         parts.insert(0, np.repeat(work[max(0, len(work) - needed) :], width))
-        left, found = left - width, found + len(parts[0])
+        left, counted = left - width, counted + len(parts[0])
     return np.concatenate(parts)[-most:]
 
 

@@ -107,8 +107,8 @@ class DecodePoint:
     @property
     def cache_bytes(self) -> int:
         """Bytes of all layers' cache, whole pages."""
-        held = self.prediction.chain.tensors
-        return sum(held[n].allocated_bytes for n in ("K", "V") if n in held) * self.shape.layers
+        tensors = self.prediction.chain.tensors
+        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.shape.layers
 
     @property
     def fits(self) -> bool | None:
@@ -189,8 +189,8 @@ def decode_point(
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     problem = shape.problem(batch, context, new_tokens)
-    made = predict(problem, kernel or default_kernel(shape, profile), profile, overrides=overrides, method=method)
-    return DecodePoint(shape, batch, context, new_tokens, made)
+    prediction = predict(problem, kernel or default_kernel(shape, profile), profile, overrides=overrides, method=method)
+    return DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
 def sweep(

@@ -77,12 +77,13 @@ def megatron(
     check_problem(problem)
     passes = "bwd" if backward else "fwd"
     share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
-    made = predict(share, kernel, profile, method="capacity")
+    prediction = predict(share, kernel, profile, method="capacity")
     one, seconds = ring_collective(sequence_width_bytes(problem), gpus, cluster)
     number = MEGATRON_COLLECTIVES[passes]
     return Baseline(
-        "megatron", "Megatron-LM, heads and sequence split", number * one, made.time.total_s, number * seconds,
-        megatron_bytes(problem, gpus, kernel, profile, backward=backward), made.total("l2"), made.total("hbm"),
+        "megatron", "Megatron-LM, heads and sequence split", number * one, prediction.time.total_s, number * seconds,
+        megatron_bytes(problem, gpus, kernel, profile, backward=backward),
+        prediction.total("l2"), prediction.total("hbm"),
     )  # fmt: skip
 
 
@@ -141,10 +142,11 @@ def ring_self_attention(
     """
     check_problem(problem)
     check_gpus(gpus)
-    made = predict(_rows_of_one(problem, gpus, backward), "naive", profile, method="capacity")
+    prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile, method="capacity")
     one, seconds = ring_collective(token_bytes(problem)["K"] * problem.seq_q, gpus, cluster)
     number = RSA_ROTATIONS["bwd" if backward else "fwd"]
     return Baseline(
-        "rsa", "ring self-attention", number * one, made.time.total_s, number * seconds,
-        rsa_bytes(problem, gpus, profile, backward=backward), made.total("l2"), made.total("hbm"),
+        "rsa", "ring self-attention", number * one, prediction.time.total_s, number * seconds,
+        rsa_bytes(problem, gpus, profile, backward=backward),
+        prediction.total("l2"), prediction.total("hbm"),
     )  # fmt: skip

@@ -66,11 +66,11 @@ class Rank:
                 return place[tensor, chunk]
         raise ExecutionError(f"{tensor} of chunk {chunk} is not here in this step")
 
-    def add_partial(self, chunk: int, made: Partial) -> None:
+    def add_partial(self, chunk: int, partial: Partial) -> None:
         if chunk in self.partials:
-            self.partials[chunk].merge(made)
+            self.partials[chunk].merge(partial)
         else:
-            self.partials[chunk] = made
+            self.partials[chunk] = partial
 
     def add_gradient(self, key: Key, value: Array) -> None:
         self.gradients[key] = self.gradients[key] + value if key in self.gradients else value
@@ -112,20 +112,20 @@ def execute(
     if problem.batch * problem.heads * problem.seq_q**2 > MAX_PAIRS:
         raise InputError(f"`seq_q` {problem.seq_q} is too long to execute; accepted: up to {MAX_PAIRS} pairs")
     whole = problem.with_(passes="bwd" if schedule.backward else "fwd")
-    given = {n: np.asarray(a, dtype=np.float64) for n, a in (arrays or random_arrays(whole, seed)).items()}
-    if schedule.backward and "LSE" not in given:
-        given |= {n: a for n, a in reference(whole.with_(passes="fwd"), given).items() if n in ("O", "LSE")}
-    return _Run(schedule, problem, given).run()
+    inputs = {n: np.asarray(a, dtype=np.float64) for n, a in (arrays or random_arrays(whole, seed)).items()}
+    if schedule.backward and "LSE" not in inputs:
+        inputs |= {n: a for n, a in reference(whole.with_(passes="fwd"), inputs).items() if n in ("O", "LSE")}
+    return _Run(schedule, problem, inputs).run()
 
 
 class _Run:
-    def __init__(self, schedule: ChunkSchedule, problem: AttentionProblem, given: Mapping[str, Array]) -> None:
+    def __init__(self, schedule: ChunkSchedule, problem: AttentionProblem, inputs: Mapping[str, Array]) -> None:
         self.schedule, self.problem = schedule, problem
         self.widths = token_bytes(problem)
-        names = [n for n in INPUTS if n in given and (schedule.backward or n in ("Q", "K", "V"))]
+        names = [n for n in INPUTS if n in inputs and (schedule.backward or n in ("Q", "K", "V"))]
         self.ranks = [
-            Rank({(n, c): given[n][:, :, _slice(schedule.chunks[c])] for n in names for c in held})
-            for held in schedule.owned
+            Rank({(n, c): inputs[n][:, :, _slice(schedule.chunks[c])] for n in names for c in chunks})
+            for chunks in schedule.owned
         ]
         self.received = [0] * schedule.gpus
         self.peak = [0] * schedule.gpus
@@ -139,8 +139,8 @@ class _Run:
             for send, values in moved:
                 self._deliver(send, values)
             for g, rank in enumerate(self.ranks):
-                held = sum(self._bytes(k) for k in (*rank.inbox, *rank.arriving))
-                self.peak[g] = max(self.peak[g], held)
+                held_bytes = sum(self._bytes(k) for k in (*rank.inbox, *rank.arriving))
+                self.peak[g] = max(self.peak[g], held_bytes)
                 rank.inbox, rank.arriving = rank.arriving, {}
         return DistributedExecution(self._outputs(), tuple(self.received), self.tensors, tuple(self.peak))
 
@@ -212,16 +212,16 @@ class _Run:
         wide = {"dQ": (p.heads, p.head_dim), "dK": (p.kv_heads, p.head_dim), "dV": (p.kv_heads, p.head_dim_v)}
         if s.backward:
             out = {n: np.zeros((p.batch, h, p.seq_q, d)) for n, (h, d) in wide.items()}
-            for rank, held in zip(self.ranks, s.owned, strict=True):
-                for c in held:
+            for rank, chunks in zip(self.ranks, s.owned, strict=True):
+                for c in chunks:
                     for n in wide:
                         if (n, c) in rank.gradients:
                             out[n][:, :, _slice(s.chunks[c])] = rank.gradients[n, c]
             return out
         rows = (p.batch, p.heads, p.seq_q)
         out = {"O": np.zeros((*rows, p.head_dim_v)), "LSE": np.full(rows, -np.inf)}
-        for rank, held in zip(self.ranks, s.owned, strict=True):
-            for c in held:
+        for rank, chunks in zip(self.ranks, s.owned, strict=True):
+            for c in chunks:
                 if c in rank.partials:
                     part, where = rank.partials[c], _slice(s.chunks[c])
                     with np.errstate(divide="ignore", invalid="ignore"):  # rows that a wrong schedule left empty

@@ -45,13 +45,13 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
 
 def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
     """Bytes of partial results of chunks that live elsewhere, made in a step."""
-    made: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
+    results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
     for c in step.computes:
         if c.queries not in schedule.owned[c.gpu]:
-            made[c.gpu] |= {(t, c.queries) for t in (("dQ",) if schedule.backward else RESULTS[False])}
+            results_of[c.gpu] |= {(t, c.queries) for t in (("dQ",) if schedule.backward else RESULTS[False])}
         if schedule.backward and c.keys not in schedule.owned[c.gpu]:
-            made[c.gpu] |= {(t, c.keys) for t in RESULTS[True]}
-    return [sum(widths[t] * len(schedule.chunks[c]) for t, c in found) for found in made]
+            results_of[c.gpu] |= {(t, c.keys) for t in RESULTS[True]}
+    return [sum(widths[t] * len(schedule.chunks[c]) for t, c in results) for results in results_of]
 
 
 def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
@@ -62,10 +62,10 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
     for step in schedule.steps:
         arriving = received_bytes(schedule, step, widths, inputs=True)
         results = received_bytes(schedule, step, widths, inputs=False)
-        made = _made_for_others(schedule, step, widths)
+        result_bytes = _made_for_others(schedule, step, widths)
         for g in range(schedule.gpus):
-            most[g] = max(most[g], inbox[g] + arriving[g] + results[g] + made[g] + unsent[g])
-        inbox, unsent = arriving, made
+            most[g] = max(most[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g])
+        inbox, unsent = arriving, result_bytes
     return most
 
 
@@ -80,12 +80,12 @@ def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) 
     widths = token_bytes(problem)
     tensors = BACKWARD if schedule.backward else FORWARD
     passing = passing_bytes(schedule, widths)
-    made = []
-    for g, held in enumerate(schedule.owned):
-        tokens = sum(len(schedule.chunks[c]) for c in held)
+    memories = []
+    for g, chunks in enumerate(schedule.owned):
+        tokens = sum(len(schedule.chunks[c]) for c in chunks)
         kept = (layers - 1) * tokens * sum(widths[t] for t in SAVED)
-        made.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
-    return max(made, key=lambda m: m.total)
+        memories.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
+    return max(memories, key=lambda m: m.total)
 
 
 def longest_sequence(

@@ -70,14 +70,14 @@ class ChunkSchedule:
 
     def owner(self, chunk: int) -> int:
         """The GPU on which a chunk lives."""
-        return next(g for g, held in enumerate(self.owned) if chunk in held)
+        return next(g for g, chunks in enumerate(self.owned) if chunk in chunks)
 
     def to_dict(self) -> dict[str, Any]:
         """The schedule as plain data."""
         return {
             "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": "bwd" if self.backward else "fwd",
             "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
-            "owned": [list(held) for held in self.owned],
+            "owned": [list(chunks) for chunks in self.owned],
             "steps": [
                 {"computes": [{"gpu": c.gpu, "queries": c.queries, "keys": c.keys} for c in step.computes],
                  "sends": [{"source": s.source, "target": s.target, "tensors": list(s.tensors),

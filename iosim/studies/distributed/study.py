@@ -63,11 +63,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of the command line's JSON; fractions as text."""
-        found = self.idle
+        idle = self.idle
         return {
             "name": self.name, "title": self.title, "steps": self.steps,
-            "idle": {"slots": str(found.slots), "of_unbalanced": str(found.of_unbalanced), "work": str(found.work)}
-            if found else None,
+            "idle": {"slots": str(idle.slots), "of_unbalanced": str(idle.of_unbalanced), "work": str(idle.work)}
+            if idle else None,
             "received_bytes_per_gpu": float(self.received_bytes), "received_nd": self.received_nd,
             "formula": self.formula, "compute_s": self.compute_s, "exposed_s": self.exposed_s, "time_s": self.seconds,
             "speedup": self.speedup, "memory_bytes_per_gpu": self.memory_bytes,
@@ -108,17 +108,17 @@ def study(
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
     one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
-    made = []
+    results = []
     for name in progress(wanted):
         if name in SCHEDULES:
-            made.append(one.of_schedule(name))
+            results.append(one.of_schedule(name))
             continue
         try:
-            made.append(one.of_baseline(name))
+            results.append(one.of_baseline(name))
         except InputError:
             if names is not None:
                 raise
-    return made
+    return results
 
 
 class _Study:
@@ -169,26 +169,26 @@ class _Study:
 
     def of_baseline(self, name: str) -> Result:
         """Megatron-LM or ring self-attention."""
-        found = [self._baseline(name, b) for b in self.passes]
-        total = sum(b.seconds for b in found)
+        passes = [self._baseline(name, b) for b in self.passes]
+        total = sum(b.seconds for b in passes)
         return Result(
             name=name,
-            title=found[0].title,
+            title=passes[0].title,
             steps=None,
             idle=None,
-            received_bytes=Fraction(sum(b.received_bytes for b in found)),
+            received_bytes=Fraction(sum(b.received_bytes for b in passes)),
             width_bytes=self.width,
-            compute_s=sum(b.compute_s for b in found),
+            compute_s=sum(b.compute_s for b in passes),
             seconds=total,
             speedup=self.alone_s / total,
-            memory_bytes=max(b.memory_bytes for b in found),
+            memory_bytes=max(b.memory_bytes for b in passes),
             longest_sequence=self._longest(
                 lambda budget, b: baselines.longest_sequence(
                     name, self.problem, self.gpus, budget, self.kernel, self.profile, backward=b
                 )
             ),
-            l2_bytes=sum(b.l2_bytes for b in found),
-            hbm_bytes=sum(b.hbm_bytes for b in found),
+            l2_bytes=sum(b.l2_bytes for b in passes),
+            hbm_bytes=sum(b.hbm_bytes for b in passes),
         )
 
     def _baseline(self, name: str, backward: bool) -> Baseline:

@@ -23,20 +23,20 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
     kinds = ("html", "md") if form == "both" else (form,)
     path = Path(out)
     if path.is_dir():
-        found = {kind: path / f"{NAME}.{kind}" for kind in kinds}
+        places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
     else:
-        given = _SUFFIXES.get(path.suffix.lower())
-        if given is None:
+        kind_of_name = _SUFFIXES.get(path.suffix.lower())
+        if kind_of_name is None:
             raise InputError(
                 f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name that ends "
                 "in .html or .md"
             )
-        if given not in kinds:
+        if kind_of_name not in kinds:
             raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
-        found = {kind: path if kind == given else path.with_suffix(f".{kind}") for kind in kinds}
-    for target in found.values():
+        places = {kind: path if kind == kind_of_name else path.with_suffix(f".{kind}") for kind in kinds}
+    for target in places.values():
         _check(target, out)
-    return found
+    return places
 
 
 def _check(target: Path, out: str | Path) -> None:

@@ -42,8 +42,8 @@ class ReportRequest:
     method: str = QUICK_METHOD
 
     def __post_init__(self) -> None:
-        for name, given in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
-            if not given:
+        for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
+            if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
         for name, value, accepted in (("`method`", self.method, METHODS), ("`l2_start`", self.l2_start, L2_STARTS)):
             if value not in accepted:
@@ -117,14 +117,14 @@ def _but_length(problem: AttentionProblem) -> tuple[object, ...]:
 
 
 def _gpus(names: tuple[str, ...]) -> tuple[Gpu, ...]:
-    found: dict[str, Gpu] = {}
+    gpus: dict[str, Gpu] = {}
     shipped = list_profiles()
     for name in names:
         profile = load_profile(name)
         known = profile.name in shipped and load_profile(profile.name) == profile
-        label = profile.name if known or profile.name not in (*shipped, *found) else name
-        found.setdefault(label, Gpu(label, profile.name if known else name, profile))
-    return tuple(found.values())
+        label = profile.name if known or profile.name not in (*shipped, *gpus) else name
+        gpus.setdefault(label, Gpu(label, profile.name if known else name, profile))
+    return tuple(gpus.values())
 
 
 def command_line(before: Sequence[str], problem: AttentionProblem, after: Sequence[str]) -> str:

@@ -147,11 +147,11 @@ def pick_tiles(
     unit = MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
     candidates, rejected = [], []
     for tile in tile_space():
-        found = rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
-        if isinstance(found, str):
-            rejected.append(RejectedTile(tile, found))
+        tried = rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
+        if isinstance(tried, str):
+            rejected.append(RejectedTile(tile, tried))
         else:
-            candidates.append(found)
+            candidates.append(tried)
     return TileRanking(
         problem,
         gpu,
@@ -169,7 +169,7 @@ def _by_time(candidate: TileCandidate) -> tuple[float, int, int]:
 
 def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[TileCandidate]:
     """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles."""
-    found = []
+    candidates = []
     for name in entry_names():
         data = entry(name)
         if data["algorithm"] != ALGORITHM or data.get("any_tile"):
@@ -180,8 +180,8 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[T
             continue
         chain = plan(problem, kernel)
         if residency(main_launch(chain, problem), profile).occupancy.ctas_per_sm > 0:
-            found.append(_candidate(problem, profile, kernel, chain, "stated"))
-    return found
+            candidates.append(_candidate(problem, profile, kernel, chain, "stated"))
+    return candidates
 
 
 def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
@@ -234,8 +234,8 @@ def _misfit(launch: Launch, gpu: HardwareProfile, report: BuildReport | None) ->
         return (f"spills {report.spill_store_bytes} bytes a thread at {report.registers} registers (compiler's report "
                 f"for sm_{gpu.cc}); fewer rows a warp or a smaller block_k would not")  # fmt: skip
     needed = needed_registers(launch) if report is None else report.registers
-    found = occupancy(gpu, launch.resources.threads, min(needed, most), launch.resources.shared_memory_bytes or 0)
-    reasons = [found.reason] if found.reason else []
+    occupied = occupancy(gpu, launch.resources.threads, min(needed, most), launch.resources.shared_memory_bytes or 0)
+    reasons = [occupied.reason] if occupied.reason else []
     if needed > most:
         reasons.append(f"needs about {needed:,} registers a thread, at most {most}")
     return "; ".join(reasons)
@@ -247,7 +247,7 @@ def _candidate(
     """What is predicted of a chain; `source` is where its registers come from, unless they are estimated."""
     launch = main_launch(chain, problem)
     call = Call.of(problem, kernel, gpu, chain)
-    held = residency(launch, gpu)
+    resident = residency(launch, gpu)
     traffic = call.counted + call.capacity()
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
@@ -260,11 +260,11 @@ def _candidate(
         l2_write_bytes=int(traffic.total("l2", "write")),
         hbm_read_bytes=int(traffic.total("hbm", "read")),
         hbm_write_bytes=int(traffic.total("hbm", "write")),
-        ctas_per_sm=held.ctas_per_sm,
-        limited_by=held.occupancy.limited_by,
-        occupancy=held.occupancy.occupancy,
-        waves=held.waves,
+        ctas_per_sm=resident.ctas_per_sm,
+        limited_by=resident.occupancy.limited_by,
+        occupancy=resident.occupancy.occupancy,
+        waves=resident.waves,
         shared_memory_bytes=launch.resources.shared_memory_bytes,
-        registers=held.registers,
-        registers_source="estimated" if held.registers_estimated else source,
+        registers=resident.registers,
+        registers_source="estimated" if resident.registers_estimated else source,
     )

@@ -24,10 +24,10 @@ class AllocatorPeaks:
 def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
     """What the allocator hands out and holds for a timeline's requests (`Timeline.requests`)."""
     allocator = CachingAllocator()
-    held: dict[str, Block] = {}
+    live: dict[str, Block] = {}
     for name, size in requests:
         if size > 0:
-            held[name] = allocator.allocate(size)
+            live[name] = allocator.allocate(size)
         elif size < 0:
-            allocator.release(held.pop(name))
+            allocator.release(live.pop(name))
     return AllocatorPeaks(allocator.most, allocator.reserved)

@@ -24,10 +24,10 @@ def attention(b: Builder, at: str, qkv: str) -> str:
     if b.setup.recompute == "attention":
         b.begin_segment(f"{at}attention", qkv)
     parts = _split(b, at, qkv)
-    made = _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
+    output = _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
     if b.setup.recompute == "attention":
         b.end_segment()
-    return made
+    return output
 
 
 def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
@@ -54,11 +54,11 @@ def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
     extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
     if s.backend == "cuda" and s.fused_kernel == "flash":
         extra += [b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")]
-    made = b.pointwise(name, (q, k, v), Kind.ATTENTION, elements, size, saved=(q, k, v), saves_output=True,
+    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, elements, size, saved=(q, k, v), saves_output=True,
                        extra=tuple(extra), part=Part.ATTENTION)  # fmt: skip
     if s.backend == "cuda":
         b.nodes[-1] = _with_workspace(b, b.nodes[-1])
-    return made
+    return output
 
 
 def _with_workspace(b: Builder, node: Node) -> Node:
@@ -112,10 +112,10 @@ def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
     source = x
     if wide != size and b.number.dtype == "bf16":
         source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
-    made = b.pointwise(f"{at}softmax", [source], Kind.SCORES, scores, wide, saves_output=True, part=Part.ATTENTION)
+    weights = b.pointwise(f"{at}softmax", [source], Kind.SCORES, scores, wide, saves_output=True, part=Part.ATTENTION)
     b.nodes[-1] = replace(b.nodes[-1], backward_scratch=scores * wide * cuda)
     b.hold(x)
-    return made
+    return weights
 
 
 def _repeat(b: Builder, name: str, source: str) -> str:

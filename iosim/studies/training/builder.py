@@ -42,14 +42,14 @@ class Builder:
     # Values and storages
 
     def storage(self, name: str, kind: Kind, size: int, *, cached: bool = False) -> Storage:
-        made = Storage(name, kind, size, cached)
-        self.storages[name] = made
-        return made
+        new = Storage(name, kind, size, cached)
+        self.storages[name] = new
+        return new
 
     def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
         """A value that the caller holds throughout."""
-        made = self.storage(name, kind, elements * element_bytes)
-        self.inputs.append(made)
+        new = self.storage(name, kind, elements * element_bytes)
+        self.inputs.append(new)
         self._value(name, name, elements, element_bytes)
         return name
 
@@ -97,13 +97,13 @@ class Builder:
         """A node that reads `sources` and makes one tensor, and `extra` ones that it saves. Unless `gradients` says
         otherwise each source gets a new gradient of its own size."""
         of = tuple(sources)
-        made = self.storage(name, kind, elements * element_bytes)
+        new = self.storage(name, kind, elements * element_bytes)
         self._value(name, name, elements, element_bytes)
         if gradients is None:
             gradients = tuple(Gradient(s, self.bytes_of(s)) for s in of)
         gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
         kept = tuple(self.lies_in[s] for s in saved) + tuple(e.name for e in extra) + (name,) * saves_output
-        self.add(Node(name, part, (name,), (made, *extra), tuple(self.lies_in[s] for s in of), kept,
+        self.add(Node(name, part, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
                       saves_output=saves_output or bool(extra), gradients=gradients, segment=self.segment))  # fmt: skip
         return name
 
@@ -113,11 +113,11 @@ class Builder:
     def cast(self, name: str, source: str, element_bytes: int, kind: Kind, *, weight: bool = False) -> str:
         """A copy of `source` (a value, or with `weight` a parameter) in another type, as autocast makes it."""
         elements = self.elements[source]
-        made = self.storage(name, kind, elements * element_bytes, cached=weight)
+        new = self.storage(name, kind, elements * element_bytes, cached=weight)
         back = self.parameter_bytes(source) if weight else self.bytes_of(source)
         self._value(name, name, elements, element_bytes)
         reads = () if weight else (self.lies_in[source],)
-        self.add(Node(name, Part.ELEMENTWISE, (name,), (made,), reads, gradients=(Gradient(source, back),),
+        self.add(Node(name, Part.ELEMENTWISE, (name,), (new,), reads, gradients=(Gradient(source, back),),
                       segment=self.segment))  # fmt: skip
         return name
 
@@ -149,7 +149,7 @@ class Builder:
             b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT, weight=True) if bias else b
             w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT, weight=True)
         x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
-        made = self.storage(name, kind, self.rows * out * n.compute_bytes)
+        new = self.storage(name, kind, self.rows * out * n.compute_bytes)
         self._value(name, name, self.rows * out, n.compute_bytes)
         gradients = (
             *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
@@ -158,7 +158,7 @@ class Builder:
         )
         reads = (self.lies_in[x], *((w,) if n.autocast else ()))
         saved = reads if x in self.wanting else reads[:1]
-        self.add(Node(name, Part.PRODUCTS, (name,), (made,), reads, saved, gradients=gradients,
+        self.add(Node(name, Part.PRODUCTS, (name,), (new,), reads, saved, gradients=gradients,
                       flops=2 * self.rows * out * columns, segment=self.segment))  # fmt: skip
         self.hold(source)
         return name

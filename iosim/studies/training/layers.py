@@ -55,7 +55,7 @@ def _play(model: Decoder, setup: Setup) -> Timeline:
 
 
 def _places(model: Decoder, setup: Setup) -> dict[Place, int]:
-    found: dict[Place, int] = {}
+    peaks: dict[Place, int] = {}
     for event in _play(model, setup).events:
         match = _LAYER.match(event.name)
         layer = int(match[1]) if match else 0
@@ -63,8 +63,8 @@ def _places(model: Decoder, setup: Setup) -> dict[Place, int]:
             continue
         place = layer if layer < 2 else layer - model.layers
         key = (event.phase, place, event.name[match.end() :] if match else f"/{event.name}")
-        found[key] = max(found.get(key, 0), event.peak_bytes)
-    return found
+        peaks[key] = max(peaks.get(key, 0), event.peak_bytes)
+    return peaks
 
 
 def step_seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str, float]:
@@ -75,5 +75,5 @@ def step_seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict
 
 @lru_cache(maxsize=4096)
 def _seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str, float]:
-    made = step_time(plan(model, setup), model, setup, profile)
-    return {phase: made.phase_s(phase) for phase in made.parts}
+    time = step_time(plan(model, setup), model, setup, profile)
+    return {phase: time.phase_s(phase) for phase in time.parts}

@@ -82,28 +82,28 @@ class Decoder:
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
         """Every trained tensor, in the order of the model; `tokens` is the number of learned positions."""
-        made: list[Parameter] = []
+        all_parameters: list[Parameter] = []
         if self.vocabulary:
-            made.append(Parameter("embedding", self.vocabulary * self.width, embedding=True))
+            all_parameters.append(Parameter("embedding", self.vocabulary * self.width, embedding=True))
             if self.positions == "learned":
-                made.append(Parameter("positions", tokens * self.width, embedding=True))
+                all_parameters.append(Parameter("positions", tokens * self.width, embedding=True))
         for n in range(self.layers):
-            made += self._layer(f"layer{n}.")
+            all_parameters += self._layer(f"layer{n}.")
         if self.vocabulary:
-            made += self._norm("norm")
+            all_parameters += self._norm("norm")
             if not self.tied:
-                made.append(Parameter("head.weight", self.vocabulary * self.width))
-        return tuple(made)
+                all_parameters.append(Parameter("head.weight", self.vocabulary * self.width))
+        return tuple(all_parameters)
 
     def _layer(self, at: str) -> list[Parameter]:
-        made = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)
-        made += self._linear(f"{at}out", self.width, self.width)
+        parameters = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)
+        parameters += self._linear(f"{at}out", self.width, self.width)
         if self.mlp_width:
-            made += self._norm(f"{at}norm2")
+            parameters += self._norm(f"{at}norm2")
             for name in ("gate", "up") if self.gated else ("up",):
-                made += self._linear(f"{at}{name}", self.width, self.mlp_width)
-            made += self._linear(f"{at}down", self.mlp_width, self.width)
-        return made
+                parameters += self._linear(f"{at}{name}", self.width, self.mlp_width)
+            parameters += self._linear(f"{at}down", self.mlp_width, self.width)
+        return parameters
 
     def _linear(self, name: str, rows: int, cols: int) -> list[Parameter]:
         bias = [Parameter(f"{name}.bias", cols)] if self.bias else []

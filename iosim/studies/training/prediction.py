@@ -60,7 +60,7 @@ class TrainingPrediction:
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""
         seconds = {(phase, n): s for phase, n, s in self.time.nodes} if self.time else {}
-        now, made = 0.0, []
+        now, points = 0.0, []
         for event in self.timeline.events:
             again = event.phase == "backward" and event.name.endswith("(again)")
             key = ("recompute" if again else event.phase, -1 if event.node is None else event.node)
@@ -71,8 +71,8 @@ class TrainingPrediction:
             else:  # a node with several events takes its time at the first
                 taken = seconds.pop(key, 0.0)
             now += taken
-            made.append((now, event.phase, event.by_kind))
-        return made
+            points.append((now, event.phase, event.by_kind))
+        return points
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `training` in the command line's JSON; bytes are integers."""

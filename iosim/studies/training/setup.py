@@ -59,8 +59,8 @@ class Setup:
             if value not in known:
                 raise unknown_name(option, str(value), known)
         object.__setattr__(self, "precision", precision(self.precision).name)
-        made = optimizer(self.optimizer, self.step)
-        object.__setattr__(self, "optimizer", made.name)
+        chosen = optimizer(self.optimizer, self.step)
+        object.__setattr__(self, "optimizer", chosen.name)
 
     @property
     def number(self) -> Precision:

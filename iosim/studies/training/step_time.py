@@ -90,7 +90,7 @@ def step_time(
     """
     rates = Rates.of(profile, setup.number.dtype)
     attention = _attention_seconds(model, setup, profile, kernel)
-    found: list[tuple[str, int, float]] = []
+    timed: list[tuple[str, int, float]] = []
     for phase in ("forward", "backward"):
         seconds = [_seconds(graph, node, setup, rates, phase) for node in graph.nodes]
         inside = [n for n, node in enumerate(graph.nodes) if node.part is Part.ATTENTION]
@@ -98,18 +98,18 @@ def step_time(
         extra = _beyond_prediction(graph, setup, rates, phase)
         for n in inside:
             seconds[n] = seconds[n] * scale + extra.get(n, 0.0)
-        found += [(phase, n, s) for n, s in enumerate(seconds) if s]
+        timed += [(phase, n, s) for n, s in enumerate(seconds) if s]
         if phase == "forward":
             again = _run_again(graph)
-            found += [("recompute", n, seconds[n]) for n in again if seconds[n]]
+            timed += [("recompute", n, seconds[n]) for n in again if seconds[n]]
     parts: dict[str, dict[Part, float]] = {phase: {} for phase in PHASES}
-    for phase, n, s in found:
+    for phase, n, s in timed:
         part = graph.nodes[n].part
         parts[phase][part] = parts[phase].get(part, 0.0) + s
     moved = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
     if moved:
         parts["step"][Part.OPTIMIZER] = rates.seconds(0, moved)
-    return StepTime(tuple(found), parts, kernel or KERNELS[setup.attention])
+    return StepTime(tuple(timed), parts, kernel or KERNELS[setup.attention])
 
 
 def _run_again(graph: Graph) -> list[int]:
@@ -138,8 +138,8 @@ def _moved(graph: Graph, node: Node, setup: Setup, phase: str) -> int:
     size = setup.number.parameter_bytes
     weights = sum(size * p.elements for p in graph.parameters_of(node) if not p.embedding or node.flops)
     if phase == "forward":
-        made = sum(s.bytes for s in node.makes)
-        return made + sum(graph.storages[n].bytes for n in node.reads) + weights if made else 0
+        made_bytes = sum(s.bytes for s in node.makes)
+        return made_bytes + sum(graph.storages[n].bytes for n in node.reads) + weights if made_bytes else 0
     fresh = sum(g.bytes or 0 for g in node.gradients)
     if not fresh:
         return 0
@@ -169,15 +169,15 @@ def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> 
 
 
 def _attention_seconds(model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None) -> dict[str, float]:
-    made = {}
+    seconds = {}
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
         problem = AttentionProblem(
             batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=setup.seq_len,
             head_dim=model.head_dim, dtype=setup.number.dtype, mask="causal" if setup.causal else "none",
             passes=passes, layout="bshd",
         )  # fmt: skip
-        made[phase] = _predicted(problem, kernel or KERNELS[setup.attention], profile)
-    return made
+        seconds[phase] = _predicted(problem, kernel or KERNELS[setup.attention], profile)
+    return seconds
 
 
 @lru_cache(maxsize=4096)

@@ -49,10 +49,10 @@ class Timeline:
 
     def phase_peaks(self) -> dict[str, int]:
         """The most bytes in each phase."""
-        found: dict[str, int] = {}
+        peaks: dict[str, int] = {}
         for e in self.events:
-            found[e.phase] = max(found.get(e.phase, 0), e.peak_bytes)
-        return found
+            peaks[e.phase] = max(peaks.get(e.phase, 0), e.peak_bytes)
+        return peaks
 
 
 class _Heap:
@@ -111,11 +111,11 @@ class _Player:
             if node.segment is not None and node.saved:
                 self.first_of.setdefault(node.segment, node)
         self.made = 0
-        held = [Storage(p.name, Kind.PARAMETER, p.elements * element_bytes) for p in graph.parameters]
-        held.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
+        constant = [Storage(p.name, Kind.PARAMETER, p.elements * element_bytes) for p in graph.parameters]
+        constant.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
         if accumulate:
-            held += [self._gradient(p.name) for p in graph.parameters]
-        for storage in (*held, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
+            constant += [self._gradient(p.name) for p in graph.parameters]
+        for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
 
     def play(self) -> Timeline:
@@ -254,23 +254,23 @@ class _Player:
         graph, heap = self.graph, self.heap
         nodes = [(n, x) for n, x in enumerate(graph.nodes) if x.segment == segment]
         stop = max(i for i, (_, x) in enumerate(nodes) if x.saved)
-        made = {s.name for _, x in nodes for s in x.makes}
-        names = {s: f"{s} (again)" if s in made else s for _, x in nodes for s in (*made, *x.saved)}
+        made_again = {s.name for _, x in nodes for s in x.makes}
+        names = {s: f"{s} (again)" if s in made_again else s for _, x in nodes for s in (*made_again, *x.saved)}
         last = _last_readers([x for _, x in nodes])
-        held: set[str] = set()
+        live: set[str] = set()
         for i, (n, node) in enumerate(nodes[: stop + 1]):
             runs = i < stop or node.saves_output
             for s in node.makes if runs else ():
                 heap.hold(Storage(names[s.name], s.kind, s.bytes))
-                held.add(s.name)
+                live.add(s.name)
             self._event("backward", f"{node.name} (again)", n)
             for name in node.saved:
                 heap.hold(heap.live[names[name]])
             for name in last[i]:
-                if name in held and not graph.storages[name].cached:
+                if name in live and not graph.storages[name].cached:
                     heap.drop(names[name])
-                    held.discard(name)
-        for name in sorted(held):
+                    live.discard(name)
+        for name in sorted(live):
             heap.drop(names[name])
         self.again[segment] = names
 
@@ -283,13 +283,13 @@ class _Player:
 
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
     """For every node, the storages made by these nodes that nothing after it reads."""
-    made = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
+    last_use = {s.name: n for n, node in enumerate(nodes) for s in node.makes}
     for n, node in enumerate(nodes):
         for name in (*node.reads, *node.held):
-            if name in made:
-                made[name] = max(made[name], n)
+            if name in last_use:
+                last_use[name] = max(last_use[name], n)
     last: list[list[str]] = [[] for _ in nodes]
-    for name, n in made.items():
+    for name, n in last_use.items():
         last[n].append(name)
     return last
 

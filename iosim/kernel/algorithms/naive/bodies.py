@@ -76,8 +76,8 @@ def mask(at: Place) -> None:
 
 @body("naive", "softmax")
 def softmax(at: Place) -> None:
-    given = at["S_masked"] if _runs(at, Pass.MASK) else np.where(at.kept, at[_unmasked(at)], -np.inf)
-    weights = exp_less(given, given.max(axis=1, keepdims=True))
+    scores = at["S_masked"] if _runs(at, Pass.MASK) else np.where(at.kept, at[_unmasked(at)], -np.inf)
+    weights = exp_less(scores, scores.max(axis=1, keepdims=True))
     at.put("P", divided(weights, np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape)))
 
 

@@ -143,9 +143,9 @@ class ChainBuilder:
         """out[q, k] = left[q, :] . right[k, :]: a CTA a tile of the N x N result."""
         p = self.problem
         self.hold(score_matrix(p, out, Role.TEMP, self.score_bytes))
-        made = self.tile(p.seq_q, p.seq_k, narrow=False)
+        product_tile = self.tile(p.seq_q, p.seq_k, narrow=False)
         self.launches.append(
-            Launch(name, self._domain((made.rows, made.cols)), Outer.PAIR,
+            Launch(name, self._domain((product_tile.rows, product_tile.cols)), Outer.PAIR,
                    (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
@@ -163,13 +163,13 @@ class ChainBuilder:
         reads the other operand for itself."""
         by_query = outer is Outer.QUERY
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
-        made = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
-        edge = Edge.WHOLE if made.cluster > 1 else Edge.EXACT
-        own = made.rows * made.cluster
+        product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
+        edge = Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
+        own = product_tile.rows * product_tile.cluster
         self.launches.append(
             Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
-                   (load(scores, Rows.PAIR, Per.PAIR, times=-(-cols // made.cols), edge=edge),
-                    load(right, other, Per.PAIR, times=made.cluster, edge=edge), store(out, mine, per)),
+                   (load(scores, Rows.PAIR, Per.PAIR, times=-(-cols // product_tile.cols), edge=edge),
+                    load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
                    resources=Resources(256), flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
@@ -216,8 +216,8 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
     """A pass that adds the bias, made by a launch first where it is ALiBi's; gives the name of its result."""
     if b.problem.bias == "alibi":
         p = b.problem
-        made = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, Role.TEMP)
-        b.hold(terms.slopes(p), made)
+        bias = Tensor("bias", p.bias_batch, p.heads, p.seq_q, p.seq_k, b.score_bytes, Role.TEMP)
+        b.hold(terms.slopes(p), bias)
         b.launches.append(terms.materialise(p))
     else:
         b.hold(terms.bias(b.problem))
@@ -229,8 +229,8 @@ def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
     b.pass_over_scores(name, (scores,), (_scores(b, out),))
-    made = b.launches.pop()
-    b.launches.append(replace(made, accesses=(load("padding", Rows.KEY, Per.PAIR), *made.accesses)))
+    last = b.launches.pop()
+    b.launches.append(replace(last, accesses=(load("padding", Rows.KEY, Per.PAIR), *last.accesses)))
     return out
 
 
