@@ -35,8 +35,8 @@ class _Parser(argparse.ArgumentParser):
         return values
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands, or of `only` one: the others' options take time to build and are not asked for."""
     parser = _Parser(
         prog="iosim",
         description="Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU.",
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    for name in COMMANDS:
+    for name in COMMANDS if only is None else (only,):
         importlib.import_module(f"iosim.commands.{name.replace('-', '_')}").add_parser(subparsers)
     return parser
 
@@ -52,8 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     try:
-        parser = build_parser()
-        args = parser.parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
+        args = parser.parse_args(words)
         if args.version:
             from iosim.base.version import __version__
             from iosim.commands.common import emit
