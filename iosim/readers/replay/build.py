@@ -11,10 +11,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -77,6 +75,8 @@ def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[st
     command = compiler()
     if command is None:
         raise BuildError("there is no C compiler")
+    import tempfile
+
     with tempfile.TemporaryDirectory() as scratch:
         part = target.with_name(f".{target.name}.{os.getpid()}")
         named = f'-DIOSIM_SOURCES="{mark(folder).decode().partition(":")[2].rstrip(";")}"'
@@ -94,6 +94,8 @@ def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[st
 
 def _works(command: list[str]) -> bool:
     """Whether a compiler finds the C library's headers and links with it."""
+    import tempfile
+
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch, "trial.c")
         source.write_text(TRIAL)
@@ -102,6 +104,8 @@ def _works(command: list[str]) -> bool:
 
 def _run(command: list[str], scratch: str) -> str | None:
     """Runs a compiler; the first line of what went wrong, or None."""
+    import subprocess
+
     kept = {"ZIG_GLOBAL_CACHE_DIR": scratch, "ZIG_LOCAL_CACHE_DIR": scratch}
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from functools import cache
-from statistics import mean, median
+from statistics import fmean, median
 
 from iosim.base.data import data_dir
 from iosim.kernel.kernel import Kernel
@@ -63,7 +63,7 @@ def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
 def measured_rates() -> tuple[dict[Key, tuple[float, ...]], dict[int, float]]:
     """(rates by key, the mean of the runs; the median height of the own kernels' slopes by their number of CTAs)."""
     runs = runs_by_key()
-    rates_of_key = {key: tuple(mean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
+    rates_of_key = {key: tuple(fmean(each) for each in zip(*several, strict=True)) for key, several in runs.items()}
     heights: dict[int, list[float]] = {}
     for key, rates in rates_of_key.items():
         if key[0] == OWN:
@@ -104,5 +104,5 @@ def rates_from_ends(ends: Sequence[float], work: Sequence[float]) -> tuple[float
     for i in range(len(ends)):
         before = sum(rates[i - k] * (ends[k] - ends[k - 1]) for k in range(1, i + 1))
         rates.append((work[i] - before) / ends[0])
-    middle = mean(rates)
+    middle = fmean(rates)
     return tuple(rate / middle for rate in rates)
