@@ -10,7 +10,7 @@ import pytest
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Domain, Launch, Outer, Role
-from iosim.kernel.libraries import Overrides, fa2, resolve
+from iosim.kernel.libraries import Overrides, fa2, fa3, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
@@ -181,3 +181,17 @@ def test_of_equally_fast_tiles_the_one_with_fewest_bytes_comes_first() -> None:
     keys = [(c.time_s, c.l2_read_bytes + c.l2_write_bytes, c.shared_memory_bytes or 0) for c in found]
     assert keys == sorted(keys)
     assert len({time for time, _, _ in keys}) < len(keys)  # some are equally fast
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "splits"),
+    [
+        (33_792, 102_400, 1),  # K and V of a head are 102,400 x 256 x 2 = 50 MiB: they do not outgrow it
+        (33_792, 102_401, 2),  # one key more, and 33,792 / 128 = 264 = 2 x 132 query blocks go over them
+        (33_664, 102_401, 1),  # 263 blocks are no two rounds
+        (33_792, 204_801, 3),  # past 100 MiB
+    ],
+)
+def test_fa3_splits_a_full_machine_by_50_mib(seq_q: int, seq_k: int, splits: int) -> None:
+    problem = AttentionProblem(heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=128, dtype="bf16")
+    assert fa3.fa3_splits(problem, sms=132, block_q=128, block_k=128) == splits
