@@ -25,7 +25,7 @@ from iosim.hardware.quantities import KINDS, QUANTITIES
 
 MIB = 2**20
 SHIPPED = [
-    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "b200", "b300", "h100-pcie", "h100-sxm"),
+    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "b200", "b300", "h100-pcie", "h100-sxm"),
     *("h200-sxm", "l4", "l40s", "rtx-3090", "rtx-4090", "t4", "v100-sxm2"),
 ]
 
@@ -93,6 +93,7 @@ BUS = {
     "t4": (256, 10.0),
     "v100-sxm2": (4096, 1.757),
     "a10": (384, 12.5),
+    "a30": (3072, 2.43),
     "l4": (192, 12.5),
     "l40s": (384, 18.0),
     "a100-sxm-40gb": (5120, 2.43),
@@ -124,6 +125,7 @@ CORES = {
     "t4": (64, 1024),
     "v100-sxm2": (64, 1024),
     "a10": (128, 1024),
+    "a30": (64, 2048),
     "l4": (128, 1024),
     "l40s": (128, 1024),
     "a100-sxm-40gb": (64, 2048),
@@ -161,6 +163,7 @@ def test_sizes_are_bytes() -> None:
         "t4": 4,
         "v100": 6,
         "a10": 6,
+        "a30": 24,
         "l4": 48,
         "l40s": 96,
         "3090": 6,
@@ -174,6 +177,7 @@ def test_sizes_are_bytes() -> None:
         "t4": 16,
         "v100": 16,
         "a10": 24,
+        "a30": 24,
         "l4": 24,
         "l40s": 48,
         "a100-40gb": 40,
@@ -291,6 +295,7 @@ def test_round_trips(name: str) -> None:
         ("GeForce RTX 4090", "rtx-4090"),
         ("tesla v100", "v100-sxm2"),
         ("RTX 3090", "rtx-3090"),
+        ("NVIDIA A30", "a30"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("b200", "b200"),
         (" l4 ", "l4"),
