@@ -25,8 +25,9 @@ from iosim.hardware.quantities import KINDS, QUANTITIES
 
 MIB = 2**20
 SHIPPED = [
-    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "b200", "b300", "h100-pcie", "h100-sxm"),
-    *("h200-sxm", "l4", "l40s", "rtx-3090", "rtx-4090", "t4", "v100-sxm2"),
+    *("a10", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "a40", "b200", "b300", "gb200", "h100-pcie"),
+    *("h100-sxm", "h20", "h200-sxm", "h800-sxm", "l4", "l40", "l40s", "rtx-3090", "rtx-4090", "rtx-5090", "rtx-a6000"),
+    *("t4", "v100-sxm2"),
 ]
 
 
@@ -94,6 +95,13 @@ BUS = {
     "v100-sxm2": (4096, 1.757),
     "a10": (384, 12.5),
     "a30": (3072, 2.43),
+    "a40": (384, 14.5),
+    "rtx-a6000": (384, 16.0),
+    "l40": (384, 18.0),
+    "rtx-5090": (512, 28.0),
+    "h20": (6144, 5.2),
+    "h800-sxm": (5120, 5.2375),
+    "gb200": (8192, 8.0),
     "l4": (192, 12.5),
     "l40s": (384, 18.0),
     "a100-sxm-40gb": (5120, 2.43),
@@ -126,6 +134,13 @@ CORES = {
     "v100-sxm2": (64, 1024),
     "a10": (128, 1024),
     "a30": (64, 2048),
+    "a40": (128, 1024),
+    "rtx-a6000": (128, 1024),
+    "l40": (128, 512),
+    "rtx-5090": (128, 512),
+    "h20": (128, 1024),
+    "h800-sxm": (128, 4096),
+    "gb200": (128, 8192),
     "l4": (128, 1024),
     "l40s": (128, 1024),
     "a100-sxm-40gb": (64, 2048),
@@ -164,6 +179,13 @@ def test_sizes_are_bytes() -> None:
         "v100": 6,
         "a10": 6,
         "a30": 24,
+        "a40": 6,
+        "a6000": 6,
+        "l40": 96,
+        "5090": 96,
+        "h20": 60,
+        "h800": 50,
+        "gb200": 126.5,
         "l4": 48,
         "l40s": 96,
         "3090": 6,
@@ -178,6 +200,13 @@ def test_sizes_are_bytes() -> None:
         "v100": 16,
         "a10": 24,
         "a30": 24,
+        "a40": 48,
+        "a6000": 48,
+        "l40": 48,
+        "5090": 32,
+        "h20": 96,
+        "h800": 80,
+        "gb200": 186,
         "l4": 24,
         "l40s": 48,
         "a100-40gb": 40,
@@ -296,6 +325,11 @@ def test_round_trips(name: str) -> None:
         ("tesla v100", "v100-sxm2"),
         ("RTX 3090", "rtx-3090"),
         ("NVIDIA A30", "a30"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("NVIDIA H20", "h20"),
+        ("H800", "h800-sxm"),
+        ("NVIDIA GB200", "gb200"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("b200", "b200"),
         (" l4 ", "l4"),
@@ -325,7 +359,7 @@ def test_no_name_means_two_profiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "suggested"), [("h10", "h100"), ("rtx 5090", "rtx-4090"), ("a100-sxm-8gb", "a100-sxm-80gb")]
+    ("written", "suggested"), [("h10", "h100"), ("rtx 5080", "rtx-5090"), ("a100-sxm-8gb", "a100-sxm-80gb")]
 )
 def test_near_misses_are_suggested(written: str, suggested: str) -> None:
     with pytest.raises(InputError, match=f"'{written}' is not known; did you mean .*{suggested}"):
