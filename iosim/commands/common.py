@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
 
 CAUSAL = "keep keys up to the query's own position"
-SHORT_MASKS = ("mask", "window", "mask_block", "mask_stride", "global_tokens", "mask_file")
-"""The fields of which `mask_words` makes a mask."""
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
 TOLD_S = 10
@@ -68,54 +66,13 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or --causal beside --window.
     """
-    from iosim.base.units import sizes
-    from iosim.problem.attention import AttentionProblem
+    from iosim.problem.asked import BESIDES, problems
 
-    values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option} | mask_words(args)
-    if args.seq_lens is not None or args.seq_lens_k is not None:
-        return [AttentionProblem(**values | _packed(args))]
-    lengths = sizes(args.usual_lengths if args.seq_q is None else args.seq_q, "--seq-len")
-    return [AttentionProblem(**values | {"seq_q": n, "seq_k": _keys(args, n)}) for n in lengths]
-
-
-def _keys(args: argparse.Namespace, queries: int) -> int | None:
-    """Key tokens: as given, or the cached prefix and the queries."""
-    if args.prefix is None:
-        keys: int | None = args.seq_k
-        return keys
-    if args.seq_k is not None:
-        raise InputError(f"--prefix {args.prefix} contradicts --seq-len-k {args.seq_k}: both say how many keys "
-                         "there are; give one of them")  # fmt: skip
-    return int(args.prefix) + queries
-
-
-def _packed(args: argparse.Namespace) -> dict[str, Any]:
-    """The tokens of packed sequences, which their lengths alone say.
-
-    Raises:
-        InputError: options that say another length.
-    """
-    for option, value in (("--seq-len-k", args.seq_k), ("--prefix", args.prefix)):
-        if value is not None:
-            raise InputError(f"{option} {value} contradicts --seq-lens; accepted with it: --seq-lens-k")
-    if args.seq_q is not None:
-        raise InputError(f"--seq-len {args.seq_q} contradicts --seq-lens; give one of them")
-    return {"seq_q": 1, "seq_k": None}
-
-
-def mask_words(args: argparse.Namespace) -> dict[str, Any]:
-    """The problem's mask and its own fields.
-
-    Raises:
-        InputError: two options that each say another mask.
-    """
-    if args.causal and args.window is not None:
-        raise InputError(f"--causal contradicts --window {args.window}: a window is causal already; give one of them")
-    if args.causal and args.mask not in (None, "causal"):
-        raise InputError(f"--causal contradicts --mask {args.mask}; give one of them")
-    implied = "blocks" if args.mask_file is not None else "window" if args.window is not None else "none"
-    values = {name: getattr(args, name) for name in SHORT_MASKS}
-    return values | {"mask": args.mask or ("causal" if args.causal else implied)}
+    values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
+    values |= {name: getattr(args, name) for name in BESIDES}
+    if args.seq_q is None and args.seq_lens is None and args.seq_lens_k is None:
+        values["seq_q"] = args.usual_lengths
+    return problems(values)
 
 
 def overrides(args: argparse.Namespace) -> Overrides:

@@ -51,9 +51,10 @@ def add_parser(subparsers: Any) -> None:
 
 def _problem(args: argparse.Namespace) -> AttentionProblem:
     """The problem at which the formula is derived: what was given, and stand-ins."""
+    from iosim.problem.asked import mask_of
     from iosim.problem.attention import AttentionProblem
 
-    words = common.mask_words(args)
+    words = mask_of(vars(args))
     latent = _reads_latent(args.name)
     stand_ins = {"kv_heads": None, "head_dim_v": None} | STAND_INS | (LATENT_STAND_INS if latent else {})
     chosen = {n: getattr(args, n) for n in (*SIZES, *CHOICES)}

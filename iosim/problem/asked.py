@@ -1,0 +1,92 @@
+"""Problems as they are asked for, on the command line and by keywords in Python alike: several lengths at once,
+`causal`, a cached `prefix`, and the mask that other words imply.
+
+Values are named by the problem's fields. Not for how a field is spelled: the command line and `iosim.api` know that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.units import sizes
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import FIELDS
+
+OF_MASKS = ("mask", "window", "mask_block", "mask_stride", "global_tokens", "mask_file")
+"""The fields of which `mask_of` makes a mask."""
+BESIDES = ("causal", "prefix")
+"""What a problem is asked for with that is no field of it."""
+
+
+def usual(name: str) -> Any:
+    """A field's default where a problem is asked for; it may be another than that of `AttentionProblem`."""
+    about = FIELDS[name]
+    return about.default if about.usual is None else about.usual
+
+
+def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
+    """One problem for every number of query tokens asked for.
+
+    Args:
+        values: of fields of the problem, and of `BESIDES`; None, and what is left out, is the usual. `seq_q` may be a
+            number, a text such as "512,4k" or "1k:64k:x2", or a list of them.
+
+    Raises:
+        InputError: values that make no sense, or two that contradict each other.
+    """
+    given = {name: usual(name) for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
+    prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
+    fields |= mask_of(values)
+    if fields["seq_lens"] is not None or fields["seq_lens_k"] is not None:
+        _check_packed(values)
+        return [AttentionProblem(**fields | {"seq_q": 1, "seq_k": None})]
+    return [
+        AttentionProblem(**fields | {"seq_q": n, "seq_k": _keys(fields["seq_k"], prefix, n)})
+        for n in lengths(fields["seq_q"], "seq_q")
+    ]
+
+
+def lengths(value: object, name: str) -> list[Any]:
+    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; numbers are not checked."""
+    if isinstance(value, str):
+        return list(sizes(value, f"`{name}`"))
+    if isinstance(value, Sequence):
+        return [number for one in value for number in lengths(one, name)]
+    return [value]
+
+
+def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
+    """Key tokens: as given, or the cached prefix and the queries."""
+    if prefix is None:
+        return keys
+    if keys is not None:
+        raise InputError(f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one "
+                         "of them")  # fmt: skip
+    return prefix + queries
+
+
+def _check_packed(values: Mapping[str, Any]) -> None:
+    """Refuse another length beside those of packed sequences."""
+    for name in ("seq_k", "prefix"):
+        if values.get(name) is not None:
+            raise InputError(f"`{name}` {values[name]} contradicts `seq_lens`; accepted with it: `seq_lens_k`")
+    if values.get("seq_q") is not None:
+        raise InputError(f"`seq_q` {values['seq_q']} contradicts `seq_lens`; give one of them")
+
+
+def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem's mask and its own fields.
+
+    Raises:
+        InputError: two words that each say another mask.
+    """
+    mask, window, causal = values.get("mask"), values.get("window"), values.get("causal")
+    if causal and window is not None:
+        raise InputError(f"`causal=True` contradicts `window` {window}: a window is causal already; give one of them")
+    if causal and mask not in (None, "causal"):
+        raise InputError(f"`causal=True` contradicts `mask` {mask}; give one of them")
+    blocks = values.get("mask_file") is not None or values.get("mask_blocks") is not None
+    implied = "blocks" if blocks else "window" if window is not None else "none"
+    return {n: values.get(n) for n in OF_MASKS} | {"mask": mask or ("causal" if causal else implied)}
