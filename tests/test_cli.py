@@ -29,7 +29,7 @@ def out(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 def predictions(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
     data = json.loads(out(capsys, "predict", "--format", "json", *argv))
-    assert list(data) == ["schema", "predictions"]
+    assert list(data) == ["schema", "answer", "predictions"]
     assert data["schema"] == 1
     found: list[dict[str, Any]] = data["predictions"]
     return found

@@ -49,6 +49,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.prediction.answer import answer
     from iosim.prediction.predictor import predict
 
     common.check_place(args.out)
@@ -63,10 +64,12 @@ def run(args: argparse.Namespace) -> int:
         predict(*one, l2_start=args.l2, method=args.method, overrides=settings) for one in progress("predicting")(asked)
     ]
     if args.format == "json":
-        text = common.json_text({"schema": 1, "predictions": [p.to_dict() for p in predictions]})
+        text = common.json_text(
+            {"schema": 1, "answer": answer(predictions), "predictions": [p.to_dict() for p in predictions]}
+        )
     elif args.format == "csv":
         text = Table.of(flat(p) for p in predictions).csv()
     else:
-        text = "\n\n".join(p.to_text() for p in predictions) + "\n"
+        text = "\n\n".join([answer(predictions), *(p.to_text() for p in predictions)]) + "\n"
     common.emit(text, args.out)
     return 0

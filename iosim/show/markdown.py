@@ -12,7 +12,7 @@ _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 def markdown(page: Page) -> str:
     """The whole file. Names of profiles and kernels come from users' files: no tag of theirs stays one."""
-    parts = [f"# {page.title}", page.subject, *page.text]
+    parts = [f"# {page.title}", *page.answer, page.subject, *page.text]
     for section in page.sections:
         body = _body(section)
         parts += [f"## {section.heading}", *body] if body else []

@@ -104,6 +104,7 @@ class Page:
 
     Args:
         subject: under the title: what was computed.
+        answer: the first paragraphs, before the subject: what came out, in a sentence or one a GPU.
         text: paragraphs before the first section.
         command: the command line that makes the page again.
         commands: command lines by the ids that tables name in their column of kind COMMANDS.
@@ -117,3 +118,4 @@ class Page:
     command: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
     contents: bool = False
+    answer: tuple[str, ...] = ()

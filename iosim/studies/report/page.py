@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iosim.show.page import Page, Section, listed, numbered
 from iosim.studies.report import words
+from iosim.studies.report.answer import verdicts
 from iosim.studies.report.report import Report
 
 
@@ -18,4 +19,5 @@ def as_page(report: Report) -> Page:
     return Page(
         report.title, words.subject(report.request), sections, text=(words.LEVELS, words.EXACT),
         command=report.request.report_line(), commands=report.commands, contents=True,
+        answer=tuple(v.sentence for v in verdicts(report)),
     )  # fmt: skip

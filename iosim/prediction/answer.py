@@ -1,0 +1,208 @@
+"""A prediction's answer in one sentence: what is read from HBM, how often, why, and how far to trust it.
+
+The reason comes from numbers that a prediction has at hand: what each tensor reads against its size, what is spilled,
+and what the L2 keeps. `iosim.studies.explain` says more, from a traced replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from iosim.base.units import bytes_text
+from iosim.kernel.launch import Launch, Per, Role
+from iosim.kernel.schedule import Order
+from iosim.prediction.result import Prediction
+from iosim.readers.bounds import needed_bytes
+
+ONCE = 1.05
+"""HBM reads within this factor of the compulsory ones are said to be those."""
+SPILL_SHARE = 0.1
+"""Spilled bytes over the other bytes written into the L2 from which on spills are named."""
+MOST_NAMED = 5
+"""Predictions that a sentence names one by one beside the first; of more it names the least."""
+SPILL = "spill"
+
+
+def answer(predictions: Sequence[Prediction]) -> str:
+    """One sentence on predictions of one problem or of several lengths, of which it takes the longest.
+
+    The prediction furthest above its compulsory bytes comes first, with the reason; the others follow by GPU.
+    """
+    longest = max(map(_lengths, predictions))
+    taken = [p for p in predictions if _lengths(p) == longest]
+    first = max(taken, key=excess)
+    start = f"At {first.problem.seq_q:,} tokens " if len(set(map(_lengths, predictions))) > 1 else ""
+    reason = why(first)
+    parts = [f"{reads(first)}, {reason}" if reason else reads(first)]
+    others = [p for p in taken if p is not first]
+    if len(others) > MOST_NAMED:
+        least = min(others, key=excess)
+        parts.append(f"least of {len(taken)} above the compulsory is {who(least)}: {amount(least)}")
+    else:
+        gpus = dict.fromkeys((first.profile.name, *(p.profile.name for p in others)))
+        for gpu in gpus:
+            named = ", ".join(f"{p.kernel.name} {amount(p)}" for p in others if p.profile.name == gpu)
+            parts += [named if gpu == first.profile.name else f"on {gpu} {named}"] if named else []
+    return f"{start}{'; '.join((*parts, trust(taken)))}."
+
+
+def _lengths(p: Prediction) -> tuple[int, int]:
+    return p.problem.seq_q, p.problem.seq_k
+
+
+def excess(p: Prediction) -> float:
+    """HBM reads over the compulsory ones; where only bounds are known, those with no L2."""
+    read = p.total("hbm", "read") if p.hbm_known else p.hbm_bounds.no_l2_read
+    return read / max(1, p.hbm_bounds.compulsory_read)
+
+
+def times_text(times: float) -> str:
+    """A factor in three digits."""
+    return f"{times:,.0f}" if times >= 1000 else f"{times:.3g}"
+
+
+def who(p: Prediction) -> str:
+    """The kernel and the GPU."""
+    return f"{p.kernel.name} on {p.profile.name}"
+
+
+def reads(p: Prediction) -> str:
+    """Who reads how much from HBM, against the compulsory bytes."""
+    if not p.hbm_known:
+        least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
+        return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
+    times = "the compulsory bytes" if excess(p) <= ONCE else f"{times_text(excess(p))} times the compulsory bytes"
+    return f"{who(p)} reads {bytes_text(p.total('hbm', 'read'))} from HBM, {times}"
+
+
+def amount(p: Prediction) -> str:
+    """The bytes read from HBM and their factor over the compulsory ones, short."""
+    if not p.hbm_known:
+        return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
+    times = "compulsory" if excess(p) <= ONCE else f"{times_text(excess(p))} times"
+    return f"{bytes_text(p.total('hbm', 'read'))} ({times})"
+
+
+def why(p: Prediction) -> str:
+    """The reason of its HBM reads, as a clause that begins with "because" or "though"; empty where only bounds are
+    known."""
+    if not p.hbm_known:
+        return ""
+    if excess(p) <= ONCE:
+        asked = p.total("l2", "read")
+        if asked <= ONCE * p.hbm_bounds.compulsory_read:
+            return "because the SMs hardly read anything twice"
+        return f"though the SMs read {bytes_text(asked)}: the L2 serves the rest"
+    return f"because {'; and '.join((_excess_reason(p), *_spills(p)))}"
+
+
+def trust(predictions: Iterable[Prediction]) -> str:
+    """How HBM bytes were found and what that rests on, in a few words; GPUs of one kind together."""
+    gpus_of: dict[str, dict[str, None]] = {}
+    for p in predictions:
+        gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
+    if len(gpus_of) == 1:
+        return f"HBM bytes {next(iter(gpus_of))}"
+    return f"HBM bytes {'; '.join(f'on {_list(list(gpus))} {how}' for how, gpus in gpus_of.items())}"
+
+
+def _basis(p: Prediction) -> str:
+    if p.method == "bounds":
+        return "bounded, not predicted"
+    if p.method == "capacity":
+        return "by the capacity rule, an estimate"
+    l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
+    checked = "and checked against its counters" if hbm.validated_by else "not checked against counters there"
+    how = "by replay" if p.method == "replay" else "by replay in part"
+    return f"{how}, L2 model {l2.summary}{' ' if hbm.validated_by else ', '}{checked}"
+
+
+def _excess_reason(p: Prediction) -> str:
+    """What reads more than is compulsory, and against which size."""
+    read = _hbm_reads(p)
+    counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
+    above = {name: n - counted.get(name, 0) for name, n in read.items()}
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(above, key=lambda n: -above[n]):
+        tensor = p.chain.tensors.get(name)
+        kinds.setdefault(name if tensor is None else tensor.role, []).append(name)
+    kind = max(kinds, key=lambda k: sum(above[n] for n in kinds[k]))
+    names = [n for n in kinds[kind] if above[n] >= 0.1 * above[kinds[kind][0]]]
+    together = sum(read[n] for n in names)
+    if kind == Role.INPUT:
+        return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
+    if kind == Role.TEMP:
+        sizes = [p.chain.tensors[n].bytes for n in names]
+        size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * (len(names) > 1)}"
+        beside = f"more than the {_l2(p)} L2, " if max(sizes) > int(p.profile.need("l2_bytes")) else ""
+        return (f"{_list(names)} ({size}) {'live' if len(names) > 1 else 'lives'} between launches, {beside}"
+                f"and {bytes_text(together)} are read back")  # fmt: skip
+    if kind == Role.OUTPUT:
+        are = "are" if len(names) > 1 else "is"
+        return f"{_list(names)} {are} added up in memory: {bytes_text(together)} are read back"
+    if kind == SPILL:
+        return f"{bytes_text(together)} of spilled registers are read back"
+    return f"{bytes_text(together)} are read beside the tensors ({_list(names)})"
+
+
+def _rereads(p: Prediction, names: list[str], times: float) -> str:
+    """Inputs that are read several times, and what of them is in use at once against what the L2 keeps."""
+    again = f"{_list(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
+    launch = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
+    looped = {a.tensor for a in launch.accesses if a.per is Per.PAIR}
+    if not set(names) <= looped:
+        users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
+        return f"{again}, by {users} launches" if users > 1 else again
+    heads, at_once = launch.domain.grid_heads, _heads_at_once(p, launch)
+    one = sum(p.chain.tensors[n].bytes for n in names) // heads
+    kept = partition_bytes(p)
+    where = "one partition of the L2 keeps" if p.profile.need_int("l2_partitions") > 1 else "the L2 keeps"
+    if one > kept:
+        return f"{again}: a head's {_list(names)}, {bytes_text(one)}, outgrow the {bytes_text(kept)} that {where}"
+    if at_once * one > kept:
+        return (f"{again}: those of the {at_once} heads in progress at once, {bytes_text(at_once * one)}, outgrow the "
+                f"{bytes_text(kept)} that {where}")  # fmt: skip
+    return (f"{again}: CTAs drift apart or displace each other's lines, though what is in progress would fit in the "
+            f"{bytes_text(kept)} that {where}")  # fmt: skip
+
+
+def _heads_at_once(p: Prediction, launch: Launch) -> int:
+    """Heads that the CTAs of a launch work on at once, were they to keep step."""
+    slots = p.call.residencies[p.chain.launches.index(launch)].slots
+    heads = launch.domain.grid_heads
+    if launch.schedule.order is Order.HEAD:
+        return min(heads, slots, launch.schedule.section_heads or heads)
+    return min(heads, max(1, -(-slots * heads // max(1, launch.work_tiles))))
+
+
+def partition_bytes(p: Prediction) -> int:
+    """Bytes of data shared by all SMs that the L2 keeps: each partition has a copy of its own."""
+    from iosim.readers.replay.l2 import model
+
+    l2 = model(p.profile)
+    return l2.sets * l2.ways * l2.line_bytes
+
+
+def _spills(p: Prediction) -> list[str]:
+    """What spilled registers take of the L2, where that is much."""
+    spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
+    written = p.total("l2", "write") - spilled
+    if spilled <= SPILL_SHARE * written:
+        return []
+    return [f"{bytes_text(spilled)} of spilled registers take room in the L2"]
+
+
+def _hbm_reads(p: Prediction) -> dict[str, int]:
+    read: dict[str, int] = {}
+    for row in p.traffic:
+        if row.level == "hbm" and row.direction == "read":
+            read[row.tensor] = read.get(row.tensor, 0) + int(row.bytes)
+    return read
+
+
+def _l2(p: Prediction) -> str:
+    return bytes_text(int(p.profile.need("l2_bytes")))
+
+
+def _list(names: Sequence[str]) -> str:
+    return "".join(names) if len(names) < 2 else f"{', '.join(names[:-1])} and {names[-1]}"

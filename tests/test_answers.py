@@ -1,0 +1,208 @@
+"""The answer in one sentence: its numbers are those of the JSON, its reason is the one that the numbers have, and how
+far to trust it stands beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iosim.base.units import bytes_text
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.libraries import Overrides
+from iosim.prediction.answer import answer, excess, partition_bytes, trust, why
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.show.markdown import markdown
+from iosim.studies.report import ReportRequest, as_page, build
+from iosim.studies.report.answer import verdicts
+from iosim.studies.report.report import Report
+
+BYTES = re.compile(r"\d[\d,.]* (?:[kMGT]B|B)\b")
+
+
+def problem(tokens: int = 2048, **values: object) -> AttentionProblem:
+    return AttentionProblem(**{"heads": 8, "seq_q": tokens, "head_dim": 64} | values)  # type: ignore[arg-type]
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    capsys.readouterr()
+    assert main([*words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def byte_numbers(value: object) -> set[str]:
+    """Every whole number of a JSON value, as a person reads bytes."""
+    if isinstance(value, dict):
+        return {text for one in value.values() for text in byte_numbers(one)}
+    if isinstance(value, list):
+        return {text for one in value for text in byte_numbers(one)}
+    return {bytes_text(value)} if isinstance(value, int | float) and not isinstance(value, bool) else set()
+
+
+# Predictions
+
+
+@given(
+    kernel=st.sampled_from(["naive", "fa2", "cutlass"]), tokens=st.sampled_from([64, 300, 1024, 2048]),
+    mask=st.sampled_from(["none", "causal"]), kv_heads=st.sampled_from([2, 8]),
+    gpu=st.sampled_from(["a100", "h200", "l4"]),
+)  # fmt: skip
+def test_the_bytes_and_the_factor_are_those_of_the_prediction(
+    kernel: str, tokens: int, mask: str, kv_heads: int, gpu: str
+) -> None:
+    p = predict(problem(tokens, mask=mask, kv_heads=kv_heads), kernel, gpu)
+    sentence = answer([p])
+    read, least = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    assert sentence.startswith(f"{p.kernel.name} on {p.profile.name} reads {bytes_text(read)} from HBM, ")
+    stated = re.search(r"HBM, ([\d.,]+) times the compulsory", sentence)
+    assert (stated is None) == (read <= 1.05 * least)
+    if stated:
+        assert float(stated[1].replace(",", "")) == pytest.approx(read / least, rel=0.006)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+
+
+def test_the_command_says_it_first_and_json_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "2k"]
+    assert main(words) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    data = as_json(capsys, *words)
+    assert data["answer"] == first
+    known = byte_numbers(data["predictions"]) | {bytes_text(load_profile("a100").need("l2_bytes"))}
+    assert set(BYTES.findall(first)) <= known | {bytes_text(sum(_read_back(data)))}
+    assert main([*words, "--format", "csv"]) == 0
+    assert first not in capsys.readouterr().out
+
+
+def _read_back(data: dict) -> list[int]:
+    """HBM reads of what naive attention leaves between its launches."""
+    rows = data["predictions"][0]["traffic"]
+    return [r["bytes"] for r in rows if r["level"] == "hbm" and r["direction"] == "read" and r["tensor"] in ("S", "P")]
+
+
+def test_the_furthest_above_the_compulsory_comes_first_and_has_the_reason() -> None:
+    naive, flash = (predict(problem(4096), kernel, "t4") for kernel in ("naive", "cutlass"))
+    assert excess(naive) > excess(flash)
+    assert answer([flash, naive]) == answer([naive, flash])
+    assert answer([flash, naive]).startswith("naive on t4 reads ")
+    assert f"; cutlass {bytes_text(flash.total('hbm', 'read'))} " in answer([flash, naive])
+
+
+def test_of_several_lengths_the_longest_is_taken() -> None:
+    short, long = (predict(problem(n), "fa2", "a100") for n in (512, 2048))
+    assert answer([short, long]) == f"At 2,048 tokens {answer([long])}"
+
+
+def test_of_many_the_first_and_the_least_are_named() -> None:
+    predictions = [predict(problem(2048), k, g) for g in ("a100", "l4", "h100") for k in ("naive", "fa2", "cutlass")]
+    least = min(predictions, key=excess)
+    sentence = answer(predictions)
+    assert f"least of 9 above the compulsory is {least.kernel.name} on {least.profile.name}" in sentence
+    assert sentence.count(" times") <= 2
+
+
+def test_scores_that_outgrow_the_l2_are_the_reason_of_naive_attention() -> None:
+    p = predict(problem(4096), "naive", "t4")  # 8 x 4,096^2 x 2 bytes = 268 MB of scores, 4 MiB of L2
+    assert "S and P (268.4 MB each) live between launches, more than the 4.194 MB L2" in why(p)
+
+
+def test_keys_that_outgrow_a_partition_are_the_reason_of_a_long_causal_call() -> None:
+    p = predict(problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200")
+    assert excess(p) > 2
+    # 2 tensors x 65,536 x 128 x 2 bytes = 33.55 MB
+    assert f"a head's K and V, 33.55 MB, outgrow the {bytes_text(partition_bytes(p))}" in why(p)
+    assert "spilled registers take room in the L2" in why(p)
+
+
+def test_where_the_l2_serves_the_rest_it_says_so() -> None:
+    p = predict(problem(2048), "fa2", "a100")
+    assert why(p) == f"though the SMs read {bytes_text(p.total('l2', 'read'))}: the L2 serves the rest"
+
+
+def test_a_decoding_step_reads_nothing_twice() -> None:
+    p = predict(problem(1, seq_k=8192), "fa2", "a100")
+    assert "hardly read anything twice" in why(p)
+
+
+def test_bounds_alone_give_an_interval_and_no_reason() -> None:
+    p = predict(problem(), "fa2", "a100", method="bounds")
+    assert "between" in answer([p])
+    assert why(p) == ""
+    assert "bounded, not predicted" in answer([p])
+
+
+def test_spilled_registers_alone_change_no_more_than_the_reason() -> None:
+    p = predict(problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200")
+    bare = predict(problem(2048, head_dim=128), "flash", "h200", overrides=Overrides(tile=(64, 64)))
+    assert "spilled" in why(p)
+    assert "spilled" not in why(bare)
+
+
+# Trust
+
+
+def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
+    h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
+    assert trust([h200]).endswith("measured on this GPU and checked against its counters")
+    assert "not checked against counters there" in trust([l4])
+    assert next(b for b in l4.evidence.bases if b.model == "hbm").validated_by is None
+    assert "estimate" in trust([predict(problem(), "fa2", "h200", method="capacity")])
+    both = trust([h200, l4])
+    assert "on h200-sxm " in both
+    assert "on l4 " in both
+
+
+def test_a_profile_that_nobody_checked_is_not_said_to_be() -> None:
+    h200 = load_profile("h200")
+    unchecked = predict(problem(), "fa2", replace(h200, validation={}))
+    assert "not checked" in trust([unchecked])
+
+
+# Reports
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    request = ReportRequest.of(("t4", "a100"), ("naive", "cutlass", "fa2"), tuple(map(problem, (256, 1024, 4096))))
+    return build(request)
+
+
+def test_a_verdict_a_gpu_names_the_kernel_that_moves_least(report: Report) -> None:
+    for verdict, gpu in zip(verdicts(report), report.request.gpus, strict=True):
+        assert verdict.gpu == gpu.label
+        points = [p for p in report.points if p.gpu.label == gpu.label and p.seq_len == 4096]
+        named = re.match(rf"On {gpu.label} at 4,096 tokens (\w+) moves ([\d.]+ \wB) at HBM", verdict.sentence)
+        assert named
+        best = next(p for p in points if p.kernel == named[1])
+        assert best.hbm is not None
+        assert named[2] == bytes_text(best.hbm)
+        assert best.hbm <= 1.1 * min(p.hbm or 0 for p in points)
+        naive = next(p for p in points if p.kernel == "naive")
+        assert naive.hbm is not None
+        stated = re.search(r"SMs and L2, ([\d.]+) times", verdict.sentence)
+        assert stated
+        assert float(stated[1]) == pytest.approx(naive.hbm / best.hbm, rel=0.006)
+        assert set(BYTES.findall(verdict.sentence)) >= {
+            bytes_text(x) for p in (best, naive) for x in (p.hbm, p.l2) if x
+        }
+
+
+def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
+    for verdict in verdicts(report):
+        stated = re.search(r"(\w+) halves the HBM bytes from ([\d,]+) tokens on", verdict.sentence)
+        if stated:
+            hbm = {(p.kernel, p.seq_len): p.hbm or 0 for p in report.points if p.gpu.label == verdict.gpu}
+            first = int(stated[2].replace(",", ""))
+            for n in report.request.lengths:
+                assert (hbm["naive", n] >= 2 * hbm[stated[1], n]) == (n >= first)
+
+
+def test_verdicts_are_the_first_paragraphs_of_the_page(report: Report) -> None:
+    paragraphs = markdown(as_page(report)).split("\n\n")
+    assert paragraphs[1:3] == [v.sentence for v in verdicts(report)]
