@@ -6,12 +6,14 @@ expression, also for a single file, every example is drawn.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import effort
 import pytest
 from hypothesis import settings
 
+os.environ["IOSIM_CACHE"] = "off"  # no test finds or leaves anything in the user's cache
 QUICK = "not slow"
 TOGETHER = {
     f"tests/{name}.py": "reproduce"

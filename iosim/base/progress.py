@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from operator import length_hint
 from typing import Protocol, TypeVar
 
+from iosim.base.workers import is_worker
+
 T = TypeVar("T")
 
 AFTER_S = 2.0
@@ -27,8 +29,9 @@ def silent(items: Iterable[T], /) -> Iterable[T]:
 
 
 def progress(what: str) -> Progress:
-    """A bar that is headed `what`; `silent` where standard error is no terminal."""
-    if not sys.stderr.isatty():
+    """A bar that is headed `what`; `silent` where standard error is no terminal, and in a thread that works for
+    another."""
+    if is_worker() or not sys.stderr.isatty():
         return silent
 
     def shown(items: Iterable[T], /) -> Iterator[T]:
@@ -58,7 +61,7 @@ def announce(line: str, *, in_pipes: bool = False) -> None:
 @contextmanager
 def counter(total: int, what: str, unit: str = "it", *, after_s: float = AFTER_S) -> Iterator[Callable[[int], None]]:
     """A bar for work that counts its own steps: calls of what is handed out say how many steps are done by now."""
-    if not sys.stderr.isatty():
+    if is_worker() or not sys.stderr.isatty():
         yield lambda done: None
         return
     from tqdm import tqdm

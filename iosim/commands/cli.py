@@ -15,7 +15,7 @@ from iosim.commands.options import with_options
 
 COMMANDS = (
     "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",
-    "reproduce", "profiles", "kernels", "ring", "decode", "train-memory",
+    "reproduce", "profiles", "kernels", "ring", "decode", "train-memory", "cache",
 )  # fmt: skip
 
 MAX_MESSAGE = 1000

@@ -50,7 +50,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.answer import answer
-    from iosim.prediction.predictor import predict
+    from iosim.prediction.many import Request, predict_many
 
     common.check_place(args.out)
     settings = common.overrides(args)
@@ -60,9 +60,8 @@ def run(args: argparse.Namespace) -> int:
         for problem in common.problems(args)
         for kernel in args.kernel or ["naive", "fa2"]
     ]
-    predictions = [
-        predict(*one, l2_start=args.l2, method=args.method, overrides=settings) for one in progress("predicting")(asked)
-    ]
+    requests = [Request(*one, args.l2, args.method, settings) for one in asked]
+    predictions = list(predict_many(requests, progress=progress("predicting")))
     if args.format == "json":
         text = common.json_text(
             {"schema": 1, "answer": answer(predictions), "predictions": [p.to_dict() for p in predictions]}

@@ -23,7 +23,7 @@ from iosim.readers.count import added_bytes, count
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 if TYPE_CHECKING:
-    from iosim.readers.replay.replay import Replay
+    from iosim.readers.replay.replay import Inputs, Replay, Trace
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Call:
         """Seconds that each launch would take if nothing moved at HBM."""
         return {launch.name: launch.total_s for launch in self.time(self.counted).launches}
 
-    def replay(self, **how: Any) -> Replay:
-        """HBM bytes by playing the launches through the L2; the arguments are those of `replay`."""
-        from iosim.readers.replay.replay import replay
+    def replay_inputs(self, **how: Any) -> Inputs:
+        """All that a replay of the call depends on; the arguments are those of `replay_inputs` in the replay's room."""
+        from iosim.readers.replay.replay import replay_inputs
 
-        return replay(
+        return replay_inputs(
             self.problem,
             self.kernel,
             self.chain,
@@ -98,3 +98,9 @@ class Call:
             added=self.added,
             **how,
         )
+
+    def replay(self, trace: Trace | None = None, **how: Any) -> Replay:
+        """HBM bytes by playing the launches through the L2; the arguments are those of `replay_inputs`, and a trace."""
+        from iosim.readers.replay.replay import replay
+
+        return replay(self.replay_inputs(**how), trace)

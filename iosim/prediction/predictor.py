@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Outer, Per
+from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
+from iosim.prediction.replays import Replays, tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
@@ -57,13 +58,35 @@ def predict(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
+    return predict_with(Replays(), problem, kernel, profile, l2_start=l2_start, method=method, overrides=overrides)
+
+
+def predict_with(
+    replays: Replays,
+    problem: AttentionProblem,
+    kernel: str | Kernel,
+    profile: str | HardwareProfile,
+    *,
+    l2_start: str = "cold",
+    method: str | None = None,
+    overrides: Overrides | None = None,
+    chain: Chain | None = None,
+) -> Prediction:
+    """As `predict`, with the replays of several predictions.
+
+    Args:
+        chain: in place of the one that the kernel's algorithm plans for the problem.
+
+    Raises:
+        InputError: as `predict` does.
+    """
     if method is not None and method not in METHODS:
         raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     if l2_start == "warm" and method == "capacity":
         raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
-    call = planned(problem, kernel, profile, overrides)
+    call = planned(problem, kernel, profile, overrides, chain)
     method_notes: tuple[str, ...] = ()
     chooses = method is None
     if method is None:
@@ -72,11 +95,11 @@ def predict(
             method, method_notes = "sampled", ()
         method = playable(method, l2_start)
     try:
-        hbm, notes, played = hbm_traffic(call, method, l2_start)
+        hbm, notes, played = hbm_traffic(call, method, l2_start, replays)
     except TooLargeError as error:
         if not chooses or l2_start != "cold":
             raise
-        method, method_notes, (hbm, notes, played) = _smaller(call, method, error)
+        method, method_notes, (hbm, notes, played) = _smaller(call, method, error, replays)
     traffic = call.counted + hbm
     return Prediction(
         call=call,
@@ -93,23 +116,19 @@ def predict(
 
 
 def planned(
-    problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile, overrides: Overrides | None = None
-) -> Call:
-    """The call with all settings of its kernel, refused where it cannot run.
+    problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile,
+    overrides: Overrides | None = None, chain: Chain | None = None,
+) -> Call:  # fmt: skip
+    """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own.
 
     Raises:
         InputError: as `predict` does.
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
-    call = Call.of(problem, chosen, gpu)
+    call = Call.of(problem, chosen, gpu, chain)
     check_fits(call)
     return call
-
-
-def tile_accesses(chain: Chain) -> int:
-    """Tile accesses of a chain's loops: what a replay would play, about."""
-    return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
 
 
 def repeats(launch: Launch) -> bool:
@@ -158,7 +177,7 @@ def playable(method: str, l2_start: str) -> str:
     reason = why_missing()
     if reason is None:
         return method
-    warnings.warn(f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=3)
+    warnings.warn(f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=4)
     return "capacity"
 
 
@@ -175,17 +194,19 @@ def check_fits(call: Call) -> None:
                              f"({call.profile.name})")  # fmt: skip
 
 
-def hbm_traffic(call: Call, method: str, l2_start: str) -> tuple[Traffic, tuple[str, ...], Replay | None]:
+def hbm_traffic(
+    call: Call, method: str, l2_start: str, replays: Replays
+) -> tuple[Traffic, tuple[str, ...], Replay | None]:
     """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
         return call.capacity(), ("HBM: capacity rule, an estimate; all outputs counted as written back",), None
-    played = _sampled(call, l2_start) if method == "sampled" else call.replay(l2_start=l2_start)
+    played = _sampled(call, l2_start, replays) if method == "sampled" else replays.of(call, l2_start=l2_start)
     return played.traffic, played.notes(), played
 
 
-def _sampled(call: Call, l2_start: str) -> Replay:
+def _sampled(call: Call, l2_start: str, replays: Replays) -> Replay:
     """A replay of a part: of long launches, or of some heads where all would take many seconds or gigabytes. From a
     warm start of long launches alone.
 
@@ -194,21 +215,21 @@ def _sampled(call: Call, l2_start: str) -> Replay:
     """
     heads = heads_for_all(call) if l2_start == "cold" else None
     if heads is None:
-        return call.replay(l2_start=l2_start, part=True)
+        return replays.of(call, l2_start=l2_start, part=True)
     if _played_whole(call.chain) <= QUICK_ACCESSES:
         with suppress(TooLargeError):
-            return call.replay(l2_start=l2_start, part=True)
-    return call.replay(l2_start=l2_start, share=heads)
+            return replays.of(call, l2_start=l2_start, part=True)
+    return replays.of(call, l2_start=l2_start, share=heads)
 
 
 def _smaller(
-    call: Call, method: str, error: TooLargeError
+    call: Call, method: str, error: TooLargeError, replays: Replays
 ) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
     """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
     heads = heads_for_all(call) if method == "replay" else None
     if heads is not None:
         with suppress(TooLargeError):
-            played = call.replay(share=heads)
+            played = replays.of(call, share=heads)
             return "sampled", (), (played.traffic, played.notes(), played)
     reason = str(error).split(": ", 1)[1].split(";")[0]
-    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", "cold")
+    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", "cold", replays)

@@ -430,11 +430,13 @@ def in_part() -> Iterator[tuple[str, Any]]:
                         else [windows.played.sum(), windows.stands_for, windows.waited, windows.standard_error()],
                     ],
                 )
+                planned: list[Coarse | None] = []
                 replays_set(
-                    coarse=lambda *a, **k: coarse_plan(*a, **k, budget=30_000), sampling=lambda low, slots: None
+                    coarse=lambda *a, **k: planned.append(coarse_plan(*a, **k, budget=30_000)) or planned[-1],  # noqa: B023
+                    sampling=lambda low, slots: None,
                 )
                 found = Call.of(p, chosen, profile, chain).replay(part=True)
-                grain = found.launches[0].coarse
+                grain = planned[-1]
                 yield (
                     f"coarse {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
                     [

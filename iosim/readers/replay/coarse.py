@@ -42,11 +42,8 @@ ERROR = 0.07
 
 
 @dataclass(frozen=True)
-class Coarse:
-    """How the launch `name` is played: `steps` small steps at once, `heads` of its `of` heads.
-
-    `lead` and `trail` are the small steps of each work tile's first and last coarse step.
-    """
+class CoarseSteps:
+    """How the launch `name` was played: `steps` small steps at once, `heads` of its `of` heads."""
 
     name: str
     steps: int
@@ -56,6 +53,15 @@ class Coarse:
     """Coarse steps of a CTA that the L2 holds."""
     small_steps: int
     """Small steps of all work tiles of the launch."""
+
+
+@dataclass(frozen=True)
+class Coarse(CoarseSteps):
+    """How a launch is to be played, with its work tiles.
+
+    `lead` and `trail` are the small steps of each work tile's first and last coarse step.
+    """
+
     lead: Int32
     trail: Int32
     lowered: Lowered
@@ -64,6 +70,11 @@ class Coarse:
     @property
     def whole_over_played(self) -> float:
         return self.of / self.heads
+
+    @property
+    def steps_alone(self) -> CoarseSteps:
+        """What is worth keeping of it once the launch has been played."""
+        return CoarseSteps(self.name, self.steps, self.heads, self.of, self.held, self.small_steps)
 
     def walking_first(self, loop: tuple[Template, ...]) -> tuple[Template, ...]:
         """What moves on with the loop, then what every small step stores to again."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.progress import AFTER_S, counter
+from iosim.base.workers import go_on, is_worker
 from iosim.readers.replay.coarse import Coarse
 from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, sm_partitions
 from iosim.readers.replay.layout import LAYOUT
@@ -335,7 +336,8 @@ class _Part:
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
     """Runs `play` beside the main thread, which so hears signals and can show how many work tiles have started.
 
-    Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, or by another signal's handler.
+    Whatever is raised here meanwhile stops the engine before it goes on: by Ctrl-C, by another signal's handler, or
+    because this thread works for another that wants no more of it.
 
     Args:
         play: called with (work tiles that have started, whether to stop), both shared with the engine.
@@ -357,6 +359,8 @@ def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: Lowere
     thread = threading.Thread(target=run, daemon=True)
     try:
         thread.start()
+        while is_worker() and not over.wait(BAR_EVERY_S):
+            go_on()
         if not over.wait(AFTER_S):
             with counter(launch.tiles, f"replay {launch.name}{_about(launch)}", "tile", after_s=0.0) as shown:
                 while not over.wait(BAR_EVERY_S):

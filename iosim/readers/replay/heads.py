@@ -23,13 +23,19 @@ ERROR = 0.03
 
 
 @dataclass(frozen=True)
-class HeadShare:
+class PlayedHeads:
+    """`heads` of the `of` heads of a chain were played."""
+
+    heads: int
+    of: int
+
+
+@dataclass(frozen=True)
+class HeadShare(PlayedHeads):
     """`chain` is the first `heads` of `of` heads of another chain; each of its launches stands for `factors` times as
     much."""
 
     chain: Chain
-    heads: int
-    of: int
     factors: tuple[float, ...]
 
 
@@ -61,7 +67,7 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
         launches.append(replace(launch, domain=replace(d, batch=1, heads=d.heads * played // heads)) if own else launch)
         factors.append(batch * heads / played if own else 1.0)
     tensors = {name: tensor for name, tensor in fewer.items() if tensor is not None}
-    return HeadShare(Chain(tensors, tuple(launches)), played, batch * heads, tuple(factors))
+    return HeadShare(played, batch * heads, Chain(tensors, tuple(launches)), tuple(factors))
 
 
 def _fewer_of(tensor: Tensor, played: int, heads: int) -> Tensor | None:

@@ -150,6 +150,11 @@ def refuse_too_large(chain: Chain) -> None:
     refuse_bytes(sum(counts.values()), tile_bytes(chain), 0)
 
 
+def about_bytes(chain: Chain) -> int:
+    """Memory that a replay of a chain takes, with a followed line an object."""
+    return sum(_object_counts(chain).values()) * (OBJECT_BYTES + SAMPLE_BYTES) + tile_bytes(chain)
+
+
 def _object_counts(chain: Chain) -> dict[str, int]:
     """Objects of each tensor that has any."""
     counts: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,15 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role
+from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, coarse_plan
+from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.heads import ERROR as HEADS_ERROR
-from iosim.readers.replay.heads import HeadShare
+from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
@@ -59,7 +59,7 @@ class ReplayedLaunch:
     accesses: int
     windows: Windows | None = None
     """Where windows of the launch were played: they."""
-    coarse: Coarse | None = None
+    coarse: CoarseSteps | None = None
     """Where the launch was played in coarse steps: which."""
     waited: float = 0.0
     """How much longer coarse steps took than had no load been waited for."""
@@ -80,7 +80,7 @@ class Replay:
     fabric_bytes: int
     placement_bytes: float = 0.0
     """Standard deviation of what is read from HBM over places in memory where the tensors may lie."""
-    share: HeadShare | None = None
+    share: PlayedHeads | None = None
     """Where some heads alone were played: which."""
 
     def notes(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def _sampled(launch: str, windows: Windows) -> list[str]:
     return notes
 
 
-def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
+def _coarse(launch: str, coarse: CoarseSteps, waited: float) -> list[str]:
     heads = f" and {coarse.heads} of {coarse.of} heads" if coarse.heads < coarse.of else ""
     parted = waited > WAITING and coarse.held < HELD_STEPS
     error = "reads may be far off" if parted else f"error about {ERROR:.0%}"
@@ -145,13 +145,50 @@ def _coarse(launch: str, coarse: Coarse, waited: float) -> list[str]:
     return notes
 
 
-def replay(
+@dataclass(frozen=True)
+class LaunchInputs:
+    """What a replay needs to know of a launch beside the chain: `slots` CTAs run at once, `busy_s` seconds if nothing
+    moved at HBM, those of one SM at these `rates`; `streaming_threads` of an SM go through an elementwise pass."""
+
+    slots: int
+    busy_s: float
+    rates: tuple[float, ...]
+    added: Mapping[str, int]
+    streaming_threads: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a replay depends on: two replays with equal inputs find the same.
+
+    `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own.
+    `gpu` is the name that errors call it by.
+    """
+
+    tensors: Mapping[str, Tensor]
+    launches: tuple[Launch, ...]
+    of_launch: tuple[LaunchInputs, ...]
+    l2: L2Model
+    sms: int
+    sm_spread: float
+    counted: Traffic
+    l2_start: str
+    part: bool
+    share: HeadShare | None
+    gpu: str = field(compare=False)
+
+    @property
+    def chain(self) -> Chain:
+        return Chain(self.tensors, self.launches)
+
+
+def replay_inputs(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
     residencies: Sequence[Residency], busy_s: Mapping[str, float], counted: Traffic,
-    added: Sequence[Mapping[str, int]], l2_start: str = "cold",
-    l2_model: L2Model | None = None, trace: Trace | None = None, part: bool = False, share: HeadShare | None = None,
-) -> Replay:  # fmt: skip
-    """Play the launches of a chain, one after the other, through one L2.
+    added: Sequence[Mapping[str, int]], l2_start: str = "cold", l2_model: L2Model | None = None, part: bool = False,
+    share: HeadShare | None = None,
+) -> Inputs:  # fmt: skip
+    """What a replay of a chain depends on.
 
     Args:
         residencies: of each launch, in order.
@@ -162,22 +199,62 @@ def replay(
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
         share: play these heads of the chain alone; what they move stands for all.
+
+    Raises:
+        InputError: the profile lacks a number.
+    """
+    l2 = l2_model or model(profile)
+    of_launch = tuple(
+        LaunchInputs(
+            resident.slots, busy_s[launch.name], _rates(problem, kernel, profile, launch, resident.slots), adds,
+            _streaming_threads(launch, profile),
+        )
+        for launch, resident, adds in zip(chain.launches, residencies, added, strict=True)
+    )  # fmt: skip
+    spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
+    return Inputs(
+        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, l2_start, part, share,
+        profile.name,
+    )  # fmt: skip
+
+
+def _rates(
+    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launch: Launch, slots: int
+) -> tuple[float, ...]:
+    """Rates of the CTAs of an SM, the oldest first. An object of a launch that streams stands for several of them."""
+    if streams(launch):
+        return (1.0,)
+    return rates_of(kernel, problem, -(-slots // profile.sm_count), compiled=launch.name == "main")
+
+
+def _streaming_threads(launch: Launch, profile: HardwareProfile) -> int:
+    """Threads of an SM that go through an elementwise pass at once; 0 where the launch is none."""
+    if launch.outer is not Outer.FLAT:
+        return 0
+    registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
+    return min(profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers)
+
+
+def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
+    """Play the launches of a chain, one after the other, through one L2.
+
+    Args:
         trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
             engine to fill, or None.
 
     Raises:
-        InputError: the trace does not fit in memory, the L2 does not hold one tile, the profile lacks a number, or the
-            engine is missing.
+        InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing.
     """
-    l2_of_gpu = l2_model or model(profile)
-    slots = max(resident.slots for resident in residencies)
+    l2_of_gpu, share, part = inputs.l2, inputs.share, inputs.part
+    slots = max(of_launch.slots for of_launch in inputs.of_launch)
+    chain = inputs.chain
     played = chain if share is None else share.chain
     lowered = lower(played, spill_slots=SPILL_TURNOVER * slots)
     coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=SPILL_TURNOVER * slots) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
-    _refuse_small_l2(l2_of_gpu, lowered, profile)
-    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if l2_start == "cold" else 0
+    _refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
+    foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES if inputs.l2_start == "cold" else 0
     objects = lowered.size.size
     size = np.concatenate([lowered.size, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
     owner = np.concatenate([lowered.owner, np.full(foreign, len(lowered.tensors), dtype=np.uint8)])
@@ -185,13 +262,12 @@ def replay(
     l2 = L2(l2_of_gpu, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
     del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
-    if l2_start == "warm":
+    if inputs.l2_start == "warm":
         l2.place(_inputs(played, lowered), dirty=False)
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
     begin = 0
-    call = _Call(problem, kernel, played, profile, l2_of_gpu)
-    for number, (launch, resident) in enumerate(zip(played.launches, residencies, strict=True)):
+    for number, (launch, of_launch) in enumerate(zip(played.launches, inputs.of_launch, strict=True)):
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
@@ -199,8 +275,8 @@ def replay(
         grain = coarse if coarse and coarse.name == launch.name else None
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
-        busy = busy_s[launch.name] / (share.factors[number] if share else 1.0)
-        ctas = call.ctas(launch, resident, low, lowered.size, busy, grain)
+        busy = of_launch.busy_s / (share.factors[number] if share else 1.0)
+        ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size, busy, grain)
         end, windows = l2.replay(
             low, ctas, begin_ps=begin, trace=trace(launch, low, lowered, l2) if trace else None,
             sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
@@ -211,78 +287,62 @@ def replay(
         rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
-        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, grain, waited))
+        steps = grain.steps_alone if grain else None
+        done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, steps, waited))
         begin = end
         del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
-    traffic = Traffic(_possible(chain, rows, counted, added))
+    traffic = Traffic(_possible(chain, rows, inputs.counted, [of_launch.added for of_launch in inputs.of_launch]))
+    heads = None if share is None else PlayedHeads(share.heads, share.of)
     placement = l2.placement_bytes() * (share.of / share.heads if share else 1.0)
-    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), placement, share)
+    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), placement, heads)
 
 
-def _refuse_small_l2(l2: L2Model, lowered: Lowered, profile: HardwareProfile) -> None:
+def _refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
     holds = l2.partitions * l2.sets * l2.ways * l2.line_bytes
     largest = int(lowered.size.max(initial=0))
     if holds < largest:
         raise InputError(
-            f"`method` replay: the L2 of {profile.name} holds {bytes_text(holds)}, less than one tile of "
+            f"`method` replay: the L2 of {gpu} holds {bytes_text(holds)}, less than one tile of "
             f"{bytes_text(largest)}; accepted: an L2 of at least a tile, smaller tiles, or `method` bounds"
         )
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What is replayed, and on what."""
+def _ctas(
+    inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
+    size: npt.NDArray[np.int32], busy_s: float, coarse: Coarse | None,
+) -> Ctas:  # fmt: skip
+    """The CTAs of a launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches
+    have none of their own and go as fast as memory does."""
+    slots, sms = of_launch.slots, inputs.sms
+    steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
+    if streams(launch):  # an object stands for the small CTAs that an SM holds together
+        slots = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size))
+    return Ctas(
+        slots=slots,
+        sms=sms,
+        step_s=busy_s * sms / steps if steps else 0.0,
+        start_s=CTA_START_S,
+        static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
+        sm_spread_ppm=round(1e6 * inputs.sm_spread),
+        rates=of_launch.rates,
+        relaunched=launch.schedule.scheduler is Scheduler.STATIC,
+    )
 
-    problem: AttentionProblem
-    kernel: Kernel
-    chain: Chain
-    profile: HardwareProfile
-    l2: L2Model
 
-    def ctas(
-        self,
-        launch: Launch,
-        resident: Residency,
-        low: LoweredLaunch,
-        size: npt.NDArray[np.int32],
-        busy_s: float,
-        coarse: Coarse | None,
-    ) -> Ctas:
-        """The CTAs of a launch. Its steps share out the time that the timing model gives it beside HBM; streaming
-        launches have none of their own and go as fast as memory does."""
-        slots, sms = resident.slots, self.profile.sm_count
-        steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
-        if streams(launch):  # an object stands for the small CTAs that an SM holds together
-            slots = max(min(slots, sms), self._streamed_at_once(launch, low, size))
-        return Ctas(
-            slots=slots,
-            sms=sms,
-            step_s=busy_s * sms / steps if steps else 0.0,
-            start_s=CTA_START_S,
-            static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-            sm_spread_ppm=round(1e6 * (self.l2.sm_spread if self.kernel.sm_spread is None else self.kernel.sm_spread)),
-            rates=(1.0,) if streams(launch) else self._rates(launch, slots),
-            relaunched=launch.schedule.scheduler is Scheduler.STATIC,
-        )
-
-    def _rates(self, launch: Launch, slots: int) -> tuple[float, ...]:
-        ctas_per_sm = -(-slots // self.profile.sm_count)
-        return rates_of(self.kernel, self.problem, ctas_per_sm, compiled=launch.name == "main")
-
-    def _streamed_at_once(self, launch: Launch, low: LoweredLaunch, size: npt.NDArray[np.int32]) -> int:
-        """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at
-        once."""
-        loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
-        loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
-        if launch.outer is not Outer.FLAT or not loaded:
-            return 0
-        profile = self.profile
-        registers = max(LEAST_REGISTERS, launch.values_per_thread + PASS_REGISTERS)
-        threads = min(profile.need_int("max_threads_per_sm"), profile.need_int("registers_per_sm") // registers)
-        loading_bytes = threads * launch.values_per_thread * self.chain.tensors[loads[0].tensor].element_bytes
-        return min(low.tiles, loading_bytes * profile.sm_count * low.tiles // loaded)
+def _streamed_at_once(
+    inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
+    size: npt.NDArray[np.int32],
+) -> int:  # fmt: skip
+    """Work tiles of an elementwise pass whose loads are under way together: its threads load all they take at once."""
+    loads = [a for a in launch.accesses if a.mode is Mode.LOAD]
+    loaded = sum(int(size[t.base[t.base >= 0]].sum(dtype=np.int64)) for t in low.loop)
+    if launch.outer is not Outer.FLAT or not loaded:
+        return 0
+    element_bytes = played.tensors[loads[0].tensor].element_bytes
+    loading_bytes = of_launch.streaming_threads * launch.values_per_thread * element_bytes
+    return min(low.tiles, loading_bytes * inputs.sms * low.tiles // loaded)
 
 
 def _waited(l2: L2) -> float:

@@ -10,7 +10,8 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.libraries import entry, is_choice, resolve
-from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable, tile_accesses
+from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable
+from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Table
 from iosim.studies.compare.tensors import by_group

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from iosim.base.errors import InputError
 from iosim.prediction.call import Call
-from iosim.prediction.predictor import tile_accesses
+from iosim.prediction.replays import tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.engine import PS

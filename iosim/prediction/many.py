@@ -1,0 +1,169 @@
+"""Many predictions: on all cores, equal replays played once, results in the order of the requests.
+
+    for prediction in predict_many(Request(problem, kernel, "h100") for kernel in ("naive", "fa2")): ...
+
+Threads share the work. A replay spends its time in the compiled engine and in NumPy, which let other threads run, and a
+thread costs nothing to start; what is planned and counted in Python takes turns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from typing import TYPE_CHECKING
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.base.workers import cores, working
+from iosim.prediction.predictor import predict_with
+from iosim.prediction.replays import Replays
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from iosim.hardware.profile import HardwareProfile
+    from iosim.kernel.kernel import Kernel
+    from iosim.kernel.launch import Chain
+    from iosim.kernel.libraries import Overrides
+    from iosim.prediction.result import Prediction
+    from iosim.problem.attention import AttentionProblem
+
+AHEAD = 16
+"""Requests a thread that are begun before their turn: enough that one long replay leaves no thread idle."""
+LITTLE_WORK = 1 << 31
+"""Work of all requests together that threads would not shorten: some tenths of a second."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `predict` is asked; the fields are its arguments. `chain` stands in place of that of the kernel."""
+
+    problem: AttentionProblem
+    kernel: str | Kernel = "fa2"
+    profile: str | HardwareProfile = "a100"
+    l2_start: str = "cold"
+    method: str | None = None
+    overrides: Overrides | None = None
+    chain: Chain | None = None
+
+    def predict(self, replays: Replays) -> Prediction:
+        """The prediction, its replay shared with others'.
+
+        Raises:
+            InputError: as `predict` does.
+        """
+        return predict_with(
+            replays, self.problem, self.kernel, self.profile, l2_start=self.l2_start, method=self.method,
+            overrides=self.overrides, chain=self.chain,
+        )  # fmt: skip
+
+    @property
+    def work(self) -> int:
+        """Grows with the time that the prediction takes."""
+        p = self.problem
+        return p.batch * p.heads * p.seq_q * p.seq_k
+
+
+def predict_many(
+    requests: Iterable[Request], jobs: int | None = None, progress: Progress = silent
+) -> Iterator[Prediction]:
+    """The prediction of each request, in order, each as soon as it and those before it are there.
+
+    Args:
+        requests: taken as they are needed: an endless iterable works as well.
+        jobs: predictions at once; by default as many as there are cores.
+        progress: hands the predictions on one by one, and may show how far it is.
+
+    Raises:
+        InputError: as `predict` does, at the turn of the request that cannot be predicted; `jobs` below 1.
+    """
+    for outcome in try_many(requests, jobs, progress):
+        if isinstance(outcome, InputError):
+            raise outcome
+        yield outcome
+
+
+def try_many(
+    requests: Iterable[Request], jobs: int | None = None, progress: Progress = silent
+) -> Iterator[Prediction | InputError]:
+    """As `predict_many`, with the error in place of a prediction that cannot be made.
+
+    Raises:
+        InputError: `jobs` below 1.
+    """
+    at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
+    if at_once < 1:
+        raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")
+    replays = Replays(shares=True)
+    if at_once == 1:
+        outcomes: Iterator[Prediction | InputError] = (_tried(request, replays) for request in requests)
+    else:
+        outcomes = _in_threads(requests, at_once, replays)
+    return iter(progress(_Sized(outcomes, length_hint(requests))))
+
+
+def _is_little(requests: Iterable[Request]) -> bool:
+    return isinstance(requests, Sequence) and sum(request.work for request in requests) <= LITTLE_WORK
+
+
+def try_all(
+    requests: Sequence[Request], jobs: int | None = None, progress: Progress = silent
+) -> list[Prediction | InputError]:
+    """As `try_many`, all at once: the requests that take longest are begun first, so that the cores end together."""
+    order = sorted(range(len(requests)), key=lambda n: -requests[n].work)
+    outcomes = dict(zip(order, try_many([requests[n] for n in order], jobs, progress), strict=True))
+    return [outcomes[n] for n in range(len(requests))]
+
+
+def _tried(request: Request, replays: Replays) -> Prediction | InputError:
+    try:
+        return request.predict(replays)
+    except InputError as error:
+        return error
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """Outcomes, with how many there will be where that is known."""
+
+    outcomes: Iterator[Prediction | InputError]
+    size: int
+
+    def __iter__(self) -> Iterator[Prediction | InputError]:
+        return self.outcomes
+
+    def __length_hint__(self) -> int:
+        return self.size
+
+
+def _in_threads(requests: Iterable[Request], threads: int, replays: Replays) -> Iterator[Prediction | InputError]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="iosim")
+
+    def work(request: Request) -> Prediction | InputError:
+        with working(stop):
+            return _tried(request, replays)
+
+    try:
+        yield from _windowed(requests, lambda request: pool.submit(work, request), AHEAD * threads)
+    finally:  # also where the reader has gone, or Ctrl-C came
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _windowed(
+    requests: Iterable[Request], begin: Callable[[Request], Future[Prediction | InputError]], ahead: int
+) -> Iterator[Prediction | InputError]:
+    """The results in order, `ahead` requests begun before their turn."""
+    waiting: deque[Future[Prediction | InputError]] = deque()
+    for request in requests:
+        waiting.append(begin(request))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()

@@ -1,0 +1,153 @@
+"""Replays as predictions ask for them: equal ones are played once, and long ones are kept on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.digest import digest
+from iosim.base.workers import go_on
+from iosim.kernel.launch import Chain, Per
+from iosim.prediction.call import Call
+from iosim.readers.count import visited_pairs
+
+if TYPE_CHECKING:
+    from iosim.readers.replay.replay import Inputs, Replay
+
+KEPT_ACCESSES = 500_000
+"""Tile accesses from which a replay is kept on disk: a twentieth of a second. To open the disk's file takes a fifth of
+that, which a short prediction does without."""
+
+MOST_BYTES = 4_000_000_000
+"""Memory that replays side by side take, about: two of the largest."""
+MOST_SHARED = 10_000
+"""Results that are kept in memory: a few kilobytes each."""
+
+
+def tile_accesses(chain: Chain) -> int:
+    """Tile accesses of a chain's loops: what a replay would play, about."""
+    return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
+
+
+class Memory:
+    """Bytes that replays take side by side: at most `most` together, but one alone whatever it takes."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._taken = most, 0
+        self._freed = threading.Condition()
+
+    @contextmanager
+    def taken(self, needed: int) -> Iterator[None]:
+        """Waits until so many bytes are free."""
+        with self._freed:
+            self._freed.wait_for(lambda: not self._taken or self._taken + needed <= self._most)
+            self._taken += needed
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._taken -= needed
+                self._freed.notify_all()
+
+
+class _Played:
+    """A replay that is being played, or has been."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._replay: Replay | None = None
+        self._error: BaseException | None = None
+
+    def play(self, play: Callable[[], Replay]) -> Replay:
+        """Play it, for all who wait."""
+        try:
+            self._replay = play()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._over.set()
+        return self._replay
+
+    def wait(self) -> Replay:
+        """What was found, or what was raised, once it is over."""
+        self._over.wait()
+        if self._replay is None:
+            assert self._error is not None
+            raise self._error
+        return self._replay
+
+
+class Replays:
+    """Replays of several predictions, which may run in threads side by side.
+
+    `shares` keeps the latest results in memory, so that predictions that come to equal replays have them played once:
+    those that ask while one is being played wait for it.
+    """
+
+    def __init__(self, *, shares: bool = False) -> None:
+        self._shares = shares
+        self._lock = threading.Lock()
+        self._played: dict[str, _Played] = {}
+        self._memory = Memory(MOST_BYTES)
+
+    def of(self, call: Call, **how: Any) -> Replay:
+        """The replay of a call; the arguments are those of `Call.replay_inputs`.
+
+        Raises:
+            InputError: as the replay does.
+            Stopped: the thread works for another that wants no more of it.
+        """
+        go_on()
+        inputs = call.replay_inputs(**how)
+        keeps = tile_accesses(call.chain) >= KEPT_ACCESSES
+        if not (keeps or self._shares):
+            return _play(inputs)
+        key = digest(inputs)
+        if not self._shares:
+            return _kept(key, inputs)
+        with self._lock:
+            mine = key not in self._played
+            played = self._played.setdefault(key, _Played())
+            if len(self._played) > MOST_SHARED:
+                del self._played[next(iter(self._played))]
+        if not mine:
+            return played.wait()
+        return played.play(lambda: self._side_by_side(key if keeps else None, inputs))
+
+    def _side_by_side(self, key: str | None, inputs: Inputs) -> Replay:
+        with self._memory.taken(_about_bytes(inputs)):
+            return _play(inputs) if key is None else _kept(key, inputs)
+
+
+def _about_bytes(inputs: Inputs) -> int:
+    """Memory that a replay takes, about."""
+    from iosim.readers.replay.objects import about_bytes
+
+    return about_bytes(inputs.chain if inputs.share is None else inputs.share.chain)
+
+
+def _play(inputs: Inputs) -> Replay:
+    from iosim.readers.replay.replay import replay
+
+    return replay(inputs)
+
+
+def _kept(key: str, inputs: Inputs) -> Replay:
+    """A replay from disk, or played and kept there."""
+    from iosim.prediction.cache import replay_cache
+    from iosim.readers.replay.saved import from_plain, to_plain
+
+    cache = replay_cache()
+    plain = None if cache is None else cache.get(key)
+    if plain is not None:
+        try:
+            return from_plain(plain)
+        except (KeyError, TypeError, ValueError):
+            pass  # written by hand, or by a version that said it was this one
+    played = _play(inputs)
+    if cache is not None:
+        cache.put(key, to_plain(played))
+    return played
