@@ -1,7 +1,7 @@
 """What a bias, a mask and dropout cost: naive attention beside kernels that keep them off the N x N path.
 
 Run it as `python examples/compare.py`; examples/output/compare.txt holds what it prints. The same on the command line:
-`iosim compare --kernels naive,cutlass,fa2 --seq 2048 --bias full --dropout 0.1 --pass fwd+bwd`.
+`iosim compare --kernel naive,cutlass,fa2 --seq-len 2048 --bias full --dropout 0.1 --pass fwd+bwd`.
 """
 
 from iosim import AttentionProblem

@@ -20,7 +20,7 @@ from iosim.problem.dtypes import dtype
 
 # (command line, words that the one line must hold: the option or field, the value, what would be accepted)
 CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("", ("COMMAND", "predict")),
+    ("predcit", ("COMMAND", "'predcit'", "predict")),
     ("nosuch", ("COMMAND", "'nosuch'", "predict")),
     ("--bogus predict", ("--bogus", "--help")),
     # GPUs
@@ -301,9 +301,9 @@ def test_an_input_error_is_a_value_error() -> None:
         ([b"predict", b"--kernel", b"caf\xe9"], "--kernel"),
         ([b"profiles", b"check", b"\xff.toml"], ".toml"),
         ([b"predict", b"--heads", b"0"], "heads 0"),
-        ([], "COMMAND"),
+        ([b"pr\xe9dict"], "COMMAND"),
     ],
-    ids=["GPU not UTF-8", "kernel not UTF-8", "file not UTF-8", "zero heads", "nothing"],
+    ids=["GPU not UTF-8", "kernel not UTF-8", "file not UTF-8", "zero heads", "command not UTF-8"],
 )
 def test_processes(arguments: list[bytes], words: str, tmp_path: Path) -> None:
     command = [os.fsencode(sys.executable), b"-m", b"iosim.commands.cli", *arguments]

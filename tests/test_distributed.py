@@ -376,7 +376,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads(run(capsys, "--gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps"))
+    data = json.loads(run(capsys, "--num-gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps"))
     assert data["link"]["bandwidth_bytes_per_s"] == 450e9
     by_name = {r["name"]: r for r in data["results"]}
     assert set(by_name) == {*SCHEDULES, "megatron", "rsa"}
@@ -391,16 +391,20 @@ def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[st
 
 
 def test_table_csv_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "balanced" in run(capsys, "--gpus", "4", "--causal")
-    assert run(capsys, "--gpus", "4", "--format", "csv").splitlines()[0].startswith("name,steps,received_bytes_per_gpu")
-    text = run(capsys, "--gpus", "3", "--causal", "--schedule", "balanced", "--steps")
+    assert "balanced" in run(capsys, "--num-gpus", "4", "--causal")
+    assert (
+        run(capsys, "--num-gpus", "4", "--format", "csv")
+        .splitlines()[0]
+        .startswith("name,steps,received_bytes_per_gpu")
+    )
+    text = run(capsys, "--num-gpus", "3", "--causal", "--schedule", "balanced", "--steps")
     assert "GPU 0: q2k0" in text
     assert "O_part+stats of 2 to GPU 2" in text
 
 
 def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     place = tmp_path / "ring.html"
-    run(capsys, "--gpus", "4", "--causal", "--seq-len", "8k", "--html", str(place))
+    run(capsys, "--num-gpus", "4", "--causal", "--seq-len", "8k", "--html", str(place))
     text = place.read_text(encoding="utf-8")
     assert 'id="time-0"' in text
     assert 'id="idle-1"' in text
@@ -411,7 +415,9 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--gpus", "0"), "--gpus 0"), (("--gpus", "5000"), "--gpus 5000"), (("--link", "string"), "--link 'string'"),
+        (("--num-gpus", "0"), "--num-gpus 0"), (("--num-gpus", "5000"), "--num-gpus 5000"),
+        (("--gpus", "8"), "--num-gpus"), (("--gpu", "a100,h100"), "--gpu a100,h100"),
+        (("--link", "string"), "--link 'string'"),
         (("--link", "-3"), "--link"), (("--link", "0"), "--link '0'"), (("--gpu", "t4"), "--link nvlink"),
         (("--schedule", "zigzag"), "--schedule zigzag"), (("--schedule", "circle"), "--schedule 'circle'"),
         (("--network", "ib"), "--network"), (("--gpus-per-node", "4"), "--gpus-per-node"),

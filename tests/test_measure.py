@@ -110,7 +110,7 @@ def test_defaults_follow_the_mask() -> None:
     (plain,) = cases_of(Choice(), "9.0")
     assert causal.order == Order("head", heavy_first=True)
     assert plain.order == Order()
-    assert causal.spec == plan.TILES[128].__class__(128, 128, 64, 4, 2, "causal", min_ctas=2)
+    assert causal.spec == plan.TILES[128].__class__(128, 128, 64, 4, 2, "causal", "fp16", min_ctas=2)
 
 
 def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
@@ -369,7 +369,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--kernel", "flash_fwd", "--seq", "4096", "--heads", "8", "--tile", "128x64", "--order", "head"]
     assert main(["measure", *argv, "--cc", "9.0", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    row = "flash_fwd 1 8 8 4096 4096 128 0 bfloat16 128 64 4 2 head 0 0 ascending 0 1"
+    row = "flash_fwd 1 8 8 4096 4096 128 0 float16 128 64 4 2 head 0 0 ascending 0 1"
     assert " ".join(out.splitlines()[1].split()) == row
     assert out.splitlines()[-1] == "1 calls, 1 rows, 1 builds for cc 9.0"
 
@@ -378,7 +378,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         (["--plan", "slow"], "--plan 'slow' is not known; accepted: quick, full"),
-        (["--plan", "quick", "--seq", "512"], "--plan contradicts --seq-len"),
+        (["--plan", "quick", "--seq-len", "512"], "--plan contradicts --seq-len"),
         (["--kernel", "cudnn"], "--kernel 'cudnn' is not measured here"),
         (["--head-dim", "80"], "--head-dim 80"),
         (["--tile", "100x64"], "tile 100x64"),

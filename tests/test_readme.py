@@ -25,7 +25,7 @@ IOSIM = [part.strip() for line in COMMANDS for part in line.split("&&") if part.
 
 def test_there_are_examples() -> None:
     assert len(IOSIM) >= 8
-    assert "iosim predict --gpu a100 --kernel naive --kernel fa2" in IOSIM[0]
+    assert "iosim predict --gpu a100 --kernel naive,fa2" in IOSIM[0]
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,9 @@ def test_the_copy_of_plotly_draws_what_is_asked_of_it() -> None:
 
 
 def test_a_typed_command_does_not_say_where_its_files_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["ring", "--gpus", "4", "--html", "/x/y.html", "--csv=a.csv", "-o", "b", "--out", "c", "--link", "a b"]
+    words = ["ring", "--num-gpus", "4", "--html", "/x/y.html", "--csv=a.csv", "-o", "b", "--out", "c", "--link", "a b"]
     monkeypatch.setattr(sys, "argv", ["iosim", *words])
-    assert common.typed("ring") == "iosim ring --gpus 4 --link 'a b'"
+    assert common.typed("ring") == "iosim ring --num-gpus 4 --link 'a b'"
     assert common.typed("trace") == "iosim trace"
 
 

@@ -212,7 +212,7 @@ def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("--seq-len 1k,2k", ("--seq-len 1k,2k", "one")),
         ("--format chrome --kernel fa2 --kernel cudnn", ("--format chrome", "one --kernel")),
         ("--kernel foo", ("--kernel", "'foo'", "fa2")),
-        ("--gpu h1oo", ("GPU", "'h1oo'")),
+        ("--gpu h100", ("--gpu h200,h100", "one")),
         ("--l2 hot", ("--l2 'hot'", "cold")),
         ("--format svg", ("--format", "svg", "chrome")),
     ],

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
+FEW_NAMES = 12
+"""So many accepted names are listed beside the nearest of them."""
 MARKED = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")
 
 
@@ -34,12 +36,14 @@ class EngineWarning(UserWarning):
 
 
 def unknown_name(what: str, value: str, known: Iterable[str]) -> InputError:
-    """An `InputError` for a name that is not in `known`, with the nearest known names first."""
-    names = sorted(known)
+    """An `InputError` for a name that is not in `known`: the nearest known names, and all where they are few."""
+    names = list(dict.fromkeys(known))
+    if len(names) > FEW_NAMES:
+        names.sort()
     near = get_close_matches(value.lower(), names, n=3, cutoff=0.5)
-    if near:
-        return InputError(f"{what} '{value}' is not known; did you mean {', '.join(near)}?")
-    return InputError(f"{what} '{value}' is not known; accepted: {', '.join(names)}")
+    meant = f"did you mean {', '.join(near)}?" if near else ""
+    accepted = f"accepted: {', '.join(names)}" if len(names) <= FEW_NAMES or not near else ""
+    return InputError(f"{what} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")
 
 
 class TooLargeError(InputError):

@@ -7,66 +7,86 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from collections.abc import Mapping, Sequence
+from typing import TextIO
 
-from iosim.base.errors import EngineWarning, InputError
+from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.commands.options import with_options
+from iosim.commands.parser import CommandParser
+from iosim.show.terminal import output
 
-COMMANDS = (
-    "predict", "compare", "explain", "trace", "tiles", "report", "formula", "validate", "measure", "calibrate",
-    "reproduce", "profiles", "kernels", "ring", "decode", "train-memory", "cache",
-)  # fmt: skip
+COMMAND_GROUPS = (
+    ("what moves, and why", ("predict", "compare", "explain", "trace", "formula")),
+    ("what to choose", ("tiles", "report")),
+    ("in serving and training", ("decode", "ring", "train-memory")),
+    ("how far to trust it", ("validate", "reproduce")),
+    ("on a GPU of your own", ("calibrate", "measure")),
+    ("what iosim knows", ("profiles", "kernels", "cache")),
+)
+"""Commands under the question that they answer, in the order of the help."""
+COMMANDS = tuple(command for _, commands in COMMAND_GROUPS for command in commands)
+DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse with one-line errors."""
-
-    def error(self, message: str) -> NoReturn:
-        told = "accepted" in message or "choose from" in message
-        raise InputError(message if told else f"{message}; '{self.prog} --help' shows what is accepted")
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        values = super()._get_values(action, arg_strings)
-        if values == [] and action.option_strings and action.nargs is None:  # Python 3.11 drops the -- of --gpu=--
-            self.error(f"{action.option_strings[0]} '--' is no value")
-        return values
-
-
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands, or of `only` one: the others' options take time to build and are not asked for."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="iosim",
-        description="Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU.",
+        description=DESCRIPTION,
         epilog="iosim COMMAND --help lists a command's options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=CommandParser, help=argparse.SUPPRESS
+    )
     for name in COMMANDS if only is None else (only,):
         importlib.import_module(f"iosim.commands.{name.replace('-', '_')}").add_parser(subparsers)
+    if only is None:
+        parser.description = f"{DESCRIPTION}\n{_listing({a.dest: a.help or '' for a in subparsers._choices_actions})}"
     return parser
+
+
+def _listing(told: Mapping[str, str]) -> str:
+    """The commands by group, each with what it says of itself, for the help."""
+    from iosim.show.terminal import folded
+
+    wide = max(map(len, told))
+    return "".join(
+        f"\n{title}:\n" + "".join(folded(f"  {command:<{wide}}  {told[command]}\n", wide + 4) for command in commands)
+        for title, commands in COMMAND_GROUPS
+    )
+
+
+def _short_help() -> str:
+    return (
+        f"{build_parser().description}\nStart with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     try:
         words = sys.argv[1:] if argv is None else argv
-        parser = build_parser(words[0] if words and words[0] in COMMANDS else None)
+        if not words:
+            return _print(_short_help())
+        if words[0] not in COMMANDS and not words[0].startswith("-"):
+            raise unknown_name("COMMAND", words[0], COMMANDS)
+        parser = build_parser(words[0] if words[0] in COMMANDS else None)
         args = parser.parse_args(words)
         if args.version:
             from iosim.base.version import __version__
-            from iosim.commands.common import emit
 
-            emit(f"iosim {__version__}\n", None)
-            return 0
+            return _print(f"iosim {__version__}\n")
         if args.command is None:
             raise InputError(f"COMMAND is missing; accepted: {', '.join(COMMANDS)}")
         with warnings.catch_warnings():
             warnings.simplefilter("once", EngineWarning)
             warnings.showwarning = _warn
-            code: int = args.run(args)
+            with output(for_a_person=_for_a_person(args)):
+                code: int = args.run(args)
         return code
     except InputError as error:
         _complain(with_options(error))
@@ -84,6 +104,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
         return 130
+
+
+def _print(text: str) -> int:
+    from iosim.commands.common import emit
+
+    emit(text, None)
+    return 0
+
+
+def _for_a_person(args: argparse.Namespace) -> bool:
+    """Whether a command writes text for the terminal, and not a file or a format that programs read."""
+    return getattr(args, "format", "table") == "table" and getattr(args, "out", None) is None
 
 
 def _warn(

@@ -6,13 +6,15 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.commands import options
 from iosim.commands.options import whole
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     from iosim.kernel.overrides import Overrides
     from iosim.problem.attention import AttentionProblem
 
+USUAL_GPU = "a100"
+GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
+KERNEL_OF_OLD = ("--kernels",)
+"""Spellings that are still understood; help does not show them."""
+MODEL = "how the L2 and HBM are modelled"
+L2_STARTS = ("cold", "warm")
+METHODS = ("bounds", "capacity", "sampled", "replay")
+"""The words of `iosim.prediction.predictor`, which takes longer to load than a parser may."""
+LENGTH_ALONE = ("seq_q",)
+ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
+"""Fields whose options can take lists."""
+MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
+OF_MASK = ("window", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding", "mask_storage")
 CAUSAL = "keep keys up to the query's own position"
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
@@ -27,41 +42,109 @@ TOLD_S = 10
 """Replays of so many seconds are announced."""
 
 
+def group(parser: argparse.ArgumentParser, title: str) -> Any:
+    """The parser's group of options with this title."""
+    assert isinstance(parser, CommandParser)
+    return parser.group(title)
+
+
+def add_gpus(parser: argparse.ArgumentParser, usual: str = USUAL_GPU) -> None:
+    """--gpu, a list: `args.gpu` is a list of names of GPUs and profile files."""
+    options.add_list(group(parser, COMMON), "--gpu", *GPU_OF_OLD, usual=usual.split(","), metavar="NAME,...",
+                     help=f"GPUs or profile files, such as a100,h100 (default: {usual})")  # fmt: skip
+
+
+def add_gpu(
+    parser: argparse.ArgumentParser, usual: str | None = USUAL_GPU, help: str = "GPU or profile file",
+    of_old: Sequence[str] = GPU_OF_OLD,
+) -> None:  # fmt: skip
+    """--gpu of a command that takes one: `args.gpu` is its name."""
+    told = f"{help} (default: {usual})" if usual else help
+    options.add_one(group(parser, COMMON), "--gpu", *of_old, usual=usual, metavar="NAME", help=told)
+
+
+def add_kernels(parser: argparse.ArgumentParser, usual: str | None, told: str = "") -> None:
+    """--kernel, a list: `args.kernel` is a list of names; `told` says what the default is where it is no list."""
+    options.add_list(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual.split(",") if usual else None,
+                     metavar="NAME,...", help=f"kernels, such as naive,fa2 (default: {told or usual})")  # fmt: skip
+
+
+def add_kernel(parser: argparse.ArgumentParser, usual: str | None, help: str = "kernel") -> None:
+    """--kernel of a command that takes one: `args.kernel` is its name."""
+    told = f"{help} (default: {usual})" if usual else help
+    options.add_one(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual, metavar="NAME", help=told)
+
+
+def add_l2_option(parser: argparse.ArgumentParser) -> None:
+    """--l2 cold|warm."""
+    group(parser, MODEL).add_argument(
+        "--l2", choices=L2_STARTS, default=L2_STARTS[0], metavar="START",
+        help="the L2 at the start: cold (empty) or warm, as the same call left it (default: cold)",
+    )  # fmt: skip
+
+
+def add_method_option(parser: argparse.ArgumentParser, usual: str = "replay where that takes seconds") -> None:
+    """--method bounds|capacity|sampled|replay: how HBM bytes are found."""
+    group(parser, MODEL).add_argument(
+        "--method", choices=METHODS, metavar="METHOD",
+        help="how HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay "
+        f"in which long launches are played in part) or replay (default: {usual})",
+    )  # fmt: skip
+
+
 def add_problem_options(
-    parser: argparse.ArgumentParser, *, lists: bool = True, lengths: str = str(FIELDS["seq_q"].usual)
-) -> None:
-    """--batch, --heads, ... as the problem's fields spell them; --seq-len takes lists, and is `lengths` by default."""
-    g = parser.add_argument_group("problem")
-    length = "tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if lists else "tokens"
+    parser: argparse.ArgumentParser, *, several: Collection[str] = LENGTH_ALONE,
+    lengths: str = str(FIELDS["seq_q"].usual),
+) -> None:  # fmt: skip
+    """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default.
+
+    `several` are the fields whose options take lists: LENGTH_ALONE, ALL_SIZES or none; `problems` has them all.
+    """
+    g = group(parser, COMMON)
     field = FIELDS["seq_q"]
-    g.add_argument(str(field.option), *field.spellings, dest="seq_q", metavar="N",
-                   help=f"query {length} (default: {lengths})")  # fmt: skip
+    listed = "seq_q" in several
+    told = "tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "tokens"
+    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,..." if listed else "N", "action": options.Joined}
+    g.add_argument(str(field.option), help=f"query {told} (default: {lengths})", **length)
+    options.add_spellings(g, str(field.option), field.spellings, **length)
     parser.set_defaults(usual_lengths=lengths)
-    options.add(g, FIELDS, (name for name in FIELDS if name not in ("seq_q", "mask")))
-    add_mask_options(g)
-    g.add_argument("--prefix", type=whole, metavar="N",
-                   help="tokens cached before the queries: as many more keys than queries")  # fmt: skip
+    options.add(g, FIELDS, MOST_USED, several=several)
+    g.add_argument("--causal", action="store_true", help=CAUSAL)
+    options.add(g, FIELDS, ("passes",), several=several)
+    more = group(parser, "more of the problem")
+    first = {"seq_q", "mask", "passes", *MOST_USED, *OF_MASK}
+    options.add(more, FIELDS, (name for name in FIELDS if name not in first), several=several)
+    more.add_argument("--prefix", type=whole, metavar="N", action=options.One,
+                      help="tokens cached before the queries: as many more keys than queries")  # fmt: skip
+    _add_masks(group(parser, "mask"))
 
 
 def add_mask_options(group: Any) -> None:
     """--mask, and --causal for the most common one."""
-    options.add(group, options.without_defaults(FIELDS, "mask"))
     group.add_argument("--causal", action="store_true", help=CAUSAL)
+    options.add(group, options.without_defaults(FIELDS, "mask"))
+
+
+def _add_masks(group: Any) -> None:
+    options.add(group, options.without_defaults(FIELDS, "mask"))
+    options.add(group, FIELDS, OF_MASK)
 
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     """--tile, --warps, ...: settings over the kernel's own choice."""
-    options.add(parser.add_argument_group("kernel settings (over the kernel's own choice)"), OVERRIDES)
+    options.add(group(parser, "kernel settings, over the kernel's own choice"), OVERRIDES)
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:
     """--format and --out."""
-    parser.add_argument("--format", choices=formats, default=formats[0], help=f"(default {formats[0]})")
-    parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
+    g = group(parser, "output")
+    told = f"{', '.join(formats[:-1])} or {formats[-1]} (default: {formats[0]})"
+    g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
+    g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
 
 
 def problems(args: argparse.Namespace) -> list[AttentionProblem]:
-    """One problem for every sequence length asked for.
+    """One problem for every combination of the values asked for, the query tokens fastest.
 
     Raises:
         InputError: values that make no sense, or --causal beside --window.
@@ -72,7 +155,25 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     values |= {name: getattr(args, name) for name in BESIDES}
     if args.seq_q is None and args.seq_lens is None and args.seq_lens_k is None:
         values["seq_q"] = args.usual_lengths
-    return problems(values)
+    axes = {name: value for name, value in values.items() if isinstance(value, list)}
+    return [
+        one
+        for combination in product(*axes.values())
+        for one in problems(values | dict(zip(axes, combination, strict=True)))
+    ]
+
+
+def problem(args: argparse.Namespace) -> AttentionProblem:
+    """The one problem of a command that takes one.
+
+    Raises:
+        InputError: several lengths, or as `problems`.
+    """
+    asked = problems(args)
+    if len(asked) > 1:
+        raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; '{args.command}' takes one, so accepted: "
+                         "one of them")  # fmt: skip
+    return asked[0]
 
 
 def overrides(args: argparse.Namespace) -> Overrides:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
@@ -18,25 +19,26 @@ if TYPE_CHECKING:
 
 SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v", "dtype", "window", "latent_kv")
 """Fields of the problem that the model decides."""
+USUAL_SHAPE = ("heads", "kv_heads", "head_dim", "dtype")
 
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "decode", help="attention per generated token: bytes, time, tokens a second over the context's length"
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
-    parser.add_argument("--kernel", action="append", metavar="NAME",
-                        help="kernel (repeats; default: the one that the GPU's libraries decode with)")  # fmt: skip
-    g = parser.add_argument_group("model")
-    g.add_argument("--layers", type=options.whole, default=32, metavar="N", help="attention layers (default 32)")
+    common.add_gpus(parser)
+    common.add_kernels(parser, None, "the one that the GPU's libraries decode with")
+    g = common.group(parser, COMMON)
+    options.add(g, FIELDS, ("batch",))
+    g.add_argument("--context", default="1k:128k:x2", metavar="N,...", action=options.Joined,
+                   help="tokens in the cache: 4096, 1k,8k or 1k:128k:x2 (the default)")  # fmt: skip
     kv_heads = replace(FIELDS["kv_heads"], default_text="8; 1 with --latent-kv")
-    options.add(g, {**FIELDS, "kv_heads": kv_heads}, SHAPE, dtype="bf16")
-    s = parser.add_argument_group("step")
-    s.add_argument("--context", default="1k:128k:x2", metavar="N",
-                   help="tokens in the cache: 4096, 1k,8k or 1k:128k:x2 (default)")  # fmt: skip
-    options.add(s, FIELDS, ("batch", "page_size"))
+    options.add(g, {**FIELDS, "kv_heads": kv_heads}, USUAL_SHAPE, dtype="bf16")
+    g.add_argument("--layers", type=options.whole, default=32, metavar="N", help="attention layers (default: 32)")
+    s = common.group(parser, "more of the model and the step (the defaults are those of Llama-3-8B)")
+    options.add(s, FIELDS, (*(name for name in SHAPE if name not in USUAL_SHAPE), "page_size"))
     s.add_argument("--new-tokens", type=options.whole, default=1, metavar="N",
-                   help="query tokens of a sequence in a step (default 1)")  # fmt: skip
+                   help="query tokens of a sequence in a step (default: 1)")  # fmt: skip
     options.add(s, OVERRIDES, ("append_kv", "splits"))
     common.add_output_options(parser, ("table", "json", "csv", "md", "html"))
     parser.set_defaults(run=run)
@@ -56,7 +58,7 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
     )
     contexts = sizes(args.context, "--context")
     settings = Overrides(splits=args.splits, append_kv=args.append_kv)
-    for gpu in args.gpu or ["a100"]:
+    for gpu in args.gpu:
         for kernel in args.kernel or [None]:
             yield from sweep(shape, contexts, gpu, kernel, batch=args.batch, new_tokens=args.new_tokens,
                              overrides=settings)  # fmt: skip

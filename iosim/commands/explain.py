@@ -20,11 +20,11 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "explain", help="why a kernel's HBM bytes are what they are, and what would lower them"
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
-    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default fa2)")
-    common.add_problem_options(parser)
+    common.add_gpus(parser)
+    common.add_kernels(parser, "fa2")
+    common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
-    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    common.add_l2_option(parser)
     common.add_output_options(parser, ("table", "json", "md"))
     parser.set_defaults(run=run)
 
@@ -37,12 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_place(args.out)
     settings = common.overrides(args)
-    asked = [
-        (problem, kernel, gpu)
-        for gpu in args.gpu or ["a100"]
-        for problem in common.problems(args)
-        for kernel in args.kernel or ["fa2"]
-    ]
+    asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
     for one in asked:
         accesses = check_traceable(planned(*one, settings))
         tried = accesses <= MAX_ACCESSES

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.readers.formula.symbolic import Formula
 
-DEFAULT_GPU = "a100"
 STAND_IN_DTYPE = "fp16"
 STAND_INS: dict[str, Any] = {"batch": 1, "heads": 32, "seq_q": 4096, "head_dim": 128}
 """Sizes at which a formula is derived where the user gives none; they decide its conditions only."""
@@ -37,14 +36,15 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
-    g = parser.add_argument_group("sizes; those not given stay symbols")
+    common.add_gpu(parser, None, f"GPU for which a library kernel chooses, and whose fast memory M the limit is put "
+                   f"in numbers for (default: {common.USUAL_GPU}, and M a symbol)")  # fmt: skip
+    g = common.group(parser, "sizes; those not given stay symbols")
     options.add(g, options.without_defaults(FIELDS, *SIZES, "dtype"))
     options.add(g, OVERRIDES, ("splits", "tile"))
-    m = parser.add_argument_group("what is computed")
+    m = common.group(parser, "what is computed")
     common.add_mask_options(m)
     options.add(m, FIELDS, CHOICES)
-    m.add_argument("--gpu", metavar="NAME", help=f"GPU for which a library kernel chooses (default {DEFAULT_GPU})")
-    parser.add_argument("--latex", action="store_true", help="formulas as LaTeX instead of text")
+    common.group(parser, "output").add_argument("--latex", action="store_true", help="formulas as LaTeX, not as text")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
@@ -108,7 +108,7 @@ def _kernel(args: argparse.Namespace, problem: AttentionProblem) -> tuple[Kernel
     from iosim.hardware.profile import load_profile
     from iosim.kernel.libraries import Overrides, resolve
 
-    profile = load_profile(args.gpu or DEFAULT_GPU)
+    profile = load_profile(args.gpu or common.USUAL_GPU)
     return resolve(args.name, problem, profile, Overrides(tile=args.tile, splits=args.splits)), True
 
 

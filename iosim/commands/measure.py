@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import COMMON
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -20,13 +24,18 @@ if TYPE_CHECKING:
     from iosim.evidence.measure.collect import Collected
 
 DRY_RUN_CC = "9.0"
-ALONE = ("kernel", "seq_len", "tile", "order", "direction", "deterministic", "bypass_l1")
+ALONE = ("kernel", "seq_q", "tile", "order", "direction", "deterministic", "bypass_l1")
+KNOBS = ("tile", "warps", "stages", "order", "direction", "heavy_first", "section_heads", "scheduler", "splits")
+KNOB_DEFAULTS = {
+    "tile": "each head_dim's own", "order": "head where causal, else query", "direction": "ascending",
+    "heavy_first": "where causal", "section_heads": "0", "scheduler": "static", "splits": "1",
+}  # fmt: skip
 
 CHAIN_PLAN = "chains"
-NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_len_k", "causal", "window", "tile", "warps", "stages", "order",
-                 "direction", "heavy_first", "section_heads", "persistent", "splits", "deterministic", "bypass_l1",
-                 "time", "l2")  # fmt: skip
-ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_len", "head_dim", "dtype", "passes")
+NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "warps", "stages", "order",
+                 "direction", "heavy_first", "section_heads", "scheduler", "persistent", "splits", "deterministic",
+                 "bypass_l1", "time", "l2")  # fmt: skip
+ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_q", "head_dim", "dtype", "passes")
 
 T = TypeVar("T")
 
@@ -39,60 +48,50 @@ def add_parser(subparsers: Any) -> None:
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
         "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time.",
     )  # fmt: skip
-    parser.add_argument("--plan", action="append", metavar="NAME", help="instead of the options below: quick, full "
-                        "or a part of it: lengths, shapes, decode, orders, others, tiles, backward, cliff (repeats); "
-                        "or chains, a plan of --chain")  # fmt: skip
-    parser.add_argument("--time", action="store_true", help="median of device events instead of counters")
-    parser.add_argument("--l2", choices=("cold", "warm"), default="cold", help="L2 at each start: flushed, or as the "
-                        "same launch left it (default cold)")  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="list the calls and stop; needs no GPU")
-    parser.add_argument("--cc", metavar="X.Y", help=f"with --dry-run: compute capability (default: the GPU's, else "
-                        f"{DRY_RUN_CC})")  # fmt: skip
-    parser.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance goes beside it")
     _add_problem(parser)
+    g = common.group(parser, "what is measured")
+    options.add_list(g, "--plan", metavar="NAME,...", help="instead of a problem: quick, full, its parts lengths, "
+                     "shapes, decode, orders, others, tiles, backward, cliff; or chains, a plan of --chain")  # fmt: skip
+    g.add_argument("--time", action="store_true", help="median of device events instead of counters")
+    start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
+    g.add_argument("--l2", choices=common.L2_STARTS, default="cold", metavar="START", help=start)
+    g.add_argument("--dry-run", action="store_true", help="list the calls and stop; needs no GPU")
+    g.add_argument("--cc", metavar="X.Y", help=f"with --dry-run: compute capability (default: the GPU's, else "
+                   f"{DRY_RUN_CC})")  # fmt: skip
+    g.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance goes beside it")
     _add_knobs(parser)
     _add_chains(parser)
     parser.set_defaults(run=run, default_of=parser.get_default)
 
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
-    g = parser.add_argument_group("problem (lists are combined with each other)")
-    g.add_argument("--kernel", action="append", metavar="NAME", help="flash_fwd, flash_bwd, naive or minimal (repeats; "
-                   "default flash_fwd)")  # fmt: skip
-    g.add_argument("--batch", type=options.whole, default=1, metavar="N", help="sequences (default 1)")
-    g.add_argument("--heads", default="32", metavar="N", help="query heads, or a list (default 32)")
-    g.add_argument("--kv-heads", type=options.whole, metavar="N", help="key/value heads (default: as query heads)")
-    g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens: 4096, 512,4096 or 1k:64k:x2 "
-                   "(default 4096)")  # fmt: skip
-    g.add_argument("--seq-len-k", type=options.whole, metavar="N", help="key tokens (default: as query tokens)")
-    g.add_argument("--head-dim", default="128", metavar="D", help="64, 96, 128, 256 or a list (default 128)")
-    g.add_argument("--dtype", help="fp16, bf16 or fp32 (default: bf16, fp32 for minimal)")
-    g.add_argument("--causal", action="store_true", help="keep keys up to the query's own position")
-    g.add_argument("--window", type=options.whole, metavar="W", help="keep keys 0 <= i - j <= W")
+    g = common.group(parser, COMMON)
+    options.add_list(g, "--kernel", *common.KERNEL_OF_OLD, usual=["flash_fwd"], metavar="NAME,...",
+                     help="flash_fwd, flash_bwd, naive, minimal (default: flash_fwd)")  # fmt: skip
+    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,...", "action": options.Joined}
+    g.add_argument("--seq-len", help="query tokens: 4096, 512,4096 or 1k:64k:x2 (default: 4096)", **length)
+    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
+    dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
+    sizes = ("batch", "heads", "kv_heads", "head_dim", "dtype")
+    options.add(g, {**FIELDS, "dtype": dtype}, sizes, several=("heads", "head_dim"))
+    g.add_argument("--causal", action="store_true", help=common.CAUSAL)
+    options.add(g, FIELDS, ("passes",))
+    options.add(common.group(parser, "more of the problem"), FIELDS, ("seq_k", "window"))
 
 
 def _add_knobs(parser: argparse.ArgumentParser) -> None:
-    g = parser.add_argument_group("knobs of flash_fwd and flash_bwd, and of naive")
-    g.add_argument("--tile", metavar="QxK", help="query rows x key rows, such as 128x64 or 128x64,64x64")
-    g.add_argument("--warps", type=options.whole, metavar="N", help="2, 4 or 8")
-    g.add_argument("--stages", type=options.whole, metavar="N", help="key/value buffers, 1 to 4")
-    g.add_argument("--order", metavar="ORDER", help="query, head or both, query,head (default: head where causal)")
-    g.add_argument("--direction", metavar="DIRECTION", help="ascending, descending, alternating or a list (default "
-                   "ascending)")  # fmt: skip
-    g.add_argument("--heavy-first", action=argparse.BooleanOptionalAction, default=None, help="long query blocks first "
-                   "(default: where causal)")  # fmt: skip
-    g.add_argument("--section-heads", type=options.whole, default=0, metavar="N", help="heads a section of order head")
-    g.add_argument("--persistent", action="store_true", help="as many CTAs as fit, each with a list of tiles")
-    g.add_argument("--splits", type=options.whole, default=1, metavar="N", help="parts that the keys are split into")
+    g = common.group(parser, "kernel settings of flash_fwd and flash_bwd, and of naive")
+    table = {**OVERRIDES, **{name: replace(OVERRIDES[name], default_text=text) for name, text in KNOB_DEFAULTS.items()}}
+    options.add(g, table, KNOBS, several=("tile", "order", "direction"))
+    g.add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
     g.add_argument("--deterministic", action="store_true", help="flash_bwd without atomics")
     g.add_argument("--bypass-l1", action="store_true", help="naive with loads that skip L1")
 
 
 def _add_chains(parser: argparse.ArgumentParser) -> None:
-    g = parser.add_argument_group("whole chains, with batch, heads, seq-len, head-dim and dtype (default fp16)")
-    g.add_argument("--chain", action="append", metavar="NAME", help="naive, math, flash or cudnn of PyTorch, or "
-                   "iosim_naive, the three launches of --kernel naive (repeats)")  # fmt: skip
-    g.add_argument("--pass", dest="passes", default="fwd", metavar="PASS", help="fwd or fwd+bwd (default fwd)")
+    g = common.group(parser, "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
+    options.add_list(g, "--chain", metavar="NAME,...", help="naive, math, flash or cudnn of PyTorch, or iosim_naive, "
+                     "the three launches of --kernel naive")  # fmt: skip
     g.add_argument("--launches", metavar="FILE", help="a second CSV, a row for each launch of the chains by itself: "
                    "its kernel, grid, block, registers and bytes")  # fmt: skip
 
@@ -152,15 +151,15 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
     if args.plan is not None:
         refused += [name for name in ALONE_OF_CHAINS if getattr(args, name) != args.default_of(name)]
     if refused:
-        option = "--" + refused[0].replace("passes", "pass").replace("_", "-")
-        raise InputError(f"{option} is not for {'--plan chains' if args.plan else '--chain'}; accepted: without it")
+        where = "--plan chains" if args.plan else "--chain"
+        raise InputError(f"{options.spelling(refused[0])} is not for {where}; accepted: without it")
     if args.plan is not None:
         if set(args.plan) != {CHAIN_PLAN}:
             raise InputError(f"--plan {CHAIN_PLAN} is a table of its own; accepted: without another --plan")
         return list(chain_case.planned())
     return chain_case.cases_of(
-        args.chain, sizes(args.seq_len or "4096", "--seq-len"), sizes(args.heads, "--heads"),
-        sizes(args.head_dim, "--head-dim"), args.batch, args.dtype or "fp16", args.passes,
+        args.chain, sizes(args.seq_q or "4096", "--seq-len"), args.heads, args.head_dim, args.batch,
+        args.dtype or "fp16", args.passes,
     )  # fmt: skip
 
 
@@ -203,28 +202,35 @@ def _cases(args: argparse.Namespace, cc: str) -> tuple[list[Case], list[str]]:
 
     if args.plan is None:
         return choose.cases_of(_choice(args), cc), []
-    options_alone = [name for name in ALONE if getattr(args, name)]
+    options_alone = [name for name in ALONE if getattr(args, name) != args.default_of(name)]
     if options_alone:
-        raise InputError(f"--plan contradicts --{options_alone[0].replace('_', '-')}; give one of them")
+        raise InputError(f"--plan contradicts {options.spelling(options_alone[0])}; give one of them")
     return choose.fitted(plan.named(args.plan), cc)
 
 
 def _choice(args: argparse.Namespace) -> Choice:
     from iosim.base.units import sizes
     from iosim.evidence.measure.choose import Choice
-    from iosim.kernel.kernel import Tile
 
-    tiles = [Tile.parse(text) for text in args.tile.split(",")] if args.tile else None
     return Choice(
-        kernels=args.kernel or ("flash_fwd",), seqs=sizes(args.seq_len or "4096", "--seq-len"), seq_k=args.seq_len_k,
-        head_dims=sizes(args.head_dim, "--head-dim"), batch=args.batch, heads=sizes(args.heads, "--heads"),
-        kv_heads=args.kv_heads, causal=args.causal, window=args.window, dtype=args.dtype,
-        tiles=[(t.block_q, t.block_k) for t in tiles] if tiles else None, warps=args.warps, stages=args.stages,
-        orders=args.order.split(",") if args.order else None,
-        directions=args.direction.split(",") if args.direction else ("ascending",), heavy_first=args.heavy_first,
-        section=args.section_heads, persistent=args.persistent, splits=args.splits, deterministic=args.deterministic,
-        bypass_l1=args.bypass_l1,
+        kernels=args.kernel, seqs=sizes(args.seq_q or "4096", "--seq-len"), seq_k=args.seq_k, head_dims=args.head_dim,
+        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, causal=args.causal, window=args.window,
+        dtype=args.dtype, tiles=args.tile, warps=args.warps, stages=args.stages, orders=args.order,
+        directions=args.direction or ("ascending",), heavy_first=args.heavy_first, section=args.section_heads or 0,
+        persistent=_persistent(args), splits=1 if args.splits is None else args.splits,
+        deterministic=args.deterministic, bypass_l1=args.bypass_l1,
     )  # fmt: skip
+
+
+def _persistent(args: argparse.Namespace) -> bool:
+    """Whether as many CTAs as fit take lists of tiles.
+
+    Raises:
+        InputError: a scheduler for which no kernel is built.
+    """
+    if args.scheduler not in (None, "static", "persistent"):
+        raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
+    return bool(args.persistent or args.scheduler == "persistent")
 
 
 def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
@@ -247,9 +253,15 @@ def _words(args: argparse.Namespace) -> list[str]:
 
     words = []
     for name, value in vars(args).items():
-        if name in ("run", "command", "version", "default_of") or value == args.default_of(name):
+        if name in ("run", "command", "version", "default_of", options.GIVEN) or value == args.default_of(name):
             continue
-        option = "--" + name.replace("passes", "pass").replace("_", "-")
-        for one in value if isinstance(value, list) else [value]:
-            words += [option] if one is True else ["--no-" + option[2:]] if one is False else [option, quote(str(one))]
+        option = options.spelling(name)
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+        else:
+            listed = value if isinstance(value, list) else [value]
+            words += [
+                option,
+                quote(",".join("x".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in listed)),
+            ]
     return words

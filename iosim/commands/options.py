@@ -1,10 +1,14 @@
-"""Options made of what fields say of themselves, and messages that name the option in place of the field."""
+"""Options made of what fields say of themselves, lists of values, and messages that name the option of a field.
+
+A list is written alike for every option that takes one: --x a,b means --x a --x b. An option that takes one value
+refuses a second.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +19,7 @@ from iosim.problem.fields import FIELDS
 
 SPELLED = {said.name: said.option for said in (*FIELDS.values(), *OVERRIDES.values())} | {
     "profile": "--gpu", "profiles": "--gpu", "l2_start": "--l2", "path": "--out",
+    "gpus": "--num-gpus",
 }  # fmt: skip
 """Name in Python -> option, where it is not the name with dashes; None where only Python can give it."""
 
@@ -22,6 +27,11 @@ SPELLED = {said.name: said.option for said in (*FIELDS.values(), *OVERRIDES.valu
 def with_options(error: InputError) -> str:
     """An error's message as the command line says it: `page_size` 48 is --page-size 48."""
     return spelled(error.marked, _option)
+
+
+def spelling(name: str) -> str:
+    """The option that sets a field, as it is written."""
+    return _option(name, None)
 
 
 def _option(name: str, value: str | None) -> str:
@@ -87,15 +97,130 @@ def lengths(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def add(group: Any, table: Mapping[str, About], names: Iterable[str] | None = None, **usual: Any) -> None:
+def names(text: str) -> list[str]:
+    """argparse type for a list of names, a100,h100."""
+    return [name.strip() for name in text.split(",")]
+
+
+def numbers(text: str) -> list[int]:
+    """argparse type for a list of whole numbers: 512,1k or 1k:64k:x2."""
+    return list(lengths(text))
+
+
+def pairs(text: str) -> list[tuple[int, int]]:
+    """argparse type for a list of pairs of sides, 128x64,64x64."""
+    return [pair(part) for part in text.split(",")]
+
+
+GIVEN = "_given"
+"""Where parsed arguments keep what options of one value were given."""
+
+
+class Usual(list[Any]):
+    """The default of an option that takes a list: the first value given stands in its place."""
+
+
+class Several(argparse.Action):
+    """An option that takes a list, and more of it where it is given again."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        earlier = [] if before is None or isinstance(before, Usual) else before
+        setattr(namespace, self.dest, [*earlier, *values])
+
+
+class Joined(argparse.Action):
+    """An option whose list is read later, as text: given again, it goes on after a comma."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, values if before in (None, self.default) else f"{before},{values}")
+
+
+class One(argparse.Action):
+    """An option that takes one value; a list, and a second value, are refused."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        given_before: dict[str, list[Any]] = vars(namespace).setdefault(GIVEN, {})
+        many = given_before.setdefault(self.dest, [])
+        many += values if isinstance(values, list) else [values]
+        if len(many) > 1:
+            shown = f"{option} {','.join(map(str, many))}"
+            parser.error(f"{shown} are {len(many)} values; '{parser.prog}' takes one, so accepted: one of them")
+        setattr(namespace, self.dest, many[0])
+
+
+class OneName(One):
+    """An option that takes one name of those that other commands take a list of."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        super().__call__(parser, namespace, names(values), option)
+
+
+class Gone(argparse.Action):
+    """A spelling of old that means something else today: refused with what to say in its place."""
+
+    def __init__(self, instead: str, **settings: Any) -> None:
+        super().__init__(**settings, help=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs="?")
+        self.instead = instead
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        shown = option if values is None else f"{option} {values}"
+        parser.error(f"{shown} is spelt another way; accepted: {self.instead}")
+
+
+def add_list(
+    group: Any,
+    spelling: str,
+    *of_old: str,
+    usual: Sequence[Any] | None = None,
+    type: Callable[[str], list[Any]] = names,
+    **rest: Any,
+) -> None:
+    """An option that takes a list; its value is a list, or None where there is no default."""
+    default = None if usual is None else Usual(usual)
+    group.add_argument(spelling, action=Several, type=type, default=default, **rest)
+    add_spellings(group, spelling, of_old, action=Several, type=type, **rest)
+
+
+def add_one(group: Any, spelling: str, *of_old: str, usual: str | None = None, **rest: Any) -> None:
+    """An option that takes one name of those that other commands take a list of."""
+    group.add_argument(spelling, action=OneName, default=usual, **rest)
+    add_spellings(group, spelling, of_old, action=OneName, **rest)
+
+
+def add_spellings(group: Any, spelling: str, of_old: Sequence[str], **settings: Any) -> None:
+    """Spellings that are understood and not shown: they set what `spelling` sets."""
+    dest = settings.pop("dest", spelling.removeprefix("--").replace("-", "_"))
+    if of_old:
+        settings |= {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "dest": dest}
+        group.add_argument(*of_old, **settings)
+
+
+def add(
+    group: Any, table: Mapping[str, About], names: Iterable[str] | None = None, *, several: Iterable[str] = (),
+    **usual: Any,
+) -> None:  # fmt: skip
     """Options of the fields in `table`, or of those among `names`; `usual` are defaults in place of the fields' own.
 
-    An option's value lies under its field's name in the parsed arguments.
+    An option's value lies under its field's name in the parsed arguments; those of fields in `several` take lists, and
+    give one where they are used.
     """
+    with_lists = set(several)
     for name in table if names is None else names:
         field = table[name]
         if field.option is not None:
-            _add_one(group, field, usual.get(name, field.usual))
+            _add_one(group, field, usual.get(name, field.usual), name in with_lists)
 
 
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
@@ -103,17 +228,25 @@ def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 
-def _add_one(group: Any, field: About, usual: Any) -> None:
+def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     default = field.default if usual is None else usual
     text = field.text(usual) if usual is not None else default_text(field)
     told = field.help + (f": {', '.join(field.words)}" if field.kind is Kind.WORD else "")
     told += f" (default: {text})" if text else ""
-    names = (field.option, *field.spellings)
+    settings: dict[str, Any] = {"dest": field.name, "help": told}
     if field.kind is Kind.FLAG:
-        action: Any = "store_true" if field.default is False else argparse.BooleanOptionalAction
-        group.add_argument(*names, dest=field.name, action=action, default=default, help=told)
-        return
-    group.add_argument(*names, dest=field.name, type=_type(field), default=default, metavar=field.metavar, help=told)
+        settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
+    elif several:
+        default = None if default is None else Usual([default])
+        settings |= {"action": Several, "type": _list_type(field), "metavar": f"{field.metavar},..."}
+    else:
+        settings |= {"action": One, "type": _type(field), "metavar": field.metavar}
+    group.add_argument(field.option, default=default, **settings)
+    add_spellings(group, str(field.option), field.spellings, **settings)
+
+
+def _list_type(field: About) -> Any:
+    return {Kind.WHOLE: numbers, Kind.SIDES: pairs}.get(field.kind, names)
 
 
 def _type(field: About) -> Any:

@@ -17,16 +17,12 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "predict", help="bytes by level and tensor, bounds, time and memory of attention on a GPU"
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
-    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
-    common.add_problem_options(parser)
+    common.add_gpus(parser)
+    common.add_kernels(parser, "naive,fa2")
+    common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
-    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
-    parser.add_argument(
-        "--method",
-        default=None,
-        help="HBM traffic by: bounds, capacity or replay (default: replay where it takes seconds)",
-    )
+    common.add_l2_option(parser)
+    common.add_method_option(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -54,12 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_place(args.out)
     settings = common.overrides(args)
-    asked = [
-        (problem, kernel, gpu)
-        for gpu in args.gpu or ["a100"]
-        for problem in common.problems(args)
-        for kernel in args.kernel or ["naive", "fa2"]
-    ]
+    asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
     requests = [Request(*one, args.l2, args.method, settings) for one in asked]
     predictions = list(predict_many(requests, progress=progress("predicting")))
     if args.format == "json":

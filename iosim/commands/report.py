@@ -19,13 +19,15 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "report", help="one HTML and one Markdown report over GPUs, kernels and sequence lengths"
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
-    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default naive and fa2)")
+    common.add_gpus(parser)
+    common.add_kernels(parser, "naive,fa2")
     common.add_problem_options(parser, lengths="1k:64k:x2")
-    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
-    parser.add_argument("--method", default=None, help="HBM traffic by: bounds, capacity or replay (default capacity)")
-    parser.add_argument("--format", choices=("both", "html", "md"), default="both", help="(default both)")
-    parser.add_argument("--out", "-o", default=".", metavar="PLACE",
+    common.add_l2_option(parser)
+    common.add_method_option(parser, "capacity")
+    g = common.group(parser, "output")
+    g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
+                   help="both, html or md (default: both)")  # fmt: skip
+    g.add_argument("--out", "-o", default=".", metavar="PLACE",
                         help="directory that exists, or name of the .html or .md file, beside which the other is "
                         "written under the same name (default: report.html and report.md here)")  # fmt: skip
     parser.set_defaults(run=run)
@@ -38,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     before = {path for path in targets(args.out, args.format).values() if path.exists()}
     request = ReportRequest.of(
-        tuple(args.gpu or ["a100"]), tuple(args.kernel or ["naive", "fa2"]), tuple(common.problems(args)),
+        tuple(args.gpu), tuple(args.kernel), tuple(common.problems(args)),
         l2_start=args.l2, method=args.method or QUICK_METHOD,
     )  # fmt: skip
     report = build(request, progress("predicting"))

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
+from iosim.commands.parser import COMMON
 from iosim.show.tables import RIGHT, Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "reproduce", help="published numbers computed again: claim, computed, ratio, arithmetic"
     )
-    parser.add_argument("--section", action="append", metavar="LETTER", help="one section (repeats; default all)")
+    options.add_list(common.group(parser, COMMON), "--section", metavar="LETTER,...",
+                     help="sections, such as A,G (default: all)")  # fmt: skip
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import COMMON
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -21,28 +22,24 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ring", help="attention over several GPUs: chunk schedules, idle time, link bytes, time and memory"
     )
-    g = parser.add_argument_group("GPUs and links")
-    g.add_argument("--gpus", type=options.whole, default=8, metavar="P", help="number of GPUs (default 8)")
-    g.add_argument(
-        "--gpu", "--profile", dest="gpu", default="h100", metavar="NAME", help="GPU or profile file (default h100)"
-    )
-    link = "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction (default nvlink)"
+    common.add_gpu(parser, of_old=("--profile", "--profiles"))
+    number = common.group(parser, COMMON)
+    number.add_argument("--num-gpus", type=options.whole, default=8, metavar="P", action=options.One,
+                        help="number of GPUs (default: 8)")  # fmt: skip
+    number.add_argument("--gpus", action=options.Gone, dest="gone", instead="--num-gpus N, and --gpu NAME")
+    common.add_kernel(parser, "fa2", "kernel of a pair of chunks")
+    common.add_problem_options(parser, several=())
+    g = common.group(parser, "GPUs, links and schedules")
+    link = "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction (default: nvlink)"
     g.add_argument("--link", default="nvlink", metavar="LINK", help=link)
     g.add_argument("--gpus-per-node", type=options.whole, metavar="N", help="GPUs joined by --link; needs --network")
     g.add_argument("--network", metavar="LINK", help="link between nodes, as --link")
     g.add_argument("--shared-network", action="store_true", help="one network port a node, not one a GPU")
     g.add_argument("--no-overlap", action="store_true", help="computations wait for the messages of their step")
-    names = "ring, vanilla, balanced, zigzag, striped, megatron or rsa (repeats; default: all that can run)"
-    g.add_argument("--schedule", action="append", metavar="NAME", help=names)
-    g.add_argument(
-        "--layers",
-        type=options.whole,
-        default=1,
-        metavar="N",
-        help="layers that keep Q, K, V, O for the backward, in memory (default 1)",
-    )
-    g.add_argument("--kernel", default="fa2", metavar="NAME", help="kernel of a pair of chunks (default fa2)")
-    common.add_problem_options(parser, lists=False)
+    names = "ring, vanilla, balanced, zigzag, striped, megatron, rsa (default: all that can run)"
+    options.add_list(g, "--schedule", metavar="NAME,...", help=names)
+    layers = "layers that keep Q, K, V, O for the backward, in memory (default: 1)"
+    g.add_argument("--layers", type=options.whole, default=1, metavar="N", help=layers)
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
     parser.add_argument("--html", metavar="FILE", help="also write figures there, as one HTML file")
     common.add_output_options(parser)
@@ -50,18 +47,15 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.base.errors import InputError
     from iosim.hardware.profile import load_profile
     from iosim.studies.distributed import cluster, study
 
-    problems = common.problems(args)
-    if len(problems) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one")
+    problem = common.problem(args)
     profile = load_profile(args.gpu)
     args.gpu = profile.name
-    links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)
+    links = cluster(profile, args.link, args.network, args.num_gpus_per_node, shared_network=args.shared_network)
     results = study(
-        problems[0], args.gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
+        problem, args.num_gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
         layers=args.layers, progress=progress("schedules"),
     )  # fmt: skip
     if args.html is not None:
@@ -69,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
         from iosim.show.html import html
         from iosim.studies.distributed.page import as_page
 
-        page = as_page(results, problems[0], args.gpus, subject(args, problems[0], links), common.typed("ring"))
+        page = as_page(results, problem, args.num_gpus, subject(args, problem, links), common.typed("ring"))
         write_whole(args.html, html(page))
-    common.emit(as_text(results, args, problems[0], links), args.out)
+    common.emit(as_text(results, args, problem, links), args.out)
     return 0
 
 
@@ -80,8 +74,8 @@ def subject(args: argparse.Namespace, p: AttentionProblem, links: Cluster) -> st
     nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
     kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     link = links.link
-    return (f"{args.gpus} x {args.gpu}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one direction and "
-            f"{1e6 * link.latency_s:.3g} us a message{nodes}; kernel {args.kernel}, batch {p.batch}, {p.heads} "
+    return (f"{args.num_gpus} x {args.gpu}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one direction "
+            f"and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {args.kernel}, batch {p.batch}, {p.heads} "
             f"heads{kv}, {p.seq_q:,} tokens, head_dim {p.head_dim}, {p.dtype}, mask {p.mask}, {p.passes}")  # fmt: skip
 
 
@@ -90,7 +84,8 @@ def as_text(results: Sequence[Result], args: argparse.Namespace, problem: Attent
     if args.format == "json":
         ports = {"link": links.link, "network": links.network}
         return common.json_text({
-            "schema": 1, "problem": problem.to_dict(), "gpus": args.gpus, "profile": args.gpu, "kernel": args.kernel,
+            "schema": 1, "problem": problem.to_dict(), "gpus": args.num_gpus, "profile": args.gpu,
+            "kernel": args.kernel,
             **{name: None if p is None else {"name": p.name, "bandwidth_bytes_per_s": p.bandwidth_bytes_per_s,
                                              "latency_s": p.latency_s, "source": p.source}
                for name, p in ports.items()},

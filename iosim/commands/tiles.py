@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "tiles", help="tiles that fit a problem on a GPU, ranked by predicted time"
     )
-    parser.add_argument("--gpu", action="append", metavar="NAME", help="GPU or profile file (repeats; default a100)")
+    common.add_gpus(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
     top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
@@ -47,9 +47,7 @@ def run(args: argparse.Namespace) -> int:
         common.emit(triton_text(args), args.out)
         return 0
     picks = [
-        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit)
-        for gpu in args.gpu or ["a100"]
-        for problem in common.problems(args)
+        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit) for gpu in args.gpu for problem in common.problems(args)
     ]
     if args.format == "json":
         text = common.json_text(as_json(picks, args.top))
@@ -74,7 +72,7 @@ def triton_text(args: argparse.Namespace) -> str:
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
-    lists = triton_list.ranked(args.gpu or ["a100"], common.problems(args), args.top or DEFAULT_TOP, args.triton)
+    lists = triton_list.ranked(args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton)
     if args.format == "json":
         return common.json_text({"schema": 1, "triton": [row for one_list in lists for row in one_list.rows()]})
     if args.format == "csv":

@@ -18,11 +18,11 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "trace", help="hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"
     )
-    parser.add_argument("--gpu", default="a100", metavar="NAME", help="GPU or profile file (default a100)")
-    parser.add_argument("--kernel", action="append", metavar="NAME", help="kernel (repeats; default fa2)")
-    common.add_problem_options(parser, lists=False)
+    common.add_gpu(parser)
+    common.add_kernels(parser, "fa2")
+    common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
-    parser.add_argument("--l2", default="cold", help="L2 at the start: cold or warm (default cold)")
+    common.add_l2_option(parser)
     parser.add_argument("--launch", metavar="NAME", help="trace this launch of the chain alone (default: all)")
     parser.add_argument("--bins", type=options.whole, default=200, metavar="N", help="time bins (default 200)")
     common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
@@ -34,20 +34,18 @@ def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import planned, predict
     from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
-    kernels = args.kernel or ["fa2"]
-    problems = common.problems(args)
-    if len(problems) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one for a trace")
+    kernels = args.kernel
+    problem = common.problem(args)
     if args.format == "chrome" and len(kernels) > 1:
         raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
     settings = common.overrides(args)
     common.check_place(args.out)
     check_bins(args.bins)
     for kernel in kernels:
-        accesses = check_traceable(planned(problems[0], kernel, args.gpu, settings), args.launch)
+        accesses = check_traceable(planned(problem, kernel, args.gpu, settings), args.launch)
         common.announce_replays(f"{kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        trace(predict(problems[0], kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
+        trace(predict(problem, kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)
         for kernel in progress("tracing")(kernels)
     ]  # fmt: skip

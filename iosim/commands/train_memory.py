@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import COMMON
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -21,51 +24,67 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "train-memory", help="memory over time, step time and what fits, of a transformer trained on one GPU"
     )
-    parser.add_argument("--gpu", default="l4", metavar="NAME", help="GPU or profile file (default l4)")
-    _model_options(parser.add_argument_group("model (defaults: GPT-2 small)"))
-    _setup_options(parser.add_argument_group("training"))
-    g = parser.add_argument_group("what is asked")
+    common.add_gpu(parser)
+    c = common.group(parser, COMMON)
+    _common_options(c)
+    common.add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
+    options.add_spellings(c, "--kernel", ("--attention-kernel",), action=options.OneName)
+    _model_options(common.group(parser, "more of the model (the defaults are those of GPT-2 small)"))
+    _setup_options(common.group(parser, "training"))
+    g = common.group(parser, "what is asked")
     g.add_argument("--frontier", nargs="?", const="width", metavar="AXIS",
                    help="map what fits over sequence lengths and width, batch or layers (default width), whose option "
                    "then takes a list")  # fmt: skip
     g.add_argument("--reserve", type=options.whole, default=0, metavar="BYTES",
-                   help="memory that tensors cannot use, such as 512m (default 0)")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="as --format json")
+                   help="memory that tensors cannot use, such as 512m (default: 0, they may use all)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--html", metavar="FILE", help="also write memory over time and the map there, as one page")
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
 
+def _common_options(g: Any) -> None:
+    """The sizes, as lists where one of them is an axis of --frontier."""
+    length: dict[str, Any] = {"dest": "seq_len", "action": options.Joined, "metavar": "N,..."}
+    g.add_argument("--seq-len", help="tokens (default: 1024; with --frontier 2k:16k:2k)", **length)
+    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
+    for name, told in (("batch", "sequences (default: 1)"), ("layers", "layers (default: 12)"),
+                       ("width", "columns of the residual stream (default: 768)")):  # fmt: skip
+        g.add_argument(f"--{name}", action=options.Joined, metavar="N,...", help=told)
+    heads = replace(FIELDS["heads"], usual=None, default=None, default_text="width / 64")
+    options.add(g, {**FIELDS, "heads": heads}, ("heads", "kv_heads"))
+    g.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True, help=common.CAUSAL)
+    options.add_spellings(g, "--causal", ("--not-causal",), action="store_false")
+
+
 def _model_options(g: Any) -> None:
-    g.add_argument("--layers", default=None, metavar="N", help="(default 12)")
-    g.add_argument("--width", default=None, metavar="D", help="columns of the residual stream (default 768)")
-    g.add_argument("--heads", type=options.whole, metavar="N", help="query heads (default: width / 64)")
-    g.add_argument("--kv-heads", type=options.whole, metavar="N", help="key/value heads (default: as many)")
     mlp = g.add_mutually_exclusive_group()
-    mlp.add_argument("--mlp-ratio", type=float, metavar="R", help="columns inside the MLP over width (default 4)")
+    mlp.add_argument("--mlp-ratio", type=float, metavar="R", help="columns inside the MLP over width (default: 4)")
     mlp.add_argument("--mlp-width", type=options.whole, metavar="N", help="columns inside the MLP; 0 for none")
     g.add_argument("--gated", action="store_true", help="gated MLP: three matrices")
-    g.add_argument("--activation", default="gelu", help="gelu, silu or relu (default gelu)")
+    _words(g, "activation", "gelu", "gelu, silu or relu")
     g.add_argument("--vocabulary", type=options.whole, default=50257, metavar="N",
-                   help="tokens (default 50257); 0 for no embedding and head")  # fmt: skip
+                   help="tokens; 0 for no embedding and head (default: 50257)")  # fmt: skip
     g.add_argument("--untied", action="store_true", help="the head has a matrix of its own")
-    g.add_argument("--norm", default="layer", help="layer, rms or none (default layer)")
-    g.add_argument("--positions", default="learned", help="learned or none (default learned)")
-    g.add_argument("--no-bias", action="store_true", help="linear layers without bias")
+    _words(g, "norm", "layer", "layer, rms or none")
+    _words(g, "positions", "learned", "learned or none")
+    g.add_argument("--no-linear-bias", action="store_true", help="linear layers without bias")
+    options.add_spellings(g, "--no-linear-bias", ("--no-bias",), action="store_true")
 
 
 def _setup_options(g: Any) -> None:
-    g.add_argument("--batch", default=None, metavar="N", help="sequences (default 1)")
-    g.add_argument("--seq-len", default=None, metavar="N", help="tokens (default 1024; with --frontier a list)")
-    g.add_argument("--attention", default="flash", help="naive (eager) or flash (default flash)")
-    g.add_argument("--not-causal", action="store_true", help="every token sees every other")
-    g.add_argument("--precision", default="amp-bf16", help="fp32, fp16, bf16, amp-fp16 or amp-bf16 (default)")
-    g.add_argument("--optimizer", default="adamw", help="none, sgd, momentum, adam, adamw (default) or adam8bit")
-    g.add_argument("--step", default="foreach", help="how the optimizer runs: foreach (default), loop or fused")
-    g.add_argument("--recompute", default="none", help="none (default), full (each layer) or attention")
-    g.add_argument("--backend", default="cuda", help="whose kernels' saved tensors: cuda (default) or cpu (no times)")
-    g.add_argument("--accumulate", action="store_true", help="gradients of an earlier backward are there already")
-    g.add_argument("--attention-kernel", metavar="NAME", help="catalog kernel whose time stands for the attention")
+    _words(g, "attention", "flash", "naive (eager) or flash")
+    _words(g, "precision", "amp-bf16", "fp32, fp16, bf16, amp-fp16 or amp-bf16")
+    _words(g, "optimizer", "adamw", "none, sgd, momentum, adam, adamw or adam8bit")
+    _words(g, "step", "foreach", "how the optimizer runs: foreach, loop or fused")
+    _words(g, "recompute", "none", "none, full (each layer) or attention")
+    _words(g, "backend", "cuda", "whose kernels' saved tensors: cuda or cpu (no times)")
+    g.add_argument("--accumulate-gradients", action="store_true", help="gradients of an earlier backward are there")
+    options.add_spellings(g, "--accumulate-gradients", ("--accumulate",), action="store_true")
+
+
+def _words(g: Any, name: str, usual: str, told: str) -> None:
+    g.add_argument(f"--{name}", default=usual, metavar="WORD", help=f"{told} (default: {usual})")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.training import predict_training
 
     model, setup = _asked(args)
-    training = predict_training(model, setup, args.gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
+    training = predict_training(model, setup, args.gpu, kernel=args.kernel, reserve_bytes=args.reserve)
     if args.html:
         common.emit(_page(training, None), args.html)
     common.emit(_text(training, args.format), args.out)
@@ -101,12 +120,12 @@ def _asked(args: argparse.Namespace, **values: int) -> tuple[Decoder, Setup]:
     model = Decoder(
         layers=layers, width=width, heads=heads, kv_heads=args.kv_heads, mlp_width=mlp, gated=args.gated,
         activation=args.activation, vocabulary=args.vocabulary, tied=not args.untied, norm=args.norm,
-        positions=args.positions, bias=not args.no_bias,
+        positions=args.positions, bias=not args.no_linear_bias,
     )  # fmt: skip
     setup = Setup(
-        batch=batch, seq_len=tokens, attention=args.attention, causal=not args.not_causal, precision=args.precision,
+        batch=batch, seq_len=tokens, attention=args.attention, causal=args.causal, precision=args.precision,
         optimizer=args.optimizer, step=args.step, recompute=args.recompute, backend=args.backend,
-        accumulate=args.accumulate,
+        accumulate=args.accumulate_gradients,
     )  # fmt: skip
     return model, setup
 
@@ -146,7 +165,7 @@ def _run_frontier(args: argparse.Namespace) -> int:
         model, setup, gpu, axis, values, seq_lens, reserve_bytes=args.reserve, progress=progress("what fits")
     )
     if args.html:
-        shown = predict_training(model, setup, gpu, kernel=args.attention_kernel, reserve_bytes=args.reserve)
+        shown = predict_training(model, setup, gpu, kernel=args.kernel, reserve_bytes=args.reserve)
         common.emit(_page(shown, limits), args.html)
     common.emit(_frontier_text(limits, model, setup, gpu.name, args.format), args.out)
     return 0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
 
 TABLE_WORST = 6
+PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
+KNOBS = ("tile", "stages", "order", "heavy_first", "section_heads", "direction", "scheduler", "splits")
+"""Fields of the problem and settings of a kernel that a profile may leave open."""
 FORMATS = ("table", "json", "csv", "md", "html")
 
 
@@ -30,7 +36,7 @@ def add_parser(subparsers: Any) -> None:
                         "shipped ones of library kernels and of chains)")  # fmt: skip
     parser.add_argument("--ncu", metavar="FILE", help="instead: a profile of your own, .ncu-rep or its raw page in CSV "
                         "(ncu --import FILE --csv --page raw)")  # fmt: skip
-    parser.add_argument("--gpu", default="h200", metavar="NAME", help="GPU or profile file measured on (default h200)")
+    common.add_gpu(parser, "h200", "GPU or profile file measured on")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
                         help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
                         "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats)")  # fmt: skip
@@ -44,23 +50,17 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_profiled(parser: argparse.ArgumentParser) -> None:
     """What is said of the calls in --ncu FILE; None is not said, and nothing is guessed."""
-    g = parser.add_argument_group("the calls in --ncu FILE, as far as kernel names and grids leave them open")
-    for name, meaning in (("batch", "sequences"), ("heads", "query heads"), ("kv-heads", "key/value heads (default: as "
-                       "query heads)"), ("seq-len-k", "key tokens (default: as query tokens)"),
-                       ("window", "keys 0 <= i - j <= W")):  # fmt: skip
-        g.add_argument(f"--{name}", type=options.whole, metavar="N", help=meaning)
-    g.add_argument("--seq-len", "--seq", dest="seq_len", metavar="N", help="query tokens; of a list each launch takes "
-                   "the one that fits its grid")  # fmt: skip
-    g.add_argument("--head-dim", metavar="D", help="columns of Q and K; of a list the one that fits its name")
-    g.add_argument("--dtype", help="fp16, bf16 or fp32")
+    g = common.group(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
+    told = "; of a list each launch takes the one that fits its grid"
+    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,...", "action": options.Joined}
+    g.add_argument("--seq-len", help=f"query tokens{told}", **length)
+    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
+    fields = {**FIELDS, "head_dim": replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")}
+    options.add(g, options.without_defaults(fields, *PROFILED), several=("head_dim",))
     g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
-    g.add_argument("--tile", metavar="QxK", help="of the project's own kernels, as the options below")
-    for name in ("stages", "section-heads", "splits"):
-        g.add_argument(f"--{name}", type=options.whole, metavar="N")
-    g.add_argument("--order")
-    g.add_argument("--direction")
-    g.add_argument("--heavy-first", action="store_true", default=None)
-    g.add_argument("--persistent", action="store_true", default=None)
+    k = common.group(parser, "kernel settings of the project's own kernels")
+    options.add(k, OVERRIDES, KNOBS)
+    k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -134,20 +134,19 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def _given(args: argparse.Namespace) -> Given:
     from iosim.base.units import sizes
     from iosim.evidence.validate.given import Given
-    from iosim.kernel.kernel import Tile
 
+    scheduler = "persistent" if args.persistent else args.scheduler
     settings: dict[str, Any] = {
         "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
-        "direction": args.direction, "persistent": args.persistent, "splits": args.splits,
+        "direction": args.direction, "splits": args.splits,
+        "persistent": None if scheduler is None else scheduler == "persistent",
     }  # fmt: skip
     if args.tile is not None:
-        tile = Tile.parse(args.tile)
-        settings |= {"block_q": tile.block_q, "block_k": tile.block_k}
+        settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
     return Given(
-        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, seq_k=args.seq_len_k, dtype=args.dtype,
+        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, seq_k=args.seq_k, dtype=args.dtype,
         causal=args.causal, window=args.window,
-        seqs=sizes(args.seq_len, "--seq-len") if args.seq_len else (),
-        head_dims=sizes(args.head_dim, "--head-dim") if args.head_dim else (),
+        seqs=sizes(args.seq_q, "--seq-len") if args.seq_q else (), head_dims=args.head_dim or (),
         settings={k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None},
     )  # fmt: skip
 

@@ -92,7 +92,7 @@ def _calls(choice: Choice, kernel: str, head_dim: int, seq: int, heads: int, cc:
     if kernel == "flash_bwd":
         return [Case(spec, shape, causal=choice.causal) for spec in _backward(choice, head_dim, mask)]
     if kernel == "naive":
-        return [Case(NaiveSpec(head_dim, choice.dtype or "bf16", choice.bypass_l1), shape, causal=choice.causal)]
+        return [Case(NaiveSpec(head_dim, choice.dtype or "fp16", choice.bypass_l1), shape, causal=choice.causal)]
     if choice.causal or choice.dtype not in (None, "fp32"):
         raise InputError("minimal is fp32 without a mask; accepted: no `causal`, `dtype` fp32")
     if seq % 32 or seq != seq_k or heads != kv_heads:
@@ -104,7 +104,7 @@ def _forward(choice: Choice, head_dim: int, mask: str, cc: str) -> list[FwdSpec]
     base = TILES.get(head_dim)
     if base is None:
         raise InputError(f"`head_dim` {head_dim} is not built; accepted: {', '.join(map(str, TILES))}")
-    dtype = choice.dtype or ("fp16" if cc == "7.5" else "bf16")
+    dtype = choice.dtype or "fp16"
     base = replace(base, mask=mask, dtype=dtype, persistent=choice.persistent, split=choice.splits > 1)
     if choice.stages or cc == "7.5":
         base = replace(base, stages=choice.stages or 1)
@@ -139,7 +139,7 @@ def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:
     base = BWD_TILES.get(head_dim)
     if base is None:
         raise InputError(f"`head_dim` {head_dim} has no backward; accepted: {', '.join(map(str, BWD_TILES))}")
-    base = replace(base, mask=mask, dtype=choice.dtype or "bf16", deterministic=choice.deterministic)
+    base = replace(base, mask=mask, dtype=choice.dtype or "fp16", deterministic=choice.deterministic)
     tiles = choice.tiles or ((base.block_q, base.block_k),)
     return [replace(base, block_q=q, block_k=k, warps=choice.warps or max(1, k // 16)) for q, k in tiles]
 
