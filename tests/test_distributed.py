@@ -376,7 +376,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads(run(capsys, "--num-gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps"))
+    data = json.loads(
+        run(capsys, "--gpu", "h100", "--num-gpus", "4", "--seq", "4k", "--causal", "--format", "json", "--steps")
+    )
     assert data["link"]["bandwidth_bytes_per_s"] == 450e9
     by_name = {r["name"]: r for r in data["results"]}
     assert set(by_name) == {*SCHEDULES, "megatron", "rsa"}
@@ -426,7 +428,7 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
         (("--seq-len-k", "8192"), "--seq-len-k 8192"), (("--window", "9"), "mask 'window'"),
         (("--causal", "--offset", "5"), "--offset 5"), (("--dropout", "0.1"), "--dropout 0.1"),
         (("--layers", "0"), "--layers 0"), (("--kernel", "uniform"), "--kernel uniform"), (("--html", ""), "--out ''"),
-        (("--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"), "--dtype fp8"),
+        (("--gpu", "h100", "--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"), "--dtype fp8"),
         (("--kernel", "fa9"), "--kernel 'fa9'"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from numbers import Real
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, unknown_name
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class About:
         if self.kind is Kind.WORD:
             word = self.normal(value)
             if not isinstance(word, str) or word not in self.words:
-                raise InputError(f"`{self.name}` '{value}' is not known; accepted: {self.accepted}")
+                raise unknown_name(f"`{self.name}`", str(value), self.words)
             return word
         if self.kind is Kind.SIDES:
             return self._sides(value)

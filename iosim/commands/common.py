@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.commands import options
 from iosim.commands.options import whole
-from iosim.commands.parser import COMMON, CommandParser
+from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -43,9 +43,9 @@ TOLD_S = 10
 
 
 def group(parser: argparse.ArgumentParser, title: str) -> Any:
-    """The parser's group of options with this title."""
-    assert isinstance(parser, CommandParser)
-    return parser.group(title)
+    """The parser's group of options with this title, a new one where there is none yet."""
+    groups = (group for group in parser._action_groups if group.title == title)
+    return next(groups, None) or parser.add_argument_group(title)
 
 
 def add_gpus(parser: argparse.ArgumentParser, usual: str = USUAL_GPU) -> None:

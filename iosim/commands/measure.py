@@ -51,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     _add_problem(parser)
     g = common.group(parser, "what is measured")
     options.add_list(g, "--plan", metavar="NAME,...", help="instead of a problem: quick, full, its parts lengths, "
-                     "shapes, decode, orders, others, tiles, backward, cliff; or chains, a plan of --chain")  # fmt: skip
+                     "shapes, decode, orders, others, tiles, backward, cliff; or chains, one of --chain")  # fmt: skip
     g.add_argument("--time", action="store_true", help="median of device events instead of counters")
     start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
     g.add_argument("--l2", choices=common.L2_STARTS, default="cold", metavar="START", help=start)

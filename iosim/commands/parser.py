@@ -21,13 +21,6 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=settings.pop("formatter_class", _Formatter), **settings)
 
-    def group(self, title: str, description: str | None = None) -> Any:
-        """The group of options with this title, a new one where there is none yet."""
-        for group in self._action_groups:
-            if group.title == title:
-                return group
-        return self.add_argument_group(title, description)
-
     def get_default(self, dest: str) -> Any:
         """The default of an option, which spellings of old have none of."""
         defaults = (a.default for a in self._actions if a.dest == dest and a.default != argparse.SUPPRESS)

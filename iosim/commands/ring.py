@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     problem = common.problem(args)
     profile = load_profile(args.gpu)
     args.gpu = profile.name
-    links = cluster(profile, args.link, args.network, args.num_gpus_per_node, shared_network=args.shared_network)
+    links = cluster(profile, args.link, args.network, args.gpus_per_node, shared_network=args.shared_network)
     results = study(
         problem, args.num_gpus, profile, links, kernel=args.kernel, names=args.schedule, overlap=not args.no_overlap,
         layers=args.layers, progress=progress("schedules"),
