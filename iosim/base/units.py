@@ -42,6 +42,49 @@ def rate_text(flops_per_s: float) -> str:
     return f"{number_text(flops_per_s / 1e12)} TFLOP/s"
 
 
+_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_UNITS = (("_bytes_per_s", "B/s"), ("_flops_per_s", "FLOP/s"), ("_flops_achieved_per_s", "FLOP/s"), ("_hz", "Hz"),
+          ("_w", "W"))  # fmt: skip
+
+
+def capacity_text(n: int) -> str:
+    """62914560 -> "60 MiB", as a memory's size is written; what is no multiple of 1 KiB, or whole GB, is decimal."""
+    if n % 1024 or n % 10**9 == 0:
+        return bytes_text(n)
+    return next((f"{n / size:.4g} {unit}" for size, unit in _BINARY_UNITS if n >= size), bytes_text(n))
+
+
+def scaled_text(x: float, unit: str) -> str:
+    """1.94e12 of "B/s" -> "1.94 TB/s"; four significant digits."""
+    for size, prefix in _PREFIXES:
+        if abs(x) >= size:
+            return f"{x / size:.4g} {prefix}{unit}"
+    return f"{x:.4g} {unit}"
+
+
+def quantity_text(name: str, value: object) -> str:
+    """A quantity whose name ends with its unit, as a person reads it: `l2_bytes` 62914560 -> "60 MiB"."""
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], list | tuple):  # points of a curve over a footprint in bytes
+            return "; ".join(f"{capacity_text(x)}: {quantity_text(name, y)}" for x, y in value)
+        return ", ".join(quantity_text(name, one) for one in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    for ending, unit in _UNITS:
+        if name.endswith(ending):
+            return scaled_text(value, unit)
+    if name.endswith("_bytes"):
+        return capacity_text(int(value))
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return seconds_text(value)
+    if name.endswith("_cycles"):
+        return f"{number_text(value)} cycles"
+    if name.endswith("_fraction"):
+        return f"{100 * value:.4g} %"
+    return count_text(value) if isinstance(value, int) else number_text(value)
+
+
 def length_text(n: int) -> str:
     """4096 -> "4k", 1048576 -> "1M", 1000 -> "1000"."""
     for size, unit in ((1 << 20, "M"), (1 << 10, "k")):

@@ -13,7 +13,7 @@ from typing import TextIO
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.commands.options import with_options
 from iosim.commands.parser import CommandParser
-from iosim.show.terminal import output
+from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS = (
     ("what moves, and why", ("predict", "compare", "explain", "trace", "formula")),
@@ -134,7 +134,9 @@ def _complain(message: str) -> None:
     line = " ".join(message.split())
     if len(line) > MAX_MESSAGE:
         line = f"{line[: MAX_MESSAGE // 2]} ... {line[-MAX_MESSAGE // 2 :]}"
-    print("iosim: " + line.encode("ascii", "backslashreplace").decode(), file=sys.stderr)
+    print(
+        coloured("iosim:", "red", sys.stderr) + " " + line.encode("ascii", "backslashreplace").decode(), file=sys.stderr
+    )
 
 
 def _drop_output() -> None:

@@ -17,6 +17,7 @@ from iosim.commands.options import whole
 from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.show.terminal import folded
 
 if TYPE_CHECKING:
     from iosim.kernel.overrides import Overrides
@@ -222,7 +223,7 @@ def emit(text: str, out: str | None) -> None:
         if sys.stdout is None:
             raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write(folded(text).encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
     from iosim.base.files import write_whole

@@ -72,11 +72,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The usual help, with the common options first and the command's own next."""
+        from iosim.show.terminal import folded
+
         self.usage = self._usage().replace("%", "%%")
         groups = list(self._action_groups)
         try:
             self._action_groups.sort(key=lambda group: (group is not self._positionals, group.title != COMMON))
-            return super().format_help()
+            return folded(super().format_help())
         finally:
             self.usage = None
             self._action_groups[:] = groups

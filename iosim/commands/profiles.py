@@ -6,8 +6,18 @@ import argparse
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import quantity_text
 from iosim.commands import common
-from iosim.show.tables import Table
+from iosim.show.tables import RIGHT, Column, Table
+
+COLUMNS = (
+    Column("name", "name"), Column("title", "GPU"), Column("compute_capability", "cc", RIGHT),
+    Column("sm_count", "SMs", RIGHT), Column("l2_bytes", "L2", RIGHT),
+    Column("l2_partitions", "L2 partitions", RIGHT), Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", RIGHT),
+    Column("memory_bytes", "memory", RIGHT),
+)  # fmt: skip
+KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green"}
+"""Colours of what a number rests on: taken on trust, or measured on this GPU."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -42,8 +52,17 @@ def _list(args: argparse.Namespace) -> int:
     if args.format == "json":
         common.emit(common.json_text({"schema": 1, "profiles": rows}), args.out)
     else:
-        common.emit(Table.of(rows).csv() if args.format == "csv" else Table.of(rows).text(), args.out)
+        common.emit(Table.of(rows).csv() if args.format == "csv" else Table(COLUMNS, _cells(rows)).text(), args.out)
     return 0
+
+
+def _cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    """The list's cells as people read them, under COLUMNS."""
+    return tuple(tuple(_cell(key, value) for key, value in row.items()) for row in rows)
+
+
+def _cell(key: str, value: Any) -> str:
+    return "-" if value is None else quantity_text(key, value)
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -66,11 +85,12 @@ def _show(args: argparse.Namespace) -> int:
     if args.format == "csv":
         common.emit(Table.of(rows).csv(), args.out)
         return 0
+    shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
     models = Table.of([
         {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
         for one in basis.bases for how, names in one.rests_on.items()
     ]).text()  # fmt: skip
-    common.emit(f"{Table.of(rows).text()}\n{basis}\n\n{models}", args.out)
+    common.emit(f"{Table.of(shown).coloured('kind', KINDS).text()}\n{basis}\n\n{models}", args.out)
     return 0
 
 

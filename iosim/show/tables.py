@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.units import bytes_text, count_text, number_text, rate_text, seconds_text
+from iosim.show import terminal
 
 if TYPE_CHECKING:
     import pandas
@@ -23,6 +26,9 @@ COMMANDS = "commands"
 RIGHT = "right"
 """Kind of a column of text that stands to the right, as numbers do."""
 NOTHING = "nothing to show\n"
+GAP = "  "
+READABLE = 24
+"""Columns that a cell of text keeps where it is wrapped."""
 
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "bytes": bytes_text,
@@ -43,6 +49,8 @@ class Column:
     key: str
     title: str
     kind: str = "text"
+    colours: Mapping[str, str] = field(default_factory=dict)
+    """First word of a cell -> its colour on a terminal."""
 
     @property
     def numeric(self) -> bool:
@@ -57,6 +65,12 @@ class Column:
         if value is None:
             return "-"
         return _AS_TEXT[self.kind](value) if self.numeric and not isinstance(value, str) else str(value)
+
+    def aligned(self, part: str, width: int, cell: str) -> str:
+        """A line of a cell's text, as wide as its column."""
+        colour = self.colours.get(cell.split(" ", 1)[0])
+        padded = part.rjust(width) if self.to_the_right else part.ljust(width)
+        return terminal.coloured(padded, colour) if colour else padded
 
 
 @dataclass(frozen=True)
@@ -84,25 +98,45 @@ class Table:
         kept = [n for n, c in enumerate(self.columns) if c.key not in keys]
         return Table(tuple(self.columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in self.rows))
 
+    def coloured(self, key: str, colours: Mapping[str, str]) -> Table:
+        """The table with the cells of a column in colours, by their first words."""
+        columns = (replace(c, colours=colours) if c.key == key else c for c in self.columns)
+        return Table(tuple(columns), self.rows)
+
     def cells(self) -> list[list[str]]:
         """Every cell as a person reads it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def text(self) -> str:
-        """Columns aligned for a terminal, numbers to the right."""
+        """Columns aligned for a terminal, numbers to the right; in a narrow one cells are wrapped, or columns go on
+        in further tables below, each with the first column again."""
         if not self.rows:
             return NOTHING
         lines = [[c.title for c in self.columns], *self.cells()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        limit = terminal.columns()
+        if limit is None or _total(widths) <= limit:
+            return self._lines(lines, widths, range(len(widths)))
+        narrow = [width if c.to_the_right else _narrowest(column) for c, width, column in
+                  zip(self.columns, widths, zip(*lines, strict=True), strict=True)]  # fmt: skip
+        parts = []
+        for numbers in _shares(narrow, limit):
+            shares = _widened([narrow[n] for n in numbers], [widths[n] for n in numbers], limit)
+            parts.append(self._lines(lines, shares, numbers))
+        return "\n".join(parts)
 
-        def aligned(cells: Sequence[str]) -> str:
-            padded = (
-                cell.rjust(width) if column.to_the_right else cell.ljust(width)
-                for column, cell, width in zip(self.columns, cells, widths, strict=True)
-            )
-            return "  ".join(padded).rstrip()
-
-        return "".join(f"{aligned(cells)}\n" for cells in lines)
+    def _lines(self, lines: Sequence[Sequence[str]], widths: Sequence[int], numbers: Sequence[int]) -> str:
+        """The columns with these numbers, their cells wrapped to these widths."""
+        out = []
+        for cells in lines:
+            wrapped = [_wrapped(cells[n], width) for n, width in zip(numbers, widths, strict=True)]
+            for row in zip_longest(*wrapped, fillvalue=""):
+                padded = (
+                    self.columns[n].aligned(part, width, cells[n])
+                    for n, width, part in zip(numbers, widths, row, strict=True)
+                )
+                out.append(GAP.join(padded).rstrip() + "\n")
+        return "".join(out)
 
     def markdown(self) -> str:
         """A Markdown table; numbers stand to the right."""
@@ -155,6 +189,44 @@ class Table:
             (*place, *(of_name.get(name) for name in names), " ".join(used[place])) for place, of_name in cells.items()
         )
         return Table(columns, tuple(rows))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _narrowest(cells: Sequence[str]) -> int:
+    """The width of a column of text whose cells are wrapped: its longest word, and a line of some words."""
+    return max(max((len(word) for cell in cells for word in cell.split()), default=0),
+               min(max(map(len, cells)), READABLE))  # fmt: skip
+
+
+def _shares(widths: Sequence[int], limit: int) -> list[list[int]]:
+    """Numbers of the columns of each of several tables, none wider than `limit`; the first column leads them all."""
+    shares = [[0]]
+    for number in range(1, len(widths)):
+        if len(shares[-1]) > 1 and _total([widths[n] for n in (*shares[-1], number)]) > limit:
+            shares.append([0])
+        shares[-1].append(number)
+    return shares
+
+
+def _widened(narrow: Sequence[int], wanted: Sequence[int], limit: int) -> list[int]:
+    """Widths from `narrow` up to `wanted`, the narrowest first, and no more in all than `limit`."""
+    widths = list(narrow)
+    rest = limit - _total(widths)
+    for n in sorted(range(len(widths)), key=lambda n: wanted[n] - narrow[n]):
+        more = min(max(0, rest), wanted[n] - widths[n])
+        widths[n] += more
+        rest -= more
+    if rest < 0:  # one word is wider than what is left: it is broken
+        widest = max(range(len(widths)), key=lambda n: widths[n])
+        widths[widest] = max(1, widths[widest] + rest)
+    return widths
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
 
 
 def _like_a_number(value: Any) -> bool:

@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TextIO
 
 NARROWEST = 40
 """Columns that a text takes however narrow the terminal is."""
-_CODES = {"red": "31", "yellow": "33", "green": "32", "bold": "1", "dim": "2"}
+_CODES = {"red": "31", "yellow": "33", "green": "32"}
 _for_a_person: ContextVar[bool] = ContextVar("for_a_person", default=True)
 
 
@@ -41,16 +42,18 @@ def columns() -> int | None:
     return max(NARROWEST, shutil.get_terminal_size().columns)
 
 
-def in_colour() -> bool:
-    """Whether standard output is a terminal that shows colours, and nobody asked for none (no-color.org)."""
-    if not _for_a_person.get() or sys.stdout is None or not sys.stdout.isatty():
+def in_colour(stream: TextIO | None = None) -> bool:
+    """Whether a stream, standard output if none is given, is a terminal that shows colours, and nobody asked for none
+    (no-color.org)."""
+    stream = stream or (sys.stdout if _for_a_person.get() else None)
+    if stream is None or not stream.isatty():
         return False
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def coloured(text: str, colour: str) -> str:
-    """`text` in red, yellow, green, bold or dim where the terminal shows it."""
-    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if in_colour() else text
+def coloured(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """`text` in red, yellow or green where the terminal shows it."""
+    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if in_colour(stream) else text
 
 
 def folded(text: str, hanging: int | None = None) -> str:
