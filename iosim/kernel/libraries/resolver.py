@@ -123,6 +123,7 @@ def resolve(
         backward=PassSettings(
             tile=_backward_tile(data, problem, profile, width),
             schedule=_schedule(data.get("backward", {})),
+            registers=_backward_row(data, problem, profile, width).get("registers"),
             overheads=_backward_overheads(data, problem, profile, width),
         ),
         spill=_spill(data, seen, profile, width, split_table),
@@ -258,10 +259,16 @@ def _backward_overheads(
     return _overheads(data, "backward_overhead") + tuple(replace(o, name="backward_spill") for o in spilled)
 
 
-def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Tile | None:
+def _backward_row(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Mapping[str, Any]:
+    """The row of the backward's tile; empty where there is no backward, or none of its own."""
     if not problem.backward or "backward_tile" not in data:
-        return None
-    return _tile(tile_row(data, "backward_tile", problem, profile, width), data.get("backward", {}))
+        return {}
+    return tile_row(data, "backward_tile", problem, profile, width)
+
+
+def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Tile | None:
+    row = _backward_row(data, problem, profile, width)
+    return _tile(row, data.get("backward", {})) if row else None
 
 
 def _start(chosen: Start, heavy_first: bool | None) -> Start:

@@ -1,0 +1,100 @@
+"""cuDNN on Hopper: its forward as its public source has it, its backward at every head dimension, TMA's edges."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+import pytest
+from scripts import measurements
+
+from iosim.kernel.algorithms import plan
+from iosim.kernel.launch import Edge
+from iosim.kernel.libraries import resolve
+from iosim.kernel.residency import residency
+from iosim.kernel.schedule import Direction, Order, Scheduler, Start
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+
+HOPPERS = ("h100", "h100-pcie", "h200", "h20", "h800")
+
+
+def problem(**fields: object) -> AttentionProblem:
+    return AttentionProblem(**{"seq_q": 2048, "heads": 32, "head_dim": 128, "dtype": "bf16", **fields})  # type: ignore[arg-type]
+
+
+def rows(table: str) -> list[dict[str, str]]:
+    with measurements(table).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("gpu", HOPPERS)
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("passes", ["bwd", "fwd+bwd"])
+def test_the_backward_fits_every_hopper(gpu: str, head_dim: int, passes: str) -> None:
+    prediction = predict(problem(head_dim=head_dim, passes=passes), "cudnn", gpu, method="bounds")
+    main = next(launch for launch in prediction.chain.launches if launch.name == "bwd.main")
+    # 384 threads x 168 registers = 64,512 of an SM's 65,536: one CTA an SM. setmaxnreg shares them out anew later.
+    assert main.resources.registers == 168
+    assert residency(main, prediction.profile).ctas_per_sm == 1
+
+
+def test_registers_of_recorded_backwards() -> None:
+    """Every main launch of cuDNN's backward that was profiled has the catalog's threads and registers."""
+    recorded = [r for table in ("h200_library_kernels.csv", "h200_chain_launches.csv") for r in rows(table)
+                if r["implementation"].startswith("cudnn") and "(384, 1, 1)" in r["block"]]  # fmt: skip
+    assert len(recorded) > 50
+    assert {int(float(r["registers"])) for r in recorded} == {168}
+
+
+def test_the_forward_is_the_public_kernel() -> None:
+    """cudnn-frontend @df73764a, sm90_sdpa_prefill_engine.h and d128_fprop_kernel.h."""
+    kernel = resolve("cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile)
+    tile_m, tile_n = 64, 128  # TILE_M_1, TILE_N_1; two warpgroups share a CTA's rows (q_row_coord *= TILE_M_1 * 2)
+    assert (kernel.tile.block_q, kernel.tile.block_k) == (2 * tile_m, tile_n)
+    assert kernel.tile.stages == 2  # BUFFERS_K_1, BUFFERS_V_1
+    assert kernel.cta_threads == 384  # __launch_bounds__(384, 1)
+    assert kernel.registers == 65536 // 384 // 8 * 8 == 168
+    assert kernel.shared_memory_bytes == 227 * 1024  # KernelSpec, d = 128
+    s = kernel.schedule
+    # tile_id = (batch x heads + head) x query tiles + query tile, ascending; an atomicAdd gives the next one.
+    assert (s.order, s.start, s.scheduler) == (Order.QUERY, Start.LIGHT_FIRST, Scheduler.DYNAMIC)
+    assert s.direction is Direction.ASCENDING  # for (kv_loop = left; kv_loop < right; kv_loop++)
+    assert not kernel.writes_lse
+    assert kernel.persistent_ctas == 132  # min(SMs, tiles)
+
+
+@pytest.mark.parametrize("seq", [128, 512, 2048])
+def test_one_word_is_asked_for_every_tile_and_once_more_by_every_cta(seq: int) -> None:
+    chain = plan(problem(seq_q=seq), resolve("cudnn", problem(seq_q=seq), predict(problem(), "cudnn", "h200").profile))
+    main = chain.launches[0]
+    tiles = 32 * -(-seq // 128)
+    written = next(o for o in main.overheads if o.name == "tile_counter" and o.mode == "reduce")
+    assert main.work_tiles == tiles
+    assert main.ctas == min(132, tiles)
+    assert written.per_tile_fetch * (main.work_tiles + main.ctas) == 32 * (tiles + min(132, tiles))
+
+
+def test_boxes_past_the_end_cost_the_sm_whole_rows() -> None:
+    """The source's tensor maps end with the sequence, and still the counters see whole tiles: rows that TMA fills with
+    zeros cross from the L2 as others do, and come from no memory."""
+    recorded = rows("h200_boxes.csv")
+    assert {int(r["l2_read"]) for r in recorded} == {100 * 128 * 64 * 2}  # CTAs x rows x columns x bytes
+    for r in recorded:
+        inside = 4 * int(r["rows_inside"]) * 64 * 2  # bytes of 4 heads that are there
+        assert abs(int(r["hbm_read"]) - inside) < 6000
+    kernel = resolve("cudnn", problem(), predict(problem(), "cudnn", "h200", method="bounds").profile)
+    assert kernel.edge_q is kernel.edge_k is Edge.WHOLE
+    # Recorded: 2 x 16 heads, 1,000 tokens, head_dim 64. 8 query tiles of 128 rows; each reads 8 key tiles of K and V.
+    read = 2 * 16 * (8 * 128 + 8 * 2 * 8 * 128) * 64 * 2 + 32 * (2 * 16 * 8 + 132)
+    row = next(r for r in rows("h200_library_kernels.csv") if r["call"] == "130")
+    assert round(read, -3) == int(float(row["l2_read"]))
+    asked = problem(batch=2, heads=16, seq_q=1000, head_dim=64)
+    assert predict(asked, "cudnn", "h200", method="bounds").total("l2", "read") == read
+
+
+def test_the_closed_engine_runs_the_public_member() -> None:
+    names = {r["kernel"] for r in rows("h200_chain_launches.csv") if "fprop" in r["kernel"]}
+    assert names
+    for name in names:
+        assert re.search(r"knob_7_64x128x128_4x1x1_cga1x1x1", name), name
