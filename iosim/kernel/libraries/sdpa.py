@@ -1,8 +1,8 @@
 """`sdpa`: which kernel torch.nn.functional.scaled_dot_product_attention takes on a GPU.
 
-pytorch/pytorch @001f694a (2026), aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: the first backend of the priority
-order whose checks all hold. The order is flash, memory-efficient, math; on cc 9.0 and 10.x with cuDNN later than 9.15.0,
-cuDNN comes before them. iosim answers for the order without cuDNN, and says where it may differ.
+pytorch/pytorch @001f694a (2026), aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: the first backend of an order
+whose checks all hold. The order is flash, memory-efficient, math; on cc 9.0 and 10.x, with cuDNN after 9.15.0, cuDNN
+comes before them. iosim answers for the order without cuDNN, and says where it may differ.
 """
 
 from __future__ import annotations
