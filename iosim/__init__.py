@@ -1,7 +1,10 @@
 """iosim: simulator and cost model of the input/output of attention on GPUs.
 
     >>> import iosim
-    >>> print(iosim.predict(iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128), "fa2", "a100"))
+    >>> p = iosim.predict(kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True)
+    >>> p.hbm.read, p.l2.read, p.time_s
+
+The functions take the options of the command of their name as keywords; `print` shows a result as the command does.
 
 The names below load on first use, so that `import iosim` stays light.
 """
@@ -20,15 +23,22 @@ _WHERE = {
     "Overrides": "iosim.kernel.libraries",
     "Prediction": "iosim.prediction.result",
     "Tile": "iosim.kernel.kernel",
+    "compare": "iosim.api.calls",
+    "explain": "iosim.api.calls",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
-    "predict": "iosim.prediction.predictor",
+    "pick_tiles": "iosim.api.calls",
+    "predict": "iosim.api.calls",
     "resolve": "iosim.kernel.libraries",
 }
 
 __all__ = ["__version__", *_WHERE]
 
 if TYPE_CHECKING:
+    from iosim.api.calls import compare as compare
+    from iosim.api.calls import explain as explain
+    from iosim.api.calls import pick_tiles as pick_tiles
+    from iosim.api.calls import predict as predict
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles
@@ -37,7 +47,6 @@ if TYPE_CHECKING:
     from iosim.kernel.kernel import Tile as Tile
     from iosim.kernel.libraries import Overrides as Overrides
     from iosim.kernel.libraries import resolve as resolve
-    from iosim.prediction.predictor import predict as predict
     from iosim.prediction.result import Prediction as Prediction
     from iosim.problem.attention import AttentionProblem as AttentionProblem
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.algorithms.registry import operations
@@ -17,7 +16,8 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.shown import Shown
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     import pandas
@@ -25,23 +25,74 @@ if TYPE_CHECKING:
     from iosim.readers.replay.replay import Replay
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes at one level: read is towards the SMs."""
+
+    read: int
+    """Bytes read."""
+    write: int
+    """Bytes written."""
+
+    @property
+    def total(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.write
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
 
     `traffic` has rows at level "l2" (SM<->L2, exact) and, unless the method is "bounds", at "hbm".
     """
 
+    FACE = "iosim.prediction.face"
+
     call: Call
+    """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""
     traffic: Traffic
+    """Bytes by launch, level, tensor and direction."""
     hbm_bounds: HbmBounds
+    """The least bytes at HBM, and those with no L2."""
     l2_start: str
+    """The L2 at the start: "cold" (flushed) or "warm" (inputs left there as far as they fit)."""
     method: str
+    """How bytes at HBM were found: "replay", "sampled" (a replay of a part), "capacity" (an estimate), "bounds"."""
     time: ChainTime
+    """Seconds by launch and resource, at measured rates where the GPU's profile has them."""
     time_specification: ChainTime
+    """The same in seconds at the rates of the GPU's specification alone."""
     memory_bytes: dict[str, int]
+    """Bytes of GPU memory: "workspace" (made inside the call) and "peak" (with all inputs and outputs)."""
     notes: tuple[str, ...] = ()
+    """What a reader of the numbers should know, a sentence each."""
     replay: Replay | None = field(default=None, repr=False)
+    """The replay behind the bytes at HBM; None where there was none."""
+
+    @property
+    def hbm(self) -> Moved:
+        """Bytes between L2 and device memory (HBM, or GDDR where the GPU has that).
+
+        Raises:
+            InputError: the method is "bounds", which gives `hbm_bounds` alone.
+        """
+        return Moved(self.total("hbm", "read"), self.total("hbm", "write"))
+
+    @property
+    def l2(self) -> Moved:
+        """Bytes between SMs and L2, exact."""
+        return Moved(self.total("l2", "read"), self.total("l2", "write"))
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of the call on the GPU."""
+        return self.time.total_s
+
+    @property
+    def bound_by(self) -> str:
+        """What bounds the time: tensor, exp, smem, l2, hbm or latency."""
+        return self.time.bound_by
 
     @property
     def problem(self) -> AttentionProblem:
@@ -86,6 +137,7 @@ class Prediction:
 
     @property
     def hbm_known(self) -> bool:
+        """Whether bytes at HBM were found, rather than their bounds alone."""
         return self.method != "bounds"
 
     def _totals(self, launch: str | None = None) -> dict[str, Any]:
@@ -121,64 +173,3 @@ class Prediction:
     def to_pandas(self) -> pandas.DataFrame:
         """The traffic as a DataFrame, a row a launch, level, tensor and direction."""
         return Table.of(row.to_dict() for row in self.traffic).to_pandas()
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def to_text(self) -> str:
-        """A table a person can read, with the argument behind the totals."""
-        p, k = self.problem, self.kernel
-        kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
-        width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
-        seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q} x {p.seq_k}"
-        lines = [
-            f"{k.name} on {self.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {seq} tokens, head_dim {width}, "
-            f"{p.dtype}, mask {p.mask_text}, {p.passes}",
-            f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
-            f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
-            "",
-            *_indented(self._level_table()),
-            "",
-            *_indented(self._tensor_table()),
-            "",
-        ]
-        lines.append(
-            f"  time {seconds_text(self.time.total_s)}, bound by {self.time.bound_by} (specification's ceilings: "
-            f"{seconds_text(self.time_specification.total_s)}); {self.flops / 1e9:,.1f} GFLOP; memory "
-            f"{bytes_text(self.memory_bytes['peak'])}, of it workspace {bytes_text(self.memory_bytes['workspace'])}"
-        )
-        lines.append(f"  evidence: {self.evidence}")
-        lines += [f"  note: {n}" for n in (*self.notes, *self.time.missing)]
-        return "\n".join(lines)
-
-    def _level_table(self) -> Table:
-        """Bytes by level, and the bounds of HBM's."""
-        bounds = self.hbm_bounds
-        rows: list[tuple[Cell, ...]] = [("SM <-> L2 (exact)", self.total("l2", "read"), self.total("l2", "write"))]
-        if self.hbm_known:
-            rows.append((f"L2 <-> HBM ({self.method})", self.total("hbm", "read"), self.total("hbm", "write")))
-        rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
-        rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
-        columns = (
-            Column("level", ""),
-            Column("read_bytes", "read", "bytes"),
-            Column("write_bytes", "written", "bytes"),
-        )
-        return Table(columns, tuple(rows))
-
-    def _tensor_table(self) -> Table:
-        """Bytes by tensor and direction, and by launch where there are several."""
-        hbm = {(r.launch, r.tensor, r.direction): r.bytes for r in self.traffic if r.level == "hbm"}
-        rows = (
-            (r.launch, r.tensor, r.direction, int(r.bytes), hbm.get((r.launch, r.tensor, r.direction)))
-            for r in self.traffic
-            if r.level == "l2"
-        )
-        columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
-                   Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"))  # fmt: skip
-        table = Table(columns, tuple(rows))
-        return table if len(self.chain.launches) > 1 else table.without("launch")
-
-
-def _indented(table: Table) -> list[str]:
-    return [f"  {line}" for line in table.text().splitlines()]

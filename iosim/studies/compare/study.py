@@ -13,6 +13,7 @@ from iosim.kernel.libraries import entry, is_choice, resolve
 from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
+from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
@@ -84,18 +85,22 @@ def _value(point: Point, quantity: str) -> float | None:
     }[quantity]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Entries by length, GPU and kernel, in the order of the request.
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
+    """Entries by length, GPU and kernel, in the order of the request."""
 
-    `commands` gives the command line of every prediction by its id.
-    """
+    FACE = "iosim.studies.compare.face"
 
     request: ReportRequest
+    """What was asked: problems, kernels, GPUs, the method."""
     baseline: Baseline
+    """What the ratios are to."""
     entries: tuple[Entry, ...]
+    """A row a kernel, GPU and length, what cannot run among them."""
     notes: tuple[str, ...]
+    """What a reader of the numbers should know, a sentence each."""
     commands: Mapping[str, str]
+    """The command line of every prediction, by its id."""
 
     @property
     def missing(self) -> tuple[Entry, ...]:
@@ -104,6 +109,7 @@ class Comparison:
 
     @property
     def points(self) -> tuple[Point, ...]:
+        """The predictions, of what can run."""
         return tuple(e.point for e in self.entries if e.point is not None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ ALWAYS_SAID = "HBM: replay; "
 
 def as_text(comparison: Comparison) -> str:
     """The whole text."""
-    parts = [subject(comparison.request), f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."]
+    parts = [subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         parts += [f"N = {n:,}", summary(mine).without("seq_len", "reason").text().rstrip()]
@@ -20,13 +20,28 @@ def as_text(comparison: Comparison) -> str:
             by_tensor = tensors(mine, level)
             if by_tensor.rows:
                 parts.append(f"{name} bytes by tensor\n{by_tensor.text().rstrip()}")
-    if comparison.missing:
-        parts.append("\n".join(["Cannot run:", *dict.fromkeys(_missing(e, comparison) for e in comparison.missing)]))
-    notes = [n for n in comparison.notes if ALWAYS_SAID not in n]
-    parts += ["\n".join(f"note: {n}" for n in notes)] if notes else []
+    cannot = missing(comparison)
+    parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in cannot)])] if cannot else []
+    below = notes(comparison)
+    parts += ["\n".join(f"note: {n}" for n in below)] if below else []
     return "\n\n".join(parts) + "\n"
+
+
+def ratios(comparison: Comparison) -> str:
+    """What the ratios are of."""
+    return f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader of the text should know."""
+    return [n for n in comparison.notes if ALWAYS_SAID not in n]
+
+
+def missing(comparison: Comparison) -> list[str]:
+    """What cannot run, and why, a line each."""
+    return list(dict.fromkeys(_missing(e, comparison) for e in comparison.missing))
 
 
 def _missing(e: Entry, comparison: Comparison) -> str:
     at = f" at N = {e.seq_len:,}" if len(comparison.request.lengths) > 1 else ""
-    return f"  {e.kernel} on {e.gpu}{at}: {e.reason}"
+    return f"{e.kernel} on {e.gpu}{at}: {e.reason}"

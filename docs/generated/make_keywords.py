@@ -1,0 +1,62 @@
+"""Writes iosim/api/typed.py: the keywords of Python's functions, for type checkers and editors."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, annotation, said
+from iosim.base.fields import About
+from iosim.base.files import write_whole
+
+PLACE = Path(__file__).resolve().parent.parent.parent / "iosim" / "api" / "typed.py"
+HEAD = '''"""Keywords of Python's functions, for type checkers and editors.
+
+Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from iosim.problem.masks.blocks import BlockMask
+'''
+
+
+def typed_dict(name: str, what: str, keywords: Mapping[str, About]) -> str:
+    """One TypedDict, each key with its docstring."""
+    lines = ["", "", f"class {name}(TypedDict, total=False):", f'    """{what}"""', ""]
+    for keyword, about in keywords.items():
+        words = said(keyword, about).removeprefix(f"{keyword}: ")
+        lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
+    return "\n".join(lines) + "\n"
+
+
+def _docstring(words: str) -> list[str]:
+    """A docstring, on as many lines as it takes."""
+    if len(words) <= 120 - 4 - 6:
+        return [f'    """{words}"""']
+    return [*textwrap.wrap(f'"""{words}', 120, initial_indent="    ", subsequent_indent="    "), '    """']
+
+
+def text() -> str:
+    """The whole file."""
+    both = '''
+
+class Keywords(ProblemKeywords, SettingKeywords, total=False):
+    """What a problem is, and settings over a kernel's own choice."""
+'''
+    return (
+        HEAD
+        + typed_dict("ProblemKeywords", "What a problem is.", PROBLEM | SHORT)
+        + typed_dict("SettingKeywords", "Settings over a kernel's own choice; None leaves the choice.", SETTINGS)
+        + both
+    )
+
+
+if __name__ == "__main__":
+    write_whole(PLACE, text())
+    print(f"{PLACE}: {len(text()):,} characters")

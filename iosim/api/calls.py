@@ -1,0 +1,179 @@
+"""The functions of one attention call: what it moves, beside others, which tiles, and why.
+
+Each takes the options of the command of its name as keywords, or a problem in their place, and returns what the command
+prints, as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from iosim.api.asked import names, one, overrides_of, problem_of, problems_of
+from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
+from iosim.base.errors import InputError
+from iosim.prediction.predictor import predict as predict_typed
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+
+if TYPE_CHECKING:
+    from iosim.api.typed import Keywords, ProblemKeywords
+    from iosim.hardware.profile import HardwareProfile
+    from iosim.kernel.kernel import Kernel
+    from iosim.kernel.overrides import Overrides
+    from iosim.studies.compare import Comparison
+    from iosim.studies.explain import Explanation
+    from iosim.studies.tiles.pick import TileRanking
+
+GPU = "a100"
+"""Where nothing else is said, here and on the command line."""
+
+
+@public(PROBLEM, SHORT, SETTINGS)
+def predict(
+    problem: AttentionProblem | None = None,
+    kernel: str | Kernel = "fa2",
+    gpu: str | HardwareProfile = GPU,
+    *,
+    l2: str = "cold",
+    method: str | None = None,
+    overrides: Overrides | None = None,
+    **asked: Unpack[Keywords],
+) -> Prediction:
+    """Bytes by level and tensor, bounds, time and memory of one attention call on one GPU.
+
+        >>> p = iosim.predict(kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True)
+        >>> p.hbm.read, p.l2.read, p.time_s
+
+    Args:
+        problem: what is computed, as an AttentionProblem; by default what the keywords say.
+        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        l2: the L2 at the start: "cold" (flushed) or "warm" (inputs left there as far as they fit).
+        method: how bytes at HBM are found: "replay" (the launches played through the L2), "sampled" (a replay of a
+            part), "capacity" (an estimate) or "bounds" (the interval alone); by default a replay, of a part where all
+            of it would take long.
+        overrides: settings over a catalog kernel's choice, in place of the keywords for them.
+        **asked: the fields of a problem and the settings over a kernel's choice.
+
+    Returns:
+        A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`.
+
+    Raises:
+        InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
+    """
+    return predict_typed(
+        problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu"), l2_start=l2, method=method,
+        overrides=overrides_of(asked, kernel, overrides),
+    )  # fmt: skip
+
+
+@public(PROBLEM, SHORT)
+def compare(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
+    kernel: str | Sequence[str] = ("naive", "fa2"),
+    gpu: str | Sequence[str] = GPU,
+    *,
+    baseline: str | None = None,
+    l2: str = "cold",
+    method: str | None = None,
+    **asked: Unpack[ProblemKeywords],
+) -> Comparison:
+    """Kernels, GPUs and sequence lengths side by side: bytes by level, time and memory, with ratios to a baseline.
+
+        >>> iosim.compare(kernel=["naive", "fa2"], gpu=["a100", "h100"], seq_len=[1024, 4096])
+
+    Args:
+        problem: one or several problems that differ in their length alone; by default what the keywords say.
+        kernel: catalog names, as a list or "naive,fa2".
+        gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
+        baseline: a kernel, or `kernel@gpu`, that the ratios are to; by default the first kernel with N x N tensors.
+        l2: the L2 at the start: "cold" or "warm".
+        method: how bytes at HBM are found, as in `predict`.
+        **asked: the fields of a problem.
+
+    Returns:
+        A Comparison: `c.entries`, `c.to_pandas()`, `c.figure()`.
+
+    Raises:
+        InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
+    """
+    from iosim.studies.compare import compare as compare_typed
+
+    return compare_typed(
+        problems_of(problem, asked), names(kernel, "kernel"), names(gpu, "gpu"), baseline=baseline, method=method,
+        l2_start=l2,
+    )  # fmt: skip
+
+
+@public(PROBLEM, SHORT)
+def pick_tiles(
+    problem: AttentionProblem | None = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    matrix_unit: str = "mma.sync",
+    library: bool = True,
+    **asked: Unpack[ProblemKeywords],
+) -> TileRanking:
+    """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
+
+        >>> ranking = iosim.pick_tiles(gpu="rtx4090", head_dim=128, causal=True)
+        >>> ranking.best.tile, ranking.rejected[0].reason
+
+    Args:
+        problem: what is computed, forward or backward; by default what the keywords say.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
+        library: whether the library kernels with their own tiles are predicted, too.
+        **asked: the fields of a problem.
+
+    Returns:
+        A TileRanking: `r.best`, `r.candidates`, `r.rejected`, `r.library`, `r.to_pandas()`.
+
+    Raises:
+        InputError: both passes at once, or a matrix unit or a type that the GPU does not have.
+    """
+    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+
+    return pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=matrix_unit, library=library)
+
+
+@public(PROBLEM, SHORT, SETTINGS)
+def explain(
+    problem: Prediction | AttentionProblem | None = None,
+    kernel: str | Kernel = "fa2",
+    gpu: str | HardwareProfile = GPU,
+    *,
+    l2: str = "cold",
+    overrides: Overrides | None = None,
+    **asked: Unpack[Keywords],
+) -> Explanation:
+    """Why a kernel reads from HBM what it reads, in words and numbers, and which change would help most.
+
+        >>> iosim.explain(kernel="fa2", gpu="h200", heads=8, seq_len="32k", causal=True)
+
+    Args:
+        problem: what is computed, or a Prediction made by replay, which says the kernel and the GPU, too; by default
+            what the keywords say.
+        kernel: a catalog name or a Kernel of your own.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        l2: the L2 at the start: "cold" or "warm".
+        overrides: settings over a catalog kernel's choice, in place of the keywords for them.
+        **asked: the fields of a problem and the settings over a kernel's choice.
+
+    Returns:
+        An Explanation: `e.launches`, `e.sources`, `e.advice`.
+
+    Raises:
+        InputError: values that make no sense, or a replay too long to trace.
+    """
+    from iosim.studies.explain import explain as explain_typed
+
+    if isinstance(problem, Prediction):
+        if asked or overrides is not None:
+            name = next(iter(asked), "overrides")
+            raise InputError(f"`{name}` contradicts a prediction, which has been made; accepted: one of them")
+        return explain_typed(problem)
+    asked_for = problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu")
+    settings = overrides_of(asked, kernel, overrides)
+    return explain_typed(predict_typed(*asked_for, l2_start=l2, method="replay", overrides=settings))

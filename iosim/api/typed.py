@@ -1,0 +1,145 @@
+"""Keywords of Python's functions, for type checkers and editors.
+
+Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from iosim.problem.masks.blocks import BlockMask
+
+
+class ProblemKeywords(TypedDict, total=False):
+    """What a problem is."""
+
+    batch: int | str
+    """Sequences; by default 1."""
+    heads: int | str
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216); by default 4096."""
+    seq_len_k: int | str | None
+    """Key tokens (1 to 16777216); by default as many as query tokens."""
+    head_dim: int | str
+    """Columns of Q and K; by default 128."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    dtype: str
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default fp16."""
+    accumulate: str
+    """Type of the running sums (fp32, fp16, tf32, fp64); by default fp32."""
+    output_dtype: str | None
+    """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
+    """
+    mask: str
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks); by default none.
+    """
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W.
+    """
+    offset: int | str | None
+    """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
+    since 2.1); by default seq_k - seq_q.
+    """
+    dropout: float
+    """Dropout probability (0 <= P < 1); by default 0.0."""
+    passes: str
+    """Forward, backward or both (fwd, bwd, fwd+bwd); by default fwd."""
+    layout: str
+    """Heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's (bhsd, bshd); by default bhsd."""
+    bias: str
+    """What is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, seq_k]
+    that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which only the fp32
+    slopes are stored (none, full, alibi); by default none.
+    """
+    bias_shared: str | None
+    """Axes of the bias that have size 1 (none, heads, batch, both); by default none; for alibi batch."""
+    bias_dtype: str | None
+    """Type of a full bias and of an additive mask (fp32, fp16, bf16); by default that of the inputs; fp32 for tf32, the
+    output's for fp8.
+    """
+    bias_grad: bool
+    """The backward makes the bias's gradient. It has the bias's shape and type."""
+    key_padding: bool
+    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    mask_storage: str
+    """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
+    visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
+    (implicit, bool, additive); by default implicit.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
+    mask_block: int | tuple[int, int] | str | None
+    """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
+    mask_stride: int | str | None
+    """In blocks: of strided; the largest of butterfly (1 to 16777216); by default for strided the square root of the
+    blocks, for butterfly none.
+    """
+    global_tokens: int | str | None
+    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
+    mask_file: str | None
+    """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
+    mask_blocks: BlockMask | None
+    """The blocks of mask blocks: a BlockMask."""
+    seq_lens: Sequence[int] | str | None
+    """Query tokens of each of several sequences packed in one batch. They lie one after the other (FlashAttention's
+    cu_seqlens): seq_q and seq_k are their sums, batch is 1, and a causal diagonal ends in each one's corner (whole
+    numbers of 1 to 16777216).
+    """
+    seq_lens_k: Sequence[int] | str | None
+    """Their key tokens (whole numbers of 1 to 16777216); by default as many as query tokens."""
+    causal: bool
+    """Keep keys up to the query's own position. Short for mask 'causal'."""
+    prefix: int | str | None
+    """Tokens cached before the queries: as many more keys than queries."""
+
+
+class SettingKeywords(TypedDict, total=False):
+    """Settings over a kernel's own choice; None leaves the choice."""
+
+    tile: tuple[int, int] | str | None
+    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
+    warps: int | str | None
+    """Warps a CTA (1 to 32)."""
+    stages: int | str | None
+    """Key/value buffers of the software pipeline (1 to 16)."""
+    order: str | None
+    """Grid order: what runs fastest. query: blocks, then heads, then batch; head: heads; batch: blocks, then batch
+    (query, head, batch).
+    """
+    heavy_first: bool | None
+    """Long query blocks first."""
+    section_heads: int | str | None
+    """Heads per section of the grid."""
+    direction: str | None
+    """Of the key loop (ascending, descending, alternating)."""
+    scheduler: str | None
+    """How CTAs take tiles (static, persistent, dynamic)."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""
+    registers: int | str | None
+    """Registers a thread, from the compiler's report (1 to 255)."""
+    smem: int | str | None
+    """Shared memory a CTA."""
+    pack_group: bool | None
+    """Query heads of a group in the rows of one tile."""
+    append_kv: bool
+    """A launch before writes the queries' K and V to the cache."""
+
+
+class Keywords(ProblemKeywords, SettingKeywords, total=False):
+    """What a problem is, and settings over a kernel's own choice."""

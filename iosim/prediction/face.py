@@ -1,0 +1,116 @@
+"""What a prediction looks like: its line, its tables, and bars of its bytes by tensor."""
+
+from __future__ import annotations
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.prediction.answer import answer
+from iosim.prediction.result import Prediction
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part
+from iosim.show.tables import Cell, Column, Table
+
+LEVELS = {"l2": "SM<->L2", "hbm": "HBM"}
+
+
+def line(p: Prediction) -> str:
+    """What is read at either level, the time and what bounds it."""
+    hbm = f", HBM {bytes_text(p.hbm.read)} ({p.method})" if p.hbm_known else ""
+    return (f"{p.kernel.name} on {p.profile.name}, {p.problem.seq_q:,} tokens: reads SM<->L2 {bytes_text(p.l2.read)}"
+            f"{hbm}; {seconds_text(p.time_s)}, bound by {p.bound_by}")  # fmt: skip
+
+
+def text(p: Prediction) -> str:
+    """As the command line prints it, below the answer."""
+    return "\n".join([*head_lines(p), "", *_indented(level_table(p).text()), "",
+                      *_indented(tensor_table(p).text()), "", *foot_lines(p)])  # fmt: skip
+
+
+def _indented(table: str) -> list[str]:
+    return [f"  {line}" for line in table.splitlines()]
+
+
+def head_lines(p: Prediction) -> list[str]:
+    """What was computed, and how, as the text's first lines."""
+    q, k = p.problem, p.kernel
+    kv = "" if q.group == 1 else f" ({q.kv_heads} key/value)"
+    width = str(q.head_dim) if q.head_dim == q.head_dim_v else f"{q.head_dim}/{q.head_dim_v}"
+    seq = str(q.seq_q) if q.seq_q == q.seq_k else f"{q.seq_q} x {q.seq_k}"
+    return [
+        f"{k.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads{kv}, {seq} tokens, head_dim {width}, "
+        f"{q.dtype}, mask {q.mask_text}, {q.passes}",
+        f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
+        f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
+    ]
+
+
+def foot_lines(p: Prediction) -> list[str]:
+    """The time, the memory, what the numbers rest on and the notes, as the text's last lines."""
+    return [
+        f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
+        f"{seconds_text(p.time_specification.total_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
+        f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
+        f"  evidence: {p.evidence}",
+        *(f"  note: {n}" for n in (*p.notes, *p.time.missing)),
+    ]
+
+
+def level_table(p: Prediction) -> Table:
+    """Bytes by level, and the bounds of HBM's."""
+    bounds = p.hbm_bounds
+    rows: list[tuple[Cell, ...]] = [("SM <-> L2 (exact)", p.total("l2", "read"), p.total("l2", "write"))]
+    if p.hbm_known:
+        rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
+    rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))
+    rows.append(("  with no L2", bounds.no_l2_read, bounds.no_l2_write))
+    columns = (
+        Column("level", ""),
+        Column("read_bytes", "read", "bytes"),
+        Column("write_bytes", "written", "bytes"),
+    )
+    return Table(columns, tuple(rows))
+
+
+def tensor_table(p: Prediction) -> Table:
+    """Bytes by tensor and direction, and by launch where there are several."""
+    hbm = {(r.launch, r.tensor, r.direction): r.bytes for r in p.traffic if r.level == "hbm"}
+    rows = (
+        (r.launch, r.tensor, r.direction, int(r.bytes), hbm.get((r.launch, r.tensor, r.direction)))
+        for r in p.traffic
+        if r.level == "l2"
+    )
+    columns = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", ""),
+               Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"))  # fmt: skip
+    table = Table(columns, tuple(rows))
+    return table if len(p.chain.launches) > 1 else table.without("launch")
+
+
+def parts(p: Prediction) -> list[Part]:
+    """The answer, what was computed, the tables and the notes."""
+    time, *notes = foot_lines(p)
+    return [
+        answer([p]), *(line.strip() for line in head_lines(p)), level_table(p), tensor_table(p), time.strip(),
+        tuple(note.strip() for note in notes),
+    ]  # fmt: skip
+
+
+def panels(p: Prediction) -> tuple[Panel, ...]:
+    """Bytes read and written by tensor, a plot a level: the levels differ too much to share one."""
+    known = [level for level in LEVELS if level == "l2" or p.hbm_known]
+    return tuple(_panel(p, level) for level in reversed(known))
+
+
+def _panel(p: Prediction, level: str) -> Panel:
+    moved = p.traffic.tensors(level)
+    names = list(dict.fromkeys(tensor for tensor, _ in moved))
+    title = f"{LEVELS[level]} bytes by tensor: {p.kernel.name} on {p.profile.name}, {p.problem.seq_q:,} tokens"
+    data, readings = [], []
+    for n, (direction, word) in enumerate((("read", "read"), ("write", "written"))):
+        mine = [(t, int(moved[t, direction])) for t in names if (t, direction) in moved]
+        hover = [f"{t} {word}<br>{bytes_text(v)}" for t, v in mine]
+        data.append(axes.bar(word, [t for t, _ in mine], [v for _, v in mine], hover, n))
+        readings += [f"{t} {word} {bytes_text(v)}" for t, v in mine]
+    y = axes.linear_axis((sum(n for (t, _), n in moved.items() if t == name) for name in names),
+                         f"{LEVELS[level]} bytes", bytes_text)  # fmt: skip
+    layout = axes.layout(axes.category_axis(names), y, barmode="stack")
+    return Panel(level, title, f"{title}: {', '.join(readings)}.", tuple(data), layout)

@@ -1,0 +1,137 @@
+"""How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
+
+A result is data and knows no pages. What it looks like stands in a module beside it, its face, which is found by name
+when somebody looks: so that data imports nothing that draws, and a prediction costs nothing that nobody sees.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+
+from iosim.base.errors import unknown_name
+from iosim.show.page import Panel
+from iosim.show.tables import NOTHING, Table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects
+
+Part = str | Table | tuple[str, ...]
+"""A paragraph, a table, or the items of a list."""
+
+
+class Face(Protocol):
+    """What a face's module has; every function takes the result."""
+
+    def line(self, result: Shown, /) -> str:
+        """The result in one short line, without its type."""
+
+    def text(self, result: Shown, /) -> str:
+        """The result as the command line prints it."""
+
+    def parts(self, result: Shown, /) -> Sequence[Part]:
+        """What the text says, with its tables as tables."""
+
+    def panels(self, result: Shown, /) -> Sequence[Panel]:
+        """The plots of its page, the most telling first."""
+
+
+class Shown:
+    """A result that shows itself by the module that `FACE` names."""
+
+    FACE: ClassVar[str]
+
+    def _face(self) -> Face:
+        return cast(Face, importlib.import_module(self.FACE))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._face().line(self)}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def to_text(self) -> str:
+        """The text that the command line prints: the answer, tables, and what they rest on."""
+        return self._face().text(self)
+
+    def _repr_html_(self) -> str:
+        return html(self._face().parts(self))
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names that `figure` takes, the most telling figure first."""
+        return tuple(panel.id for panel in self._face().panels(self))
+
+    def figure(self, name: str | None = None) -> plotly.graph_objects.Figure:
+        """A figure of the result's page, as a plotly figure.
+
+        Args:
+            name: one of `figures`; by default the first.
+
+        Raises:
+            InputError: no figure of that name, or plotly is not installed.
+        """
+        return drawn(self._face().panels(self), name)
+
+
+def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:
+    """A panel as a plotly figure: the first, or the one called `name`.
+
+    Raises:
+        InputError: no panel of that name, or plotly is not installed.
+    """
+    by_name = {panel.id: panel for panel in panels}
+    if name is not None and name not in by_name:
+        raise unknown_name("`name`", name, by_name)
+    panel = by_name[name or next(iter(by_name))]
+    return _plotly(panel)
+
+
+def _plotly(panel: Panel) -> plotly.graph_objects.Figure:
+    from iosim.base.errors import InputError
+
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise InputError("a figure needs plotly, which is not installed; `pip install plotly` adds it") from None
+    layout = {"title": {"text": panel.title}, "template": "plotly_white", **panel.layout}
+    several = sum(bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data) > 1
+    margin = {"l": 70, "r": 20, "t": 60, "b": 60}
+    return go.Figure([dict(trace) for trace in panel.data], {**layout, "showlegend": several, "margin": margin})
+
+
+def html(parts: Sequence[Part]) -> str:
+    """Parts as HTML that a notebook shows: paragraphs, tables with numbers to the right, lists."""
+    return "<div>\n" + "".join(map(_part, parts)) + "</div>"
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, tuple):
+        return "".join(["<ul>\n", *(f"<li>{_plain(item)}</li>\n" for item in part), "</ul>\n"]) if part else ""
+    return f"<p>{_plain(part)}</p>\n"
+
+
+def _table(table: Table) -> str:
+    if not table.rows:
+        return f"<p>{NOTHING.strip()}</p>\n"
+    sides = ["right" if column.to_the_right else "left" for column in table.columns]
+
+    def row(kind: str, cells: Sequence[str]) -> str:
+        written = (
+            f'<{kind} style="text-align: {side}">{_plain(cell.strip())}</{kind}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+        return f"<tr>{''.join(written)}</tr>\n"
+
+    head = row("th", [column.title for column in table.columns])
+    body = "".join(row("td", cells) for cells in table.cells())
+    return f"<table>\n<thead>\n{head}</thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+
+
+def _plain(text: str) -> str:
+    """Escaped, with an arrow where plain text has "<->"."""
+    return escape(text.replace("<->", "↔"), quote=False)
