@@ -21,7 +21,7 @@ LINES = (
     "", "--help", *(f"{command} --help" for command in COMMANDS),
     "predict --kernel naive,fa2 --seq-len 512", "predict --kernel fa2 --seq-len 1k --pass fwd+bwd --method capacity",
     "compare --seq-len 512,1k --gpu a100,h100 --method capacity", "explain --seq-len 512 --heads 4",
-    "trace --seq-len 512 --heads 4", "tiles --seq-len 1k --top 3 --rejected",
+    "trace --seq-len 512 --heads 4", "tiles --seq-len 1k --top 3 --rejected", "tiles --tile 128x256",
     "report --seq-len 512 --kernel fa2 --method capacity", "formula flash", "formula fa2 --pass bwd",
     "decode --context 1k,2k", "ring --num-gpus 4 --seq-len 1k --causal --schedule ring --steps",
     "train-memory --layers 2 --seq-len 512", "train-memory --frontier layers --layers 2,4 --seq-len 1k,2k",

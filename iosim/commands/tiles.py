@@ -6,14 +6,17 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.commands import common, options
+from iosim.kernel.overrides import OVERRIDES
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from iosim.studies.tiles.one import Rejections, TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
@@ -28,7 +31,10 @@ def add_parser(subparsers: Any) -> None:
     g = parser.add_argument_group("tiles")
     top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
     g.add_argument("--top", type=options.whole, metavar="N", help=top)
-    g.add_argument("--rejected", action="store_true", help="list the rejected tiles, each with its reason")
+    g.add_argument("--rejected", action="store_true", help="say why the other tiles are rejected, by reason")
+    tile = "only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
+    options.add(g, {**OVERRIDES, "tile": replace(OVERRIDES["tile"], help=f"{tile}nearest that fits")},
+                ("tile", "warps", "stages"), several=("tile",))  # fmt: skip
     unit = "what computes the products: mma.sync, or wgmma on cc 9.0 (default mma.sync)"
     g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)
     triton = "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's"
@@ -49,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
     picks = [
         pick_tiles(problem, gpu, matrix_unit=args.matrix_unit) for gpu in args.gpu for problem in common.problems(args)
     ]
-    if args.format == "json":
+    if args.tile is None and (args.warps or args.stages):
+        raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
+    if args.tile is not None:
+        text = tiles_text(args, picks)
+    elif args.format == "json":
         text = common.json_text(as_json(picks, args.top))
     elif args.format == "csv":
         text = as_csv(picks, args.top, args.rejected)
@@ -58,6 +68,57 @@ def run(args: argparse.Namespace) -> int:
         text = "\n".join(shown)
     common.emit(text, args.out)
     return 0
+
+
+def tiles_text(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> str:
+    """The command's output with `--tile`."""
+    from iosim.studies.tiles.one import study_tile
+
+    studies = [
+        (r, study_tile(r, sides, args.matrix_unit, warps=args.warps, stages=args.stages))
+        for r in rankings
+        for sides in args.tile
+    ]
+    if args.format == "json":
+        return common.json_text({"schema": 1, "studies": [_asked(r) | study.to_dict() for r, study in studies]})
+    if args.format == "csv":
+        return Table.of(row for r, study in studies for row in _study_rows(r, study)).csv()
+    return "\n".join(study_text(r, study, markdown=args.format == "md") for r, study in studies)
+
+
+def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
+    """A row a choice of warps and stages; what is not known of a rejected one is empty."""
+    ranked = [{"rank": rank} | c.to_dict() | {"limited_by": " ".join(c.limited_by)} for rank, c in study.ranked]
+    known = ranked[0] if ranked else {} if study.nearest is None else study.nearest[1].to_dict()
+    empty: dict[str, Any] = dict.fromkeys(["rank", *known])
+    rejected = [empty | r.to_dict() for r in study.rejected]
+    rows = [row | {"reason": None} for row in ranked] + rejected
+    return [_asked(ranking) | {"fits": row["reason"] is None} | row for row in rows]
+
+
+def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
+    """One tile for a person: the answer, the choices of warps and stages that fit, and why the others do not."""
+    from iosim.studies.tiles.one import excess_text
+
+    write = Table.markdown if markdown else Table.text
+    out = [f"{'### ' if markdown else ''}{study.answer}", f"{heading(ranking)}\n"]
+    if study.ranked:
+        out.append(write(Table.of([_row(rank, c) for rank, c in study.ranked])))
+    elif study.nearest is not None:
+        out += ["The nearest tile that fits\n", write(Table.of([_row(*study.nearest)]))]
+    if study.rejected:
+        rows = [{"warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason + excess_text(r.reason)}
+                for r in study.rejected]  # fmt: skip
+        out += ["Rejected\n", write(Table.of(rows))]
+    return "\n".join(out)
+
+
+def heading(ranking: TileRanking) -> str:
+    """What the tiles are for, in one line."""
+    p = ranking.problem
+    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
+    return (f"Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, "
+            f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}")  # fmt: skip
 
 
 def triton_text(args: argparse.Namespace) -> str:
@@ -87,6 +148,7 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
+    from iosim.studies.tiles.one import by_reason
 
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
@@ -96,6 +158,9 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
         "problems": [{"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
         "tiles": entries("candidates", top),
         "rejected": entries("rejected"),
+        "rejected_by_reason": [
+            _asked(r) | {"reason": g.reason, "tiles": len(g.tiles)} for r in rankings for g in by_reason(r.rejected)
+        ],
         "library": entries("library"),
     }
 
@@ -115,13 +180,11 @@ def as_csv(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
     """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
-    p = ranking.problem
+    from iosim.studies.tiles.one import by_reason
+
     write = Table.markdown if markdown else Table.text
-    head = "### " if markdown else ""
-    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     out = [
-        f"{head}Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, "
-        f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}\n",
+        f"{'### ' if markdown else ''}{heading(ranking)}\n",
         f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
         "e: registers estimated\n",
         write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
@@ -133,11 +196,17 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
         ]
     if rejected:
         listed = [
-            {"tile": str(r.tile), "warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason}
-            for r in ranking.rejected
+            {"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in by_reason(ranking.rejected)
         ]
-        out += ["Rejected\n", write(Table.of(listed))]
+        out += [f"Rejected: {len(ranking.rejected)}; --tile QxK says more of one, --format csv lists them\n",
+                write(Table.of(listed))]  # fmt: skip
     return "\n".join(out)
+
+
+def _examples(group: Rejections) -> str:
+    """The smallest and the largest of the tiles."""
+    tiles = sorted(group.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
+    return " ".join(dict.fromkeys(str(t) for t in (tiles[0], tiles[-1])))
 
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:

@@ -84,10 +84,10 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     needs = f"{data['title'].split(',')[0]} needs"
     if profile.cc < requires.get("min_cc", 0):
         raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['min_cc'])} or later; {profile.name} has "
-                         f"cc {_cc(profile.cc)}")  # fmt: skip
+                         f"cc {_cc(profile.cc)}; accepted there: {_kernels_there(problem, profile)}")  # fmt: skip
     if "max_cc" in requires and profile.cc > requires["max_cc"]:
         raise InputError(f"`kernel` {name}: {needs} cc {_cc(requires['max_cc'])}; {profile.name} has "
-                         f"cc {_cc(profile.cc)}")  # fmt: skip
+                         f"cc {_cc(profile.cc)}; accepted there: {_kernels_there(problem, profile)}")  # fmt: skip
     if problem.dtype not in requires["dtypes"]:
         raise InputError(f"`dtype` {problem.dtype}: not supported by kernel {name}; accepted: "
                          f"{', '.join(requires['dtypes'])}")  # fmt: skip
@@ -97,8 +97,9 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
                          f"{', '.join(requires['passes'])}")  # fmt: skip
     dtype_cc = requires.get("dtype_min_cc", {}).get(problem.dtype, 0)
     if profile.cc < dtype_cc:
+        there = ", ".join(d for d in requires["dtypes"] if _runs(data, d, profile.cc))
         raise InputError(f"`dtype` {problem.dtype}: kernel {name} needs cc {_cc(dtype_cc)} or later for it; "
-                         f"{profile.name} has cc {_cc(profile.cc)}")  # fmt: skip
+                         f"{profile.name} has cc {_cc(profile.cc)}; accepted there: {there}")  # fmt: skip
     if requires.get("rows_need_keys") and leaves_rows_without_keys(problem):
         raise InputError(f"`offset` {problem.offset}: the mask leaves queries without keys, for which "
                          f"kernel {name} writes nothing")  # fmt: skip
@@ -113,6 +114,18 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     if not fitting:
         raise InputError(f"`head_dim` {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}")
     return min(fitting)
+
+
+def _runs(data: Entry, dtype: str, cc: int) -> bool:
+    """Whether the kernel takes a type on GPUs of a compute capability."""
+    requires = data["requires"]
+    first = max(requires.get("min_cc", 0), requires.get("dtype_min_cc", {}).get(dtype, 0))
+    return first <= cc <= requires.get("max_cc", cc) and dtype in requires["dtypes"]
+
+
+def _kernels_there(problem: AttentionProblem, profile: HardwareProfile) -> str:
+    """The kernels that take the problem's type on a GPU."""
+    return ", ".join(n for n in entry_names() if _runs(entry(n), problem.dtype, profile.cc))
 
 
 def leaves_rows_without_keys(problem: AttentionProblem) -> bool:

@@ -24,6 +24,7 @@ from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Table
 from iosim.studies.tiles.space import rejection, tile_space
@@ -142,12 +143,13 @@ def pick_tiles(
         raise InputError(f"`matrix_unit` wgmma: needs cc 9.0; {gpu.name} has cc {gpu.cc / 10:.1f}")
     least = TENSOR_DTYPE_CC.get(problem.dtype, 0)
     if gpu.cc < least:
+        there = ", ".join(d for d in INPUT_DTYPES if gpu.cc >= TENSOR_DTYPE_CC.get(d, 0))
         raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
-                         f"{gpu.cc / 10:.1f}")  # fmt: skip
-    unit = MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
+                         f"{gpu.cc / 10:.1f}; accepted there: {there}")  # fmt: skip
+    unit = unit_of(problem, matrix_unit)
     candidates, rejected = [], []
     for tile in tile_space():
-        tried = rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
+        tried = try_tile(tile, problem, gpu, unit)
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         else:
@@ -155,13 +157,23 @@ def pick_tiles(
     return TileRanking(
         problem,
         gpu,
-        tuple(sorted(candidates, key=_by_time)),
+        tuple(sorted(candidates, key=by_time)),
         tuple(rejected),
-        tuple(sorted(library_tiles(problem, gpu), key=_by_time)) if library else (),
+        tuple(sorted(library_tiles(problem, gpu), key=by_time)) if library else (),
     )
 
 
-def _by_time(candidate: TileCandidate) -> tuple[float, int, int]:
+def try_tile(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> TileCandidate | str:
+    """What is predicted of a tile, or why it does not fit or makes no sense."""
+    return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
+
+
+def unit_of(problem: AttentionProblem, matrix_unit: str) -> MatrixUnit:
+    """What computes a problem's products, where `matrix_unit` was asked for: fp32 has no tensor cores."""
+    return MatrixUnit.FP32 if problem.dtype == "fp32" else UNITS[matrix_unit]
+
+
+def by_time(candidate: TileCandidate) -> tuple[float, int, int]:
     """Fastest first; of equals the one with the fewest L2 bytes, then the least shared memory."""
     bytes_ = candidate.l2_read_bytes + candidate.l2_write_bytes
     return candidate.time_s, bytes_, candidate.shared_memory_bytes or 0
