@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosim.base.units import bytes_text
@@ -48,6 +48,7 @@ def byte_numbers(value: object) -> set[str]:
 # Predictions
 
 
+@settings(deadline=None)
 @given(
     kernel=st.sampled_from(["naive", "fa2", "cutlass"]), tokens=st.sampled_from([64, 300, 1024, 2048]),
     mask=st.sampled_from(["none", "causal"]), kv_heads=st.sampled_from([2, 8]),

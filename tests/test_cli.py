@@ -193,7 +193,7 @@ def test_csv_has_a_row_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_table_keeps_the_levels_apart(capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "predict", "--kernel", "fa2", "--method", "capacity")
-    for line in ("SM <-> L2 (exact)", "L2 <-> HBM (capacity)", "compulsory", "with no L2", "an estimate"):
+    for line in ("SM <-> L2 (counted)", "L2 <-> HBM (capacity)", "compulsory", "with no L2", "an estimate"):
         assert line in text
 
 

@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row, reproduce, section, sections
 
-KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note"]
+KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note", "mistake", "verdict"]
 ROWS = reproduce()
 
 # Figure 2: 64 sequences x 16 heads, 1,024 tokens, d 64, two bytes.
@@ -175,7 +175,7 @@ def test_what_cannot_be_reproduced_says_so() -> None:
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--section", "A", "--section", "g", "--format", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert list(data) == ["schema", "rows"]
+    assert list(data) == ["schema", "answer", "rows"]
     assert data["schema"] == 1
     assert all(list(r) == KEYS for r in data["rows"])
     assert {r["section"] for r in data["rows"]} == {"A", "G"}

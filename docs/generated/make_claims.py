@@ -20,18 +20,20 @@ HEAD = """# Published numbers, computed again
 
 Made by `python docs/generated/make_claims.py` from `iosim reproduce`; a test compares. Each row is one number of a
 paper, an article or a talk, and what iosim's models give for it: no row's own number goes into the model that computes
-it unless its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. `iosim
-reproduce --section A --format json` gives the rows of one section as data.
+it unless its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. A number
+that is a mistake is computed as its source makes it: its ratio shows that the mistake is understood, not that it is
+right, and it is counted apart. `iosim reproduce --section A --format json` gives the rows of one section as data;
+`iosim check-claim` takes a number of your own.
 """
 
 
 def summary(titles: dict[str, str], rows: list[Row]) -> str:
     """Rows of each section by how far computed and published lie apart."""
-    lines = ["| section | rows | " + " | ".join(name for name, _ in BANDS) + " | nothing to divide |",
-             "| --- | ---: |" + " ---: |" * (len(BANDS) + 1)]  # fmt: skip
+    lines = ["| section | rows | " + " | ".join(name for name, _ in BANDS) + " | nothing to divide | mistakes |",
+             "| --- | ---: |" + " ---: |" * (len(BANDS) + 2)]  # fmt: skip
     for letter in dict.fromkeys(r.section for r in rows):
         mine = [r for r in rows if r.section == letter]
-        counts = counted(r.ratio for r in mine)
+        counts = [*counted(r.ratio for r in mine if not r.mistake), sum(bool(r.mistake) for r in mine)]
         title = titles[letter].replace("|", "\\|")
         lines.append(f"| {letter}. {title} | {len(mine)} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines) + "\n"

@@ -67,17 +67,24 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
 def run(args: argparse.Namespace) -> int:
     from iosim.show.html import html
     from iosim.show.markdown import markdown
+    from iosim.studies.decode.answer import answer
     from iosim.studies.decode.page import as_page, notes, table
 
     decode_points = list(progress("predicting")(points(args)))
     if args.format == "json":
-        text = common.json_text({"schema": 1, "points": [p.to_dict() for p in decode_points]})
+        text = common.json_text(
+            {"schema": 1, "answer": answer(decode_points), "points": [p.to_dict() for p in decode_points]}
+        )
     elif args.format == "csv":
         text = Table.of(
             {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in decode_points
         ).csv()
     elif args.format == "table":
-        text = table(decode_points).text() + "".join(f"note: {n}\n" for n in notes(decode_points))
+        text = (
+            f"{answer(decode_points)}\n\n"
+            + table(decode_points).text()
+            + "".join(f"note: {n}\n" for n in notes(decode_points))
+        )
     else:
         page = as_page(decode_points, common.typed("decode"))
         text = html(page) if args.format == "html" else markdown(page)

@@ -31,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import planned, predict
-    from iosim.studies.explain import explain
+    from iosim.studies.explain import answer, explain
     from iosim.studies.trace.trace import check_traceable
     from iosim.studies.trials import MAX_ACCESSES
 
@@ -52,9 +52,12 @@ def run(args: argparse.Namespace) -> int:
         for one in asked
     ]
     if args.format == "json":
-        text = common.json_text({"schema": 1, "explanations": [e.to_dict() for e in explanations]})
+        text = common.json_text(
+            {"schema": 1, "answer": answer(explanations), "explanations": [e.to_dict() for e in explanations]}
+        )
     else:
-        text = "\n".join(as_text(e, markdown=args.format == "md") for e in explanations)
+        parts = (as_text(e, markdown=args.format == "md") for e in explanations)
+        text = "\n".join([f"{answer(explanations)}\n", *parts])
     common.emit(text, args.out)
     return 0
 

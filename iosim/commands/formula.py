@@ -258,6 +258,22 @@ def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) 
     return beside(problem, kernel, sum(known))
 
 
+def _answer(description: dict[str, Any]) -> str:
+    """One sentence: the bytes where every size is given, else what they grow with, against the paper's term."""
+    from iosim.base.units import bytes_text
+
+    name = f"{description['kernel']}, {description['pass']}, mask {description['mask']},"
+    read, written = (description["totals"][way]["bytes"] for way in ("read", "write"))
+    theta = description["theta"]
+    blocks = f" with blocks of {theta['blocks']} rows" if theta["blocks"] else ""
+    grows = (f"grow as {description['leading']['text']}:{blocks} {theta['ratio']['text']} times the {theta['text']} "
+             f"elements a head of {theta['source']}")  # fmt: skip
+    if read is None or written is None:
+        return f"The SM<->L2 bytes of {name} {grows}; HBM bytes depend on the L2 and have no closed form."
+    return (f"{name} moves {bytes_text(read + written)} between SMs and L2 ({bytes_text(read)} read, "
+            f"{bytes_text(written)} written), which {grows}.")  # fmt: skip
+
+
 def _latex(expression: Any) -> str:
     import sympy as sp
 
@@ -332,12 +348,12 @@ def run(args: argparse.Namespace) -> int:
     description = describe(args)
     key = "latex" if args.latex else "text"
     if args.format == "json":
-        text = common.json_text({"schema": 1, "formula": description})
+        text = common.json_text({"schema": 1, "answer": _answer(description), "formula": description})
     elif args.format == "csv":
         text = Table.of(description["traffic"]).csv()
     elif args.format == "md":
-        text = _markdown(description, args.latex)
+        text = f"{_answer(description)}\n\n{_markdown(description, args.latex)}"
     else:
-        text = _table(description, key)
+        text = f"{_answer(description)}\n\n{_table(description, key)}"
     common.emit(text, args.out)
     return 0

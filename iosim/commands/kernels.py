@@ -44,14 +44,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import entry, entry_names, is_choice
+    from iosim.kernel.libraries.answer import answer
 
     if args.action == "show":
         if is_choice(args.name):
             raise InputError(f"NAME '{args.name}' is no kernel but a choice among them for a problem and a GPU; "
                              f"accepted: {', '.join(entry_names())}")  # fmt: skip
         data = entry(args.name)
-        whole = common.json_text({"schema": 1, "kernel": dict(data)})
-        common.emit(whole if args.format == "json" else _text(data), args.out)
+        whole = common.json_text({"schema": 1, "answer": answer(data), "kernel": dict(data)})
+        common.emit(whole if args.format == "json" else f"{answer(data)}\n\n{_text(data)}", args.out)
         return 0
     if args.action == "check":
         return _check(args)

@@ -66,13 +66,15 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _show(args: argparse.Namespace) -> int:
+    from iosim.hardware.answer import answer
     from iosim.hardware.profile import load_profile
     from iosim.hardware.trust import evidence
 
     profile = load_profile(args.name)
     data, basis = profile.to_dict(), evidence(profile)
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "profile": data, "evidence": basis.to_dict()}), args.out)
+        whole = {"schema": 1, "answer": answer(profile), "profile": data, "evidence": basis.to_dict()}
+        common.emit(common.json_text(whole), args.out)
         return 0
     rows = []
     for key, value in data.items():
@@ -90,7 +92,8 @@ def _show(args: argparse.Namespace) -> int:
         {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
         for one in basis.bases for how, names in one.rests_on.items()
     ]).text()  # fmt: skip
-    common.emit(f"{Table.of(shown).coloured('kind', KINDS).text()}\n{basis}\n\n{models}", args.out)
+    table = Table.of(shown).coloured("kind", KINDS).text()
+    common.emit(f"{answer(profile)}\n\n{table}\n{basis}\n\n{models}", args.out)
     return 0
 
 

@@ -18,8 +18,10 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "reproduce", help="published numbers computed again: claim, computed, ratio, arithmetic"
     )
-    options.add_list(common.group(parser, COMMON), "--section", metavar="LETTER,...",
-                     help="sections, such as A,G (default: all)")  # fmt: skip
+    common_options = common.group(parser, COMMON)
+    options.add_list(common_options, "--section", metavar="LETTER,...",
+                     help="sections, such as A,G (default: all; --list says what each is about)")  # fmt: skip
+    common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
@@ -39,13 +41,14 @@ def number(value: float | None) -> str | None:
 
 def shown(row: Row) -> tuple[Cell, ...]:
     """The cells under COLUMNS."""
-    ratio = None if row.ratio is None else f"{row.ratio:.3f}"
+    ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
     return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
 
 def why(row: Row) -> str:
     """The arithmetic of a row and its note, in one line."""
-    return f"{row.arithmetic}; {row.note}" if row.note else row.arithmetic
+    mistake = f"a mistake, computed as the source makes it: {row.mistake}" if row.mistake else ""
+    return "; ".join(text for text in (row.arithmetic, row.note, mistake) if text)
 
 
 def plain(titles: dict[str, str], rows: list[Row]) -> str:
@@ -71,16 +74,20 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.evidence.reproduce import reproduce, sections
+    from iosim.evidence.reproduce.answer import answer
 
+    if args.list:
+        common.emit("".join(f"{s.letter}. {s.title}\n" for s in sections()), args.out)
+        return 0
     rows = reproduce(args.section, progress("sections"))
     titles = {s.letter: s.title for s in sections()}
     if args.format == "json":
-        text = common.json_text({"schema": 1, "rows": [r.to_dict() for r in rows]})
+        text = common.json_text({"schema": 1, "answer": answer(rows), "rows": [r.to_dict() for r in rows]})
     elif args.format == "csv":
         text = Table.of(r.to_dict() for r in rows).csv()
     elif args.format == "md":
-        text = markdown(titles, rows)
+        text = f"{answer(rows)}\n\n{markdown(titles, rows)}"
     else:
-        text = plain(titles, rows)
+        text = f"{answer(rows)}\n\n{plain(titles, rows)}"
     common.emit(text, args.out)
     return 0

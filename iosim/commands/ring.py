@@ -81,10 +81,13 @@ def subject(args: argparse.Namespace, p: AttentionProblem, links: Cluster) -> st
 
 def as_text(results: Sequence[Result], args: argparse.Namespace, problem: AttentionProblem, links: Cluster) -> str:
     """The results in one of the command's formats."""
+    from iosim.studies.distributed.answer import answer
+
+    said = answer(results, f"{args.num_gpus} x {args.gpu}")
     if args.format == "json":
         ports = {"link": links.link, "network": links.network}
         return common.json_text({
-            "schema": 1, "problem": problem.to_dict(), "gpus": args.num_gpus, "profile": args.gpu,
+            "schema": 1, "answer": said, "problem": problem.to_dict(), "gpus": args.num_gpus, "profile": args.gpu,
             "kernel": args.kernel,
             **{name: None if p is None else {"name": p.name, "bandwidth_bytes_per_s": p.bandwidth_bytes_per_s,
                                              "latency_s": p.latency_s, "source": p.source}
@@ -96,7 +99,7 @@ def as_text(results: Sequence[Result], args: argparse.Namespace, problem: Attent
         })  # fmt: skip
     if args.format == "csv":
         return Table.of(_flat(r) for r in results).csv()
-    text = f"{subject(args, problem, links)}\n\n{_table(results)}\n{NOTES}"
+    text = f"{said}\n\n{subject(args, problem, links)}\n\n{_table(results)}\n{NOTES}"
     if args.steps:
         text += "".join(f"\n{s.to_text()}" for r in results for s in r.schedules)
     return text

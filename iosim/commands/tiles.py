@@ -45,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
+    from iosim.studies.tiles.answer import answer
     from iosim.studies.tiles.pick import pick_tiles
 
     if args.top is not None and args.top < 1:
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         text = as_csv(picks, args.top, args.rejected)
     else:
         shown = [as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=args.format == "md") for r in picks]
-        text = "\n".join(shown)
+        text = "\n".join([f"{answer(picks)}\n", *shown])
     common.emit(text, args.out)
     return 0
 
@@ -148,6 +149,7 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
+    from iosim.studies.tiles.answer import answer
     from iosim.studies.tiles.one import by_reason
 
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
@@ -155,6 +157,7 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
 
     return {
         "schema": 1,
+        "answer": answer(rankings),
         "problems": [{"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
         "tiles": entries("candidates", top),
         "rejected": entries("rejected"),

@@ -56,9 +56,12 @@ def run(args: argparse.Namespace) -> int:
 def as_text(traces: Sequence[TraceResult], form: str) -> str:
     """The traces in one of the command's formats."""
     from iosim.studies.trace import views as trace_views
+    from iosim.studies.trace.answer import answer
 
     if form == "json":
-        return common.json_text({"schema": 1, "traces": [trace_views.as_dict(t) for t in traces]})
+        return common.json_text(
+            {"schema": 1, "answer": answer(traces), "traces": [trace_views.as_dict(t) for t in traces]}
+        )
     if form == "csv":
         return Table.of(row for t in traces for row in trace_views.cta_rows(t)).csv()
     if form == "chrome":
@@ -70,7 +73,7 @@ def as_text(traces: Sequence[TraceResult], form: str) -> str:
         from iosim.studies.trace.page import as_page
 
         return html(as_page(traces, common.typed("trace")))
-    return _tables(traces)
+    return f"{answer(traces)}\n\n{_tables(traces)}"
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:

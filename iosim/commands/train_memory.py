@@ -172,21 +172,25 @@ def _run_frontier(args: argparse.Namespace) -> int:
 
 
 def _text(training: TrainingPrediction, form: str) -> str:
+    from iosim.studies.training.answer import answer
+
     if form == "json":
-        return common.json_text({"schema": 1, "training": [training.to_dict()]})
+        return common.json_text({"schema": 1, "answer": answer(training), "training": [training.to_dict()]})
     if form == "csv":
         return Table.of(training.to_dict()["timeline"]).csv()
     from iosim.studies.training.text import as_text
 
-    return as_text(training)
+    return f"{answer(training)}\n\n{as_text(training)}"
 
 
 def _frontier_text(limits: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
     from iosim.base.units import bytes_text
+    from iosim.studies.training.answer import frontier_answer
 
     if form == "json":
         data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": limits.to_dict()}
-        return common.json_text({"schema": 1, **data})
+        said = frontier_answer(limits, gpu, setup.attention)
+        return common.json_text({"schema": 1, "answer": said, **data})
     if form == "csv":
         return Table.of(limits.cells()).csv()
     table = Table.of(
@@ -197,7 +201,7 @@ def _frontier_text(limits: Frontier, model: Decoder, setup: Setup, gpu: str, for
     head = (f"Peak memory in GB on {gpu} ({bytes_text(limits.capacity_bytes)}; x does not fit), by {limits.axis} and "
             f"tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, recompute "
             f"{setup.recompute}")  # fmt: skip
-    return f"{head}\n\n{table}"
+    return f"{frontier_answer(limits, gpu, setup.attention)}\n\n{head}\n\n{table}"
 
 
 def _page(training: TrainingPrediction, limits: Frontier | None) -> str:

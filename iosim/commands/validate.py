@@ -154,12 +154,21 @@ def _given(args: argparse.Namespace) -> Given:
 def text_of(comparison: Comparison, form: str, split: bool) -> str:
     """The comparison in one of FORMATS."""
     from iosim.evidence.validate import summarise
+    from iosim.evidence.validate.answer import answer
     from iosim.evidence.validate.sections import INTRODUCTION, sections
 
     if form == "json":
         rows = [r.to_dict() for r in comparison.residuals]
         skipped = [s.to_dict() for s in comparison.skipped]
-        return common.json_text({"schema": 1, "rows": rows, **summarise(comparison, split=split), "skipped": skipped})
+        return common.json_text(
+            {
+                "schema": 1,
+                "answer": answer(comparison),
+                "rows": rows,
+                **summarise(comparison, split=split),
+                "skipped": skipped,
+            }
+        )
     if form == "csv":
         return Table.of(comparison.records()).csv()
     if form in ("md", "html"):
@@ -171,4 +180,4 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
         return markdown(page) if form == "md" else html(page)
     shown = sections(comparison, split=split, most=TABLE_WORST)
     parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
-    return "\n".join([*parts, INTRODUCTION + "\n"])
+    return "\n".join([f"{answer(comparison)}\n", *parts, INTRODUCTION + "\n"])

@@ -50,7 +50,7 @@ def foot_lines(p: Prediction) -> list[str]:
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
         f"{seconds_text(p.time_specification.total_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
-        f"  evidence: {p.evidence}",
+        f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
         *(f"  note: {n}" for n in (*p.notes, *p.time.missing)),
     ]
 
@@ -58,7 +58,7 @@ def foot_lines(p: Prediction) -> list[str]:
 def level_table(p: Prediction) -> Table:
     """Bytes by level, and the bounds of HBM's."""
     bounds = p.hbm_bounds
-    rows: list[tuple[Cell, ...]] = [("SM <-> L2 (exact)", p.total("l2", "read"), p.total("l2", "write"))]
+    rows: list[tuple[Cell, ...]] = [("SM <-> L2 (counted)", p.total("l2", "read"), p.total("l2", "write"))]
     if p.hbm_known:
         rows.append((f"L2 <-> HBM ({p.method})", p.total("hbm", "read"), p.total("hbm", "write")))
     rows.append(("  compulsory", bounds.compulsory_read, bounds.compulsory_write))

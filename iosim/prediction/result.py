@@ -13,6 +13,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.prediction.call import Call
+from iosim.prediction.exactness import exactness
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime
@@ -44,7 +45,7 @@ class Moved:
 class Prediction(Shown):
     """Bytes by level, launch, tensor and direction; bounds; time; memory; and notes on how they were found.
 
-    `traffic` has rows at level "l2" (SM<->L2, exact) and, unless the method is "bounds", at "hbm".
+    `traffic` has rows at level "l2" (SM<->L2, counted) and, unless the method is "bounds", at "hbm".
     """
 
     FACE = "iosim.prediction.face"
@@ -136,6 +137,11 @@ class Prediction(Shown):
         return evidence(self.profile)
 
     @property
+    def exactness(self) -> str:
+        """How exact the bytes between SMs and L2 are: what is counted, and which of it no counter confirms."""
+        return exactness(self.problem, self.kernel, self.chain, self.traffic)
+
+    @property
     def hbm_known(self) -> bool:
         """Whether bytes at HBM were found, rather than their bounds alone."""
         return self.method != "bounds"
@@ -166,7 +172,7 @@ class Prediction(Shown):
             "bound_by": self.time.bound_by,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
             "memory_bytes": dict(self.memory_bytes),
-            "evidence": self.evidence.to_dict(),
+            "evidence": {**self.evidence.to_dict(), "sm_l2": self.exactness},
             "notes": list(self.notes) + list(self.time.missing),
         }
 

@@ -5,6 +5,7 @@ The numbers come from a traced replay and from trials; the words are chosen by t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch, Role
+from iosim.prediction.answer import reads, trust
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
@@ -129,6 +131,44 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
     played = sum(one.accesses for one in traced.replay.launches)
     tried = run(prediction, progress, budget if played <= budget else 0)
     return Explanation(prediction, traced, launches, _sources(prediction), tried, _advice(prediction, tried))
+
+
+def answer(explanations: Sequence[Explanation]) -> str:
+    """One sentence: what each reads from HBM, why, in the words of its regime, and the change that would help most."""
+    clauses = [_clause(e) for e in explanations]
+    return f"{'; '.join((*clauses, trust([e.prediction for e in explanations])))}."
+
+
+def _clause(e: Explanation) -> str:
+    text = reads(e.prediction)
+    if e.launches:
+        main = max(e.launches, key=lambda one: one.hbm_read_bytes + one.spill_hbm_bytes)
+        regime = main.regime.split(",")[0]
+        text += f", because {_because(regime, main)}"
+    best = e.tried.trials[0] if e.tried.trials else None
+    now = e.prediction.total("hbm")
+    if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * e.prediction.time.total_s:
+        text += f"; '{best.words}' would lower its HBM bytes from {bytes_text(now)} to {bytes_text(best.hbm_bytes)}"
+    return text
+
+
+def _because(regime: str, one: LaunchFacts) -> str:
+    """The regime of a launch as a reason, with the numbers that it follows from."""
+    names = " and ".join(one.shared_tensors)
+    kept, in_use = bytes_text(one.capacity_bytes), bytes_text(one.peak_in_use_bytes or 0)
+    return {
+        "streamed": f"launch {one.name} streams: no CTAs share what they read",
+        "read once": f"the SMs hardly read {names} more than once",
+        "fits": f"what is in use of {names} fits in the {kept} that one partition of the L2 keeps",
+        "wave-bound": f"a head's {names}, {bytes_text(one.one_head_bytes)}, outgrow the {kept} of one partition of the "
+        f"L2 and each of {one.waves:.3g} waves of CTAs reads them again",
+        "drift": f"CTAs drift apart: up to {in_use} of {names} are in use at once, more than the {kept} that one "
+        "partition of the L2 keeps",
+        "thrashing": f"most reads of {names} miss: up to {in_use} are in use at once against the {kept} that one "
+        "partition of the L2 keeps",
+        "displaced": f"other traffic displaces what is in use of {names}, up to {in_use} of the {kept} that one "
+        "partition of the L2 keeps",
+    }[regime]
 
 
 def _sources(p: Prediction) -> tuple[Source, ...]:
@@ -334,4 +374,4 @@ def _advice(p: Prediction, tried: Tried) -> str:
     return advice
 
 
-__all__ = ["Explanation", "LaunchFacts", "Source", "explain"]
+__all__ = ["Explanation", "LaunchFacts", "Source", "answer", "explain"]

@@ -73,7 +73,8 @@ def _possible_rows(gpu: HardwareProfile) -> Iterator[Row]:
     flops = _problem(batch, heads, d).matmul_flops()
     yield row(f"minimal kernel on a T4: rate that {batch} x {heads} heads of d {d} would need in {MINIMAL_MS} ms", 75.8,
               flops / seconds / 1e12, "TFLOP/s", f"4 N^2 d x {batch * heads} = {flops / 1e9:.2f} GFLOP",
-              f"not possible: a T4 has {rate / 1e12:g} TFLOP/s of fp32, which the kernel computes in")  # fmt: skip
+              mistake=f"not possible: a T4 has {rate / 1e12:g} TFLOP/s of fp32, in which the kernel "
+              "computes")  # fmt: skip
     columns = int(rate * seconds / (4 * TOKENS**2))
     yield row(f"minimal kernel on a T4: most heads x head_dim in {MINIMAL_MS} ms at the whole GPU's fp32 rate", None,
               columns, "columns", f"{rate / 1e12:g} TFLOP/s x {MINIMAL_MS} ms / (4 N^2)",

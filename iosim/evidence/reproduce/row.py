@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
+
+AGREES, NEAR = 0.01, 0.2
+"""How far a ratio may be from 1 to agree, and to be near."""
+
+
+class Verdict(Enum):
+    """What a row amounts to."""
+
+    AGREES = "agrees"
+    NEAR = "near"
+    OFF = "off"
+    MISTAKE = "mistake"
+    OPEN = "open"
 
 
 @dataclass(frozen=True)
@@ -12,6 +26,9 @@ class Row:
 
     `claimed` is None where the source states none for this row (a prediction printed beside a claim), `computed` is
     None where no model of iosim gives the number; `note` then says why.
+
+    `mistake` says what is wrong with a claim that iosim computes as its source makes it: a ratio of 1 then says that
+    the mistake was understood, not that the claim is right.
     """
 
     section: str
@@ -21,6 +38,7 @@ class Row:
     unit: str
     arithmetic: str
     note: str = ""
+    mistake: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -29,8 +47,19 @@ class Row:
             return None
         return self.computed / self.claimed
 
+    @property
+    def verdict(self) -> Verdict:
+        """Agreement, or none: a mistake is one whatever its ratio."""
+        if self.mistake:
+            return Verdict.MISTAKE
+        if self.ratio is None:
+            return Verdict.OPEN
+        off = round(abs(self.ratio - 1), 9)
+        return Verdict.AGREES if off <= AGREES else Verdict.NEAR if off <= NEAR else Verdict.OFF
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "section": self.section, "claim": self.claim, "claimed": self.claimed, "computed": self.computed,
             "unit": self.unit, "ratio": self.ratio, "arithmetic": self.arithmetic, "note": self.note,
+            "mistake": self.mistake or None, "verdict": self.verdict.value,
         }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text
+from iosim.evidence.validate.answer import answer
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 from iosim.evidence.validate.sections import (
@@ -32,7 +33,8 @@ def as_page(comparison: Comparison, command: str = "", *, split: bool = False) -
     if any(r.quantity == "hbm_read" and r.error is not None for r in residuals):
         panels.append(_by_regime(residuals))
     figures = Section("figures", "Figures", legend=legend(residuals), panels=tuple(panels))
-    return Page(TITLE, INTRODUCTION, (figures, *sections(comparison, split=split)), command=command)
+    shown = (figures, *sections(comparison, split=split))
+    return Page(TITLE, INTRODUCTION, shown, command=command, answer=(answer(comparison),))
 
 
 def legend(residuals: Sequence[Residual]) -> tuple[Series, ...]:

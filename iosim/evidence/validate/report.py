@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iosim.evidence.validate.answer import answer
 from iosim.evidence.validate.match import OWN
 from iosim.evidence.validate.pages import legend, scatters
 from iosim.evidence.validate.reasons import Group, groups, reason_of
@@ -156,4 +157,5 @@ def as_page(comparison: Comparison) -> Page:
         )
         for part in parts(comparison)
     )  # fmt: skip
-    return Page(TITLE, SUBJECT, (*drawn, *sections(comparison)), command=COMMAND)
+    said = answer(comparison)
+    return Page(TITLE, SUBJECT, (*drawn, *sections(comparison)), command=COMMAND, answer=(said,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iosim.show.page import Page, Section, listed, numbered
+from iosim.studies.compare.answer import answer
 from iosim.studies.compare.figures import figures
 from iosim.studies.compare.study import Comparison
 from iosim.studies.compare.tables import summary
@@ -26,6 +27,7 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         words.subject(comparison.request),
         sections,
         text=(words.LEVELS,),
+        answer=(answer(comparison),),
         command=command,
         commands=comparison.commands,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from iosim.studies.compare.answer import answer
 from iosim.studies.compare.study import Comparison, Entry
 from iosim.studies.compare.tables import summary, tensors
 from iosim.studies.report.words import subject
@@ -12,7 +13,7 @@ ALWAYS_SAID = "HBM: replay; "
 
 def as_text(comparison: Comparison) -> str:
     """The whole text."""
-    parts = [subject(comparison.request), ratios(comparison)]
+    parts = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         parts += [f"N = {n:,}", summary(mine).without("seq_len", "reason").text().rstrip()]

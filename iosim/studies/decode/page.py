@@ -13,6 +13,7 @@ from iosim.base.units import bytes_text, count_text
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.tables import Column, Table
+from iosim.studies.decode.answer import answer
 from iosim.studies.decode.decode import DecodePoint
 
 TITLE = "Attention per generated token"
@@ -72,7 +73,7 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
         Section("numbers", "Numbers", table=table(points)),
         Section("notes", "Notes", items=notes(points)),
     )
-    return Page(TITLE, f"{subject(points)}.", sections, command=command)
+    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),))
 
 
 def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:

@@ -10,6 +10,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Column, Table
+from iosim.studies.distributed.answer import answer
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -55,7 +56,8 @@ def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, sub
         Section("links", "Bytes that a GPU receives", (links_are,), panels=(_links(results),)),
     ]
     shown = tuple(s for s in sections if s.panels or s.table)
-    return Page(f"Attention over {gpus} GPUs", subject, shown, command=command)
+    said = answer(results, f"{gpus} GPUs")
+    return Page(f"Attention over {gpus} GPUs", subject, shown, command=command, answer=(said,))
 
 
 def _drawable(result: Result) -> bool:

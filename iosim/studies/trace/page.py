@@ -14,6 +14,7 @@ from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Column, Table
+from iosim.studies.trace.answer import answer
 from iosim.studies.trace.trace import TraceResult
 from iosim.studies.trace.views import reuse_rows, tensor_rows
 
@@ -43,7 +44,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     ):  # fmt: skip
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
         sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name)))
-    return Page(title, subject, tuple(sections), command=command)
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),))
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:

@@ -8,6 +8,7 @@ from iosim.base.units import bytes_text, length_text, seconds_text
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Column, Table
+from iosim.studies.training.answer import answer, frontier_answer
 from iosim.studies.training.frontier import Frontier
 from iosim.studies.training.graph import Kind
 from iosim.studies.training.prediction import TrainingPrediction
@@ -45,7 +46,8 @@ def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: 
                 wide=True,
             )
         )
-    return Page(title, subject, tuple(sections), command=command)
+    said = answer(prediction) if frontier is None else frontier_answer(frontier, prediction.profile.name, s.attention)
+    return Page(title, subject, tuple(sections), command=command, answer=(said,))
 
 
 def memory_panel(prediction: TrainingPrediction) -> Panel:

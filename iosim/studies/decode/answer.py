@@ -1,0 +1,33 @@
+"""A decoding sweep's answer: tokens a second at the longest context, the bytes behind them, and the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iosim.base.units import bytes_text, count_text
+from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.studies.decode.decode import DecodePoint
+
+
+def answer(points: Sequence[DecodePoint]) -> str:
+    """One sentence: at the longest context, a clause a GPU and kernel."""
+    longest = max(p.context for p in points)
+    here = [p for p in points if p.context == longest]
+    clauses = [_clause(p) for p in here]
+    return f"At a context of {longest:,} tokens {'; '.join((*clauses, trust([p.prediction for p in here])))}."
+
+
+def _clause(p: DecodePoint) -> str:
+    who = f"{p.prediction.kernel.name} on {p.prediction.profile.name}"
+    text = f"{who} allows {count_text(p.tokens_per_s)} tokens a second with attention alone"
+    read = p.per_token("hbm", "read")
+    if read is not None:
+        times = read * p.tokens / p.cache_bytes
+        whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else f"{times_text(times)} times the cache"
+        text += f", reading {bytes_text(read)} from HBM a token (a step reads {whole} of {bytes_text(p.cache_bytes)})"
+    if p.bound_tokens_per_s is not None:
+        share = 100 * p.tokens_per_s / p.bound_tokens_per_s
+        text += f", {share:.0f} % of what HBM's bandwidth allows"
+    if p.fits is False:
+        text += ", though the cache does not fit in its memory"
+    return text

@@ -1,0 +1,51 @@
+"""A ranking's answer: the fastest tile, what it takes, and why the others do not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.hardware.trust import evidence
+from iosim.studies.tiles.pick import TileCandidate, TileRanking
+
+LIMITS = {"registers": "registers", "shared": "shared memory", "spills": "spilled registers", "threads": "threads"}
+"""A word in the reason of a rejection, and what it stands for, the first that occurs."""
+
+
+def answer(rankings: Sequence[TileRanking]) -> str:
+    """A sentence a GPU and length."""
+    return " ".join(map(_sentence, rankings))
+
+
+def _sentence(r: TileRanking) -> str:
+    where = f"On {r.profile.name} at {r.problem.seq_q:,} tokens and head_dim {r.problem.head_dim}"
+    if not r.candidates:
+        return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
+    best = r.best
+    parts = [f"{where} the fastest of the {len(r.candidates)} tiles that fit is {_named(best)}: {_cost(best)}"]
+    if r.library:
+        first = r.library[0]
+        parts.append(f"the fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
+    if r.rejected:
+        parts.append(f"{len(r.rejected)} others do not fit{_mostly(r)}")
+    times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
+    parts.append(f"times by a model {times.summary}{'' if times.validated_by else ', not checked there'}")
+    return f"{'; '.join(parts)}."
+
+
+def _named(c: TileCandidate) -> str:
+    return f"{c.tile} with {c.tile.warps} warps and {c.tile.stages} stage{'s' * (c.tile.stages != 1)}"
+
+
+def _cost(c: TileCandidate) -> str:
+    l2, hbm = c.l2_read_bytes + c.l2_write_bytes, c.hbm_read_bytes + c.hbm_write_bytes
+    return (f"{seconds_text(c.time_s)}, bound by {c.bound_by}, {bytes_text(l2)} between SMs and L2 and "
+            f"{bytes_text(hbm)} at HBM")  # fmt: skip
+
+
+def _mostly(r: TileRanking) -> str:
+    """What stops most of the rejected tiles, where it is more than half of them."""
+    counted = Counter(next((name for word, name in LIMITS.items() if word in t.reason), "") for t in r.rejected)
+    name, n = counted.most_common(1)[0]
+    return f", {n} of them for {name}" if name and 2 * n > len(r.rejected) else ""
