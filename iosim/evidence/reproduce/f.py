@@ -79,7 +79,7 @@ def _predicted(name: str, p: AttentionProblem, gpu: str) -> Iterator[Row]:
         tiles = f"{plain} {before.kernel.tile}, {shared} {after.kernel.tile}"
         per_tile = options_of(after.kernel, SharedValueOptions).value_heads_per_tile or p.heads
         for level, word in (("l2", "SM<->L2 bytes"), ("hbm", "HBM bytes")):
-            note = "exact; tiles are the kernels' own on this GPU" if level == "l2" else "capacity rule, an estimate"
+            note = "a count; tiles are the kernels' own on this GPU" if level == "l2" else "capacity rule, an estimate"
             yield row(
                 f"{word} saved, {way}, {gpu}, {name}", None, before.total(level) / after.total(level), "times",
                 f"{_total(before, level)} / {_total(after, level)}",

@@ -58,7 +58,7 @@ def _ours() -> Iterator[Row]:
             prediction = predict(_problem(tokens, mask), kernel, gpu, method="capacity")
             word = " causal" if mask == "causal" else ""
             for level, name, note in (
-                ("l2", "SM<->L2", "exact, row statistics included"),
+                ("l2", "SM<->L2", "a count, row statistics included"),
                 ("hbm", "HBM", "capacity rule, an estimate"),
             ):
                 yield row(

@@ -81,7 +81,7 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     return Figure(
         "traffic-l2", "Traffic between the SMs and L2",
         "Bytes that cross between the SMs and L2, read and written together, against the sequence length. They follow "
-        "from the tiles alone and are exact. This is what the FlashAttention papers count as memory accesses.",
+        "from the tiles alone: a count. This is what the FlashAttention papers count as memory accesses.",
         Table(columns, rows),
         gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text),
         kernel_legend(request), "kernel", ("l2_bytes",),
