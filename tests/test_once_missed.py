@@ -37,21 +37,23 @@ def test_alternating_work_tiles_go_down_at_odd_blocks() -> None:
     assert lower(plan(problem, kernel), 1).launches[0].down.tolist() == [0, 1, 0, 1] * 2
 
 
-def test_a_warm_l2_holds_the_inputs_and_nothing_else() -> None:
-    """Q, K and V are there, 3 x 2 heads x 512 x 64 x 2 bytes, so that nothing is read; O is not."""
+def test_a_warm_l2_holds_what_the_same_call_left() -> None:
+    """Q, K, V and O are there, 4 x 2 heads x 512 x 64 x 2 bytes, so that nothing is read; a trace begins after that."""
     problem, profile = bf16(), load_profile("a100")
     kernel = resolve("fa2", problem, profile)
     chain = plan(problem, kernel)
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, int, int]] = []
 
     def look(launch: Launch, low: LoweredLaunch, lowered: object, l2: object) -> None:
         touched = l2._objects["touched"]  # type: ignore[attr-defined]
         inputs = sum(int((lowered.owner == n).sum()) for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
                      if chain.tensors[name].role is Role.INPUT)  # fmt: skip
-        seen.append((int(touched.sum()), inputs))
+        seen.append((int(touched.sum()), inputs, l2.dirty_bytes()))  # type: ignore[attr-defined]
 
     found = Call.of(problem, kernel, profile, chain).replay(l2_start="warm", trace=look)  # type: ignore[arg-type]
-    assert seen[0][0] == seen[0][1]
+    assert len(seen) == len(chain.launches)
+    assert seen[0][0] > seen[0][1]
+    assert seen[0][2] >= 2 * 512 * 64 * 2  # O
     assert found.traffic.total("hbm", "read") == 0
 
 

@@ -288,7 +288,7 @@ def test_heads_that_begin_at_the_same_place_of_a_page_share_sets() -> None:
 
 
 def test_an_explanation_of_no_hbm_bytes() -> None:
-    p = predict(AttentionProblem(heads=8, seq_q=1024, head_dim=128), "fa2", "a100", l2_start="warm", method="replay")
+    p = predict(AttentionProblem(heads=4, seq_q=512, head_dim=128), "fa2", "a100", l2_start="warm", method="replay")
     assert p.total("hbm") == 0
     found = explain(p)
     assert found.tried.trials

@@ -62,7 +62,7 @@ class MatrixUnit(StrEnum):
 class Spill:
     """Local-memory traffic of spilled registers: bytes a thread writes per work tile and per visited key block.
 
-    `read_*` are the bytes that miss L1 on the way back.
+    `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is known.
     """
 
     write_per_tile: float = 0.0
@@ -70,12 +70,14 @@ class Spill:
     read_per_tile: float = 0.0
     read_per_pair: float = 0.0
     source: str = ""
+    frame: float = 0.0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
         """The spill as overheads of a launch with `threads` threads a CTA."""
         both = (
             Overhead("spill", Mode.STORE, per_tile=round(self.write_per_tile * threads),
-                     per_pair=round(self.write_per_pair * threads), inferred_from=self.source),
+                     per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
+                     frame=round(self.frame * threads)),
             Overhead("spill", Mode.LOAD, per_tile=round(self.read_per_tile * threads),
                      per_pair=round(self.read_per_pair * threads), inferred_from=self.source),
         )  # fmt: skip

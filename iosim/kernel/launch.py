@@ -189,7 +189,8 @@ class Overhead:
     """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
 
     total = per_cta x CTAs + per_tile x work tiles + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched
-    from a queue, where every CTA also makes one last fetch that finds the queue empty.
+    from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a
+    CTA's memory they lie in, where that is known.
     """
 
     name: str
@@ -199,6 +200,7 @@ class Overhead:
     per_pair: int = 0
     per_tile_fetch: int = 0
     inferred_from: str = ""
+    frame: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ _CC = Whole(30, 999, "a compute capability without its point, such as 90")
 _WIDTH = Whole(1, MAX_WIDTH)
 _SHARED = Whole(0, 1 << 20)
 _DTYPES = ListOf(Text(INPUT_DTYPES), unique=True)
-_BYTES = Real(0, 1e6)
+_BYTES = Real(-1e6, 1e6)
+"""Of a work tile less than 0: where the loop's first or last turn moves less than the others."""
 _SCHEDULE: Mapping[str, Spec] = {
     "order": Text(tuple(Order)),
     "start": Text(tuple(Start)),
@@ -38,6 +39,7 @@ _WHEN: Mapping[str, Spec] = {
     "cc": ListOf(_CC, unique=True),
     "cc_below": _CC,
     "causal": Flag(),
+    "window": Flag(),
     "dropout": Flag(),
     "dtype": _DTYPES,
     "paged": Flag(),
@@ -79,7 +81,7 @@ TILE = Table(
 )  # fmt: skip
 SPILL = Table(
     {**_WHEN, "split": Flag(), "write_per_tile": _BYTES, "write_per_pair": _BYTES, "read_per_tile": _BYTES,
-     "read_per_pair": _BYTES, "source": Text()},
+     "read_per_pair": _BYTES, "frame": Whole(0, 1 << 16), "source": Text()},
     required=("head_dim", "source"),
 )  # fmt: skip
 OVERHEAD = Table(

@@ -18,7 +18,7 @@ class Fa2Rules(Rules):
     """The split kernel where tiles are few, and wherever the cache has pages (force_split_kernel)."""
 
     def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
-        return drops_mask(problem)
+        return drops_mask(drops_window(problem))
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
         splits = fa2_splits(grid.tiles, grid.key_blocks, 2 * grid.sms)
@@ -34,6 +34,13 @@ def drops_mask(problem: AttentionProblem) -> AttentionProblem:
     if problem.seq_q != 1 or problem.mask != "causal" or problem.offset is not None:
         return problem
     return problem.with_(mask="none")
+
+
+def drops_window(problem: AttentionProblem) -> AttentionProblem:
+    """The problem without a window that no query fills: at least as wide as the keys are many."""
+    if problem.mask != "window" or problem.window is None or problem.window < problem.seq_k:
+        return problem
+    return problem.with_(mask="causal", window=None)
 
 
 def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:

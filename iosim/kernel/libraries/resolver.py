@@ -33,6 +33,7 @@ def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: Hardwar
         and profile.cc in row.get("cc", (profile.cc,))
         and profile.cc < row.get("cc_below", 10_000)
         and row.get("causal", problem.mask != "none") == (problem.mask != "none")
+        and row.get("window", problem.window is not None) == (problem.window is not None)
         and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
         and problem.dtype in row.get("dtype", (problem.dtype,))
         and row.get("paged", problem.page_size is not None) == (problem.page_size is not None)
@@ -74,7 +75,8 @@ def _spill(
     for row in data.get(table, ()):
         if row.get("split", False) == split and _matches(row, problem, profile, width):
             return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
-                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0), row["source"])  # fmt: skip
+                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0), row["source"],
+                         row.get("frame", 0))  # fmt: skip
     return None
 
 

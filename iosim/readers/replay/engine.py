@@ -182,6 +182,12 @@ class L2:
                                         _pointer(modes), _pointer(numbers), _pointer(sides))  # fmt: skip
         _accept(result, "accesses")
 
+    def begin_anew(self) -> None:
+        """Start the clock again, and what is read again; the contents stay, and bytes go on being counted."""
+        self.state.dram_free = self.state.l2_free = self.state.now = self.state.again = 0
+        self._objects["ready"] = 0
+        self._lost[:] = 0
+
     def own(self, objects: range, number: int) -> None:
         """Traffic of these objects counts for tensor `number` from now on.
 

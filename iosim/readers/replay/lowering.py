@@ -25,6 +25,10 @@ Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
 SPILL = "spill"
+SPILL_TURNOVER = 2
+"""Local memory that CTAs use in turn, in multiples of what resident CTAs store into at once: fitted on the odd-numbered
+calls of kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output.
+Stack frames are about twice what a step stores (FlashAttention-2 compiled for cc 8.0: 192 bytes and 88)."""
 TILES_AT_ONCE = 1 << 18
 """Work tiles of an elementwise pass that are lowered together: 64-bit numbers of all would fill gigabytes."""
 
@@ -138,7 +142,7 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         spill = _spill(launch)
         if spill is not None:
             spill_first[launch.name] = first
-            sizes.append(np.full(spill_slots, max(spill.per_pair, spill.per_tile), dtype=np.int32))
+            sizes.append(np.full(spill_slots, _spill_bytes(spill), dtype=np.int32))
             owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
             first += spill_slots
     tensors.append(SPILL)
@@ -154,6 +158,11 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
 
 def _spill(launch: Launch) -> Overhead | None:
     return next((o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE), None)
+
+
+def _spill_bytes(spill: Overhead) -> int:
+    """What a CTA stores into at once."""
+    return spill.frame // SPILL_TURNOVER or max(spill.per_pair, spill.per_tile)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:

@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Mode, Outer, Role, Tensor
+from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -23,7 +23,7 @@ from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.heads import ERROR as HEADS_ERROR
 from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
+from iosim.readers.replay.lowering import SPILL_TURNOVER, Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
@@ -33,9 +33,6 @@ COARSE_SAMPLES = 1e-9
 """Followed lines of an object in coarse steps: as few as the sets to follow allow."""
 CTA_START_S = 1.0e-6
 """From the end of a CTA, or of a work tile, to the first step of the next on that slot: an estimate."""
-SPILL_TURNOVER = 2
-"""Local memory that CTAs use in turn, in multiples of what resident CTAs need: fitted on the odd-numbered calls of
-kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output."""
 PASS_REGISTERS, LEAST_REGISTERS = 16, 32
 """Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
 holds 16, 32 and 64 values in 32, 48 and 80 registers (experiments/measurements/h200_chain_launches.csv)."""
@@ -195,7 +192,8 @@ def replay_inputs(
         busy_s: seconds of each launch by its name if nothing moved at HBM: its steps share them out.
         counted: what the chain moves between SMs and L2: HBM moves no more.
         added: bytes of each launch's atomic adds by tensor, in order; each reads what it adds to.
-        l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": the inputs were just read.
+        l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": as the same call just before left it,
+            its dirty lines with it.
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
         share: play these heads of the chain alone; what they move stands for all.
@@ -262,12 +260,15 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     l2 = L2(l2_of_gpu, size, owner, **grain_of, beside=0 if coarse else tile_bytes(played))
     del size, owner  # the L2 has its own; of large chains they fill hundreds of megabytes
     l2.place(range(objects, objects + foreign), dirty=True)
-    if inputs.l2_start == "warm":
-        l2.place(_inputs(played, lowered), dirty=False)
     rows: list[TrafficRow] = []
     done: list[ReplayedLaunch] = []
-    begin = 0
-    for number, (launch, of_launch) in enumerate(zip(played.launches, inputs.of_launch, strict=True)):
+    begin = crossed = dirty_before = 0
+    order = [*enumerate(zip(played.launches, inputs.of_launch, strict=True))]
+    calls = 2 if inputs.l2_start == "warm" else 1
+    for turn, (number, (launch, of_launch)) in enumerate(calls * order):
+        if turn and number == 0:  # what counts begins here
+            rows, done, begin, crossed, dirty_before = [], [], 0, int(l2.state.fabric), l2.dirty_bytes()
+            l2.begin_anew()
         low = lowered.launches[number]
         for objects_of, tensor in low.owned:
             l2.own(objects_of, tensor)
@@ -278,7 +279,8 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         busy = of_launch.busy_s / (share.factors[number] if share else 1.0)
         ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size, busy, grain)
         end, windows = l2.replay(
-            low, ctas, begin_ps=begin, trace=trace(launch, low, lowered, l2) if trace else None,
+            low, ctas, begin_ps=begin,
+            trace=trace(launch, low, lowered, l2) if trace and turn >= (calls - 1) * len(order) else None,
             sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
         )  # fmt: skip
         if dirty is not None:
@@ -293,10 +295,12 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         del low  # before the next one is lowered
     written = l2.counts()[1]
     driven_out = written[len(lowered.tensors)]
-    traffic = Traffic(_possible(chain, rows, inputs.counted, [of_launch.added for of_launch in inputs.of_launch]))
+    added = [of_launch.added for of_launch in inputs.of_launch]
+    traffic = Traffic(_possible(chain, rows, inputs.counted, added, dirty_before))
     heads = None if share is None else PlayedHeads(share.heads, share.of)
     placement = l2.placement_bytes() * (share.of / share.heads if share else 1.0)
-    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), int(l2.state.fabric), placement, heads)
+    fabric = int(l2.state.fabric) - crossed
+    return Replay(traffic, tuple(done), driven_out, l2.dirty_bytes(), fabric, placement, heads)
 
 
 def _refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
@@ -366,16 +370,6 @@ def _stand_for(
         counts[1][t] = before[1][t] + max(0, round((written + stays) * share) - stays)
 
 
-def _inputs(chain: Chain, lowered: Lowered) -> range:
-    """Objects of the chain's inputs; they come first among a chain's tensors in the order of the objects."""
-    last = 0
-    for number, name in enumerate(lowered.tensors[:-1]):
-        if chain.tensors[name].role is Role.INPUT:
-            objects = np.flatnonzero(lowered.owner == number)
-            last = max(last, int(objects[-1]) + 1) if objects.size else last
-    return range(last)
-
-
 def _rows(
     launch: str, lowered: Lowered, before: tuple[list[int], list[int]], after: tuple[list[int], list[int]], code: int
 ) -> list[TrafficRow]:
@@ -394,12 +388,12 @@ def _rows(
 
 
 def _possible(
-    chain: Chain, rows: list[TrafficRow], counted: Traffic, added: Sequence[Mapping[str, int]]
+    chain: Chain, rows: list[TrafficRow], counted: Traffic, added: Sequence[Mapping[str, int]], dirty_before: int
 ) -> tuple[TrafficRow, ...]:
     """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
     where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
-    written by the end of a launch than was stored by then."""
-    possible, room = [], 0
+    written by the end of a launch than was stored or lay dirty in the L2 by then."""
+    possible, room = [], dirty_before
     for launch, adds in zip(chain.launches, added, strict=True):
         asked = dict(adds)
         for r in counted:
