@@ -1,5 +1,6 @@
 """The formula reader against the counting reader, to the byte; sweeps against both; leading terms; hand tables."""
 
+import re
 import subprocess
 import sys
 
@@ -419,6 +420,32 @@ def test_command_in_symbols():
     assert (k["text"], k["bytes"]) == ("B*H*N*d*e*n_q", None)
     assert found["theta"]["ratio"]["text"] == "8"
     assert {"symbol": "n_q", "meaning": "query blocks, ceil(N/B_q)", "value": None} in found["symbols"]
+
+
+@pytest.mark.parametrize("name", ["flash", "flash1", "naive", "fa2"])
+def test_every_symbol_that_is_printed_is_defined(name):
+    found, _ = run(name)
+    defined = {s["symbol"] for s in found["symbols"]}
+    printed = " ".join([found["leading"]["text"], found["theta"]["text"], *(r["text"] for r in found["traffic"])])
+    assert set(re.findall(r"[A-Za-z]\w*", printed)) - {"ceil", "floor", "min", "sqrt"} <= defined
+
+
+def test_why_the_papers_term_in_numbers_for_a_gpu():
+    assert run("flash")[0]["why"] is None
+    found = run("flash", "--gpu", "a100")[0]["why"]
+    # 166,912 bytes of shared memory hold 83,456 fp16 elements: M / (4 x 128) = 163 rows, 4,096 / 163 passes
+    assert found["fast_elements"] == 166_912 // 2
+    assert found["rows"] == 83_456 / 512
+    assert found["passes"] == pytest.approx(4096 / 163)
+    # each pass reads K and V, 2 N d elements: 8 N^2 d^2 / M in all
+    assert found["tiled_elements"] == pytest.approx(8 * 4096**2 * 128**2 / 83_456)
+    # the kernel's 128 rows make 32 passes: Q and 32 times K and V of 1 MiB a head, O, and 4 bytes a row of LSE
+    assert found["kernel_bytes"] == 32 * ((1 + 32 * 2 + 1) * 4096 * 128 * 2 + 4 * 4096)
+    assert "163 query rows" in found["text"]
+    assert run("fa1", "--gpu", "a100")[0]["why"]["walked"] == 3
+    naive = run("naive", "--gpu", "a100")[0]["why"]
+    assert naive["rows"] is None
+    assert naive["term_elements"] == 4096 * 128 + 4096**2
 
 
 def test_command_with_numbers():

@@ -24,6 +24,11 @@ LATENT_STAND_INS: dict[str, Any] = {"heads": 128, "head_dim": 576, "kv_heads": 1
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
 SYMBOLS = (*SIZES, "window", "offset", "splits")
 """Fields of the problem and the kernel that are symbols of a formula."""
+PAPER_SYMBOLS = {
+    "M": "elements that the papers' fast memory holds: the shared memory that a CTA may use (--gpu puts it in numbers)",
+    "s": "share of the mask's blocks that are kept",
+}
+"""Symbols of the papers' terms that no formula of bytes has."""
 CHOICES = ("offset", "dropout", "passes", "layout", "window", "mask_block", "mask_stride", "global_tokens", "mask_file",
            "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding", "mask_storage")  # fmt: skip
 """Fields of the problem that decide which formula it is."""
@@ -37,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
     common.add_gpu(parser, None, f"GPU for which a library kernel chooses, and whose fast memory M the limit is put "
-                   f"in numbers for (default: {common.USUAL_GPU}, and M a symbol)")  # fmt: skip
+                   f"in numbers for (default: {common.USUAL_GPU}, with M a symbol)")  # fmt: skip
     g = common.group(parser, "sizes; those not given stay symbols")
     options.add(g, options.without_defaults(FIELDS, *SIZES, "dtype"))
     options.add(g, OVERRIDES, ("splits", "tile"))
@@ -230,8 +235,8 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
         {"symbol": SYMBOLS[n][0], "meaning": SYMBOLS[n][1], "value": put_in.get(n, formula.fixed.get(n))}
         for n in SYMBOLS if n in formula.values and (symbol(n) in occurring or n in formula.fixed)
     ]  # fmt: skip
-    if "s" in {str(x) for x in limit["leading"].free_symbols}:
-        names.append({"symbol": "s", "meaning": "share of the mask's blocks that are kept", "value": None})
+    names += [{"symbol": s, "meaning": text, "value": None} for s, text in PAPER_SYMBOLS.items()
+              if s in limit["term"].text or s in write.text(limit["leading"])]  # fmt: skip
     return {
         "kernel": kernel.name, "algorithm": kernel.algorithm, "level": "l2", "mask": problem.mask,
         "pass": problem.passes, "traffic": rows, "totals": totals,
@@ -242,9 +247,21 @@ def describe(args: argparse.Namespace) -> dict[str, Any]:
             "ratio": {"text": write.text(limit["ratio"]), "latex": _latex(limit["ratio"])},
         },
         "symbols": names,
+        "why": _why(args, problem, kernel, formula),
         "sparse": _beside(problem, kernel, [t["bytes"] for t in totals.values()]),
         "conditions": [write.condition(c) for c in formula.substitute(put_in).conditions],
     }  # fmt: skip
+
+
+def _why(
+    args: argparse.Namespace, problem: AttentionProblem, kernel: Kernel, formula: Formula
+) -> dict[str, Any] | None:
+    """Where the leading term comes from, in numbers for a GPU; None where none was named."""
+    from iosim.hardware.profile import load_profile
+    from iosim.readers.formula.why import why, why_text
+
+    reason = None if args.gpu is None else why(problem, kernel, load_profile(args.gpu), formula)
+    return None if reason is None else reason.to_dict() | {"text": why_text(reason)}
 
 
 def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
@@ -309,6 +326,8 @@ def _table(description: dict[str, Any], key: str) -> str:
         from iosim.readers.formula.theta import beside_text
 
         lines.append(beside_text(description["sparse"]))
+    if description["why"]:
+        lines += ["", description["why"]["text"]]
     lines += ["", "where"]
     for s in description["symbols"]:
         value = "" if s["value"] is None else f" = {s['value']:,}"
@@ -340,6 +359,9 @@ def _markdown(description: dict[str, Any], latex: bool) -> str:
         _limit_text(description, "text"),
         "",
     ]
+    if description["why"]:
+        first, *rest = description["why"]["text"].splitlines()
+        lines += [f"{first[0].upper()}{first[1:]}:", "", *(f"- {line.strip()}" for line in rest), ""]
     lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
     return "\n".join(lines) + "\n"
 
