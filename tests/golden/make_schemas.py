@@ -1,0 +1,215 @@
+"""Writes the JSON schemas of the commands' output, iosim/commands/schemas/COMMAND.json.
+
+    python tests/golden/make_schemas.py             # writes them anew
+    python tests/golden/make_schemas.py --missing   # lists keys without a meaning in meanings.toml
+
+Types are those that the command lines of LINES print; what a key means stands in meanings.toml beside the schemas, and
+what a field of a problem means is said by the field itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from iosim.base.data import data_dir
+from iosim.base.fields import Kind, described
+from iosim.commands.cli import main as iosim
+from iosim.problem.fields import FIELDS
+
+SCHEMAS = Path(__file__).resolve().parents[2] / "iosim" / "commands" / "schemas"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+NCU = "--ncu tests/data/ncu_user.csv --seq-len 1000,4096 --heads 8 --head-dim 64,128 --causal"
+
+LINES: dict[str, tuple[str, ...]] = {
+    "predict": (
+        "--seq-len 512", "--kernel fa2 --pass fwd+bwd --seq-len 512 --gpu h200", "--kernel fa2 --method bounds",
+        "--kernel fa2 --method capacity", "--kernel flash --tile 64x64 --window 64 --dropout 0.1 --seq-len 512",
+        "--gpu t4 --kernel sdpa --seq-len 512", "--kernel fa2 --seq-lens 512,100 --causal",
+        "--kernel cutlass --bias full --seq-len 512",
+        "--gpu h100 --kernel flex --mask window+global --window 256 --seq-len 2k --kernel flash",
+        "--gpu h100 --kernel flashmla --latent-kv --head-dim 576 --head-dim-v 512 --heads 16 --seq-len 1 --seq-len-k 2k "
+        "--page-size 64", "--gpu h200 --kernel fa2 --seq-len 64k --heads 32 --method sampled", "--l2 warm --seq-len 512",
+    ),
+    "compare": ("--seq-len 512,1k", "--gpu a100,t4 --kernel naive,fa2,cudnn --seq-len 512 --causal",
+                "--kernel fa2 --seq-len 512 --method bounds", "--bias full --kernel naive,cutlass --seq-len 512"),
+    "explain": ("--seq-len 512 --heads 4", "--gpu h200 --kernel fa2,cudnn --heads 4 --seq-len 2k --causal --pass fwd"),
+    "trace": ("--seq-len 512 --heads 4", "--gpu h200 --kernel fa2,cudnn --seq-len 1k --heads 2 --causal"),
+    "formula": ("flash", "naive --gpu a100", "fa2 --pass bwd", "flash --seq-len 4k --gpu a100 --heads 8 --batch 1",
+                "flash --mask butterfly --seq-len 4k --heads 8 --batch 1 --head-dim 128 --tile 128x64 --dtype fp16"),
+    "tiles": ("--seq-len 1k", "--gpu t4,l4 --seq-len 512 --pass bwd", "--tile 128x256,64x64", "--triton --top 3"),
+    "decode": ("--context 1k,8k", "--gpu h100 --kernel fa3 --context 1k", "--latent-kv --kernel flashmla --gpu h100 "
+               "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64"),
+    "ring": ("--num-gpus 4 --seq-len 1k --causal --steps", "--gpu h100 --num-gpus 16 --gpus-per-node 8 --network ib "
+             "--seq-len 4k", "--num-gpus 2 --seq-len 1k --pass fwd+bwd --schedule ring,megatron"),
+    "train-memory": ("--layers 2 --seq-len 512", "--gpu l4 --frontier layers --layers 2,4 --seq-len 1k,2k",
+                     "--layers 2 --backend cpu --attention naive", "--gpu t4 --layers 48 --width 4096 --precision fp32"),
+    "validate": ("--measurements ROWS", NCU),
+    "reproduce": ("--section A,G",),
+    "profiles list": ("",),
+    "profiles show": tuple(
+        "h200 t4 b200 v100 rtx-4090 a30 gb200 a100-pcie-80gb l4 h100 b300 rtx-5090 h20 a40".split()
+    ),
+    "profiles check": ("hardware_profiles/h200-sxm.toml",),
+    "kernels list": ("",),
+    "kernels show": tuple("fa1 fa2 fa3 cudnn cutlass triton flashmla naive flex math uniform flash minimal".split()),
+    "kernels check": ("iosim/kernel/libraries/fa2.toml",),
+    "cache show": ("",),
+}
+"""Command -> what follows it, one line for each shape of output that there is."""
+MOST_TOKENS = 2048
+OPEN = ("profiles show.profile", "kernels show.kernel")
+"""Objects that hold what a file holds: docs/profiles.md and docs/how-to-add.md describe them."""
+NULLABLE = {"hbm", "smem", "time_s", "bound_by", "shared_memory_bytes", "page_size", "ratio"}
+"""Keys that may be null in output that LINES does not print."""
+
+
+def few_rows(folder: str) -> str:
+    """A table of some short calls of each kernel that was measured."""
+    with (data_dir("kernels") / "measurements" / "h200_library_kernels.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    kept: dict[str, str] = {}
+    for row in rows:
+        if int(row["seq_q"]) <= MOST_TOKENS:
+            kept.setdefault(f"{row['implementation']} {row['causal']}", row["call"])
+    place = Path(folder) / "rows.csv"
+    with place.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["call"] in kept.values())
+    return str(place)
+
+
+def output(command: str, rest: str) -> Any:
+    """What a command prints as JSON."""
+    if "ROWS" in rest:
+        with tempfile.TemporaryDirectory() as folder:
+            return output(command, rest.replace("ROWS", few_rows(folder)))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        code = iosim([*command.split(), *rest.split(), "--format", "json"])
+    if code != 0 and not (command.endswith("check") and printed.getvalue()):
+        raise SystemExit(f"iosim {command} {rest} ends with {code}")
+    return json.loads(printed.getvalue())
+
+
+def schema_of(samples: Iterable[Any], meanings: Mapping[str, str], path: str, maps: Iterable[str]) -> dict[str, Any]:
+    """The narrowest schema that accepts the samples; `maps` are paths of objects whose keys are data."""
+    values = list(samples)
+    kinds: dict[str, dict[str, Any]] = {}
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if numbers:
+        whole = all(isinstance(v, int) for v in numbers) and not path.endswith(("_s", "fraction", "clock_per_sm"))
+        name = "integer" if whole else "number"
+        kinds[name] = {"type": name}
+    for name, kind in (("boolean", bool), ("string", str), ("null", type(None))):
+        if any(isinstance(v, kind) for v in values):
+            kinds[name] = {"type": name}
+    lists = [v for v in values if isinstance(v, list)]
+    if lists:
+        items = [item for one in lists for item in one]
+        kinds["array"] = {"type": "array"} | ({"items": schema_of(items, meanings, f"{path}[]", maps)} if items else {})
+    objects = [v for v in values if isinstance(v, dict)]
+    if objects:
+        kinds["object"] = _object(objects, meanings, path, maps)
+    if path.rsplit(".", 1)[-1] in NULLABLE and kinds:
+        kinds.setdefault("null", {"type": "null"})
+    if all(set(kind) == {"type"} for kind in kinds.values()):
+        return {"type": next(iter(kinds)) if len(kinds) == 1 else sorted(kinds)} if kinds else {}
+    return next(iter(kinds.values())) if len(kinds) == 1 else {"anyOf": list(kinds.values())}
+
+
+def _object(
+    objects: list[dict[str, Any]], meanings: Mapping[str, str], path: str, maps: Iterable[str]
+) -> dict[str, Any]:
+    if path.rsplit(".", 1)[-1].removesuffix("[]") == "problem":
+        return {"$ref": "#/$defs/problem"}
+    if any(path.endswith(one) for one in maps):
+        values = [v for one in objects for v in one.values()]
+        return {"type": "object", "additionalProperties": schema_of(values, meanings, f"{path}.*", maps)}
+    keys = list(dict.fromkeys(key for one in objects for key in one))
+    properties = {}
+    for key in keys:
+        if f"{path}.{key}" in OPEN:
+            properties[key] = {"description": meaning(key, path, meanings), "type": "object"}
+            continue
+        inner = schema_of((one[key] for one in objects if key in one), meanings, f"{path}.{key}", maps)
+        properties[key] = {"description": meaning(key, path, meanings)} | inner
+    required = [key for key in keys if all(key in one for one in objects)]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def meaning(key: str, path: str, meanings: Mapping[str, str]) -> str:
+    """What a key means: where its object has a meaning of its own for it, that one."""
+    parent = path.rsplit(".", 1)[-1].removesuffix("[]")
+    return meanings.get(f"{parent}.{key}") or meanings.get(key, "")
+
+
+def problem_schema() -> dict[str, Any]:
+    """Of a problem, from what its fields say."""
+    kinds = {Kind.WHOLE: "integer", Kind.PROBABILITY: "number", Kind.FLAG: "boolean", Kind.WORD: "string",
+             Kind.FILE: "string", Kind.OBJECT: "object"}  # fmt: skip
+    properties: dict[str, Any] = {}
+    for about in FIELDS.values():
+        one: dict[str, Any] = {"description": described(about)}
+        if about.kind in kinds:
+            one["type"] = [kinds[about.kind], "null"] if about.default is None else kinds[about.kind]
+        if about.kind is Kind.WORD and about.default is not None:
+            one["enum"] = list(about.words)
+        properties[about.key] = one
+    required = [about.key for about in FIELDS.values() if about.always]
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def build(command: str, meanings: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a command's JSON."""
+    samples = [output(command, rest) for rest in LINES[command]]
+    whole = schema_of(samples, meanings["keys"], command, meanings["maps"])
+    text = json.dumps(whole)
+    defs = {"$defs": {"problem": problem_schema()}} if "#/$defs/problem" in text else {}
+    return {"$schema": DRAFT, "title": f"iosim {command} --format json"} | whole | defs
+
+
+def without_meaning(schema: Any, path: str = "") -> list[str]:
+    """Properties that have no description."""
+    if isinstance(schema, list):
+        return [name for one in schema for name in without_meaning(one, path)]
+    if not isinstance(schema, dict):
+        return []
+    found = []
+    for key, one in schema.get("properties", {}).items():
+        found += [f"{path}.{key}"] * (not one.get("description")) + without_meaning(one, f"{path}.{key}")
+    for key in ("items", "anyOf", "additionalProperties"):
+        found += without_meaning(schema.get(key), path)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--missing", action="store_true")
+    parser.add_argument("--only", help="one command")
+    args = parser.parse_args()
+    os.environ["IOSIM_CACHE"] = "off"
+    meanings = tomllib.loads((SCHEMAS / "meanings.toml").read_text())
+    for command in LINES if args.only is None else [args.only]:
+        schema = build(command, meanings)
+        if args.missing:
+            sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(schema))
+            continue
+        place = SCHEMAS / f"{command.replace(' ', '-')}.json"
+        place.write_text(json.dumps(schema, indent=1) + "\n")
+        print(place.name)
+
+
+if __name__ == "__main__":
+    main()
