@@ -33,36 +33,64 @@ NCU = "--ncu tests/data/ncu_user.csv --seq-len 1000,4096 --heads 8 --head-dim 64
 
 LINES: dict[str, tuple[str, ...]] = {
     "predict": (
-        "--seq-len 512", "--kernel fa2 --pass fwd+bwd --seq-len 512 --gpu h200", "--kernel fa2 --method bounds",
-        "--kernel fa2 --method capacity", "--kernel flash --tile 64x64 --window 64 --dropout 0.1 --seq-len 512",
-        "--gpu t4 --kernel sdpa --seq-len 512", "--kernel fa2 --seq-lens 512,100 --causal",
+        "--seq-len 512",
+        "--kernel fa2 --pass fwd+bwd --seq-len 512 --gpu h200",
+        "--kernel fa2 --method bounds",
+        "--kernel fa2 --method capacity",
+        "--kernel flash --tile 64x64 --window 64 --dropout 0.1 --seq-len 512",
+        "--gpu t4 --kernel sdpa --seq-len 512",
+        "--kernel fa2 --seq-lens 512,100 --causal",
         "--kernel cutlass --bias full --seq-len 512",
         "--gpu h100 --kernel flex --mask window+global --window 256 --seq-len 2k --kernel flash",
-        "--gpu h100 --kernel flashmla --latent-kv --head-dim 576 --head-dim-v 512 --heads 16 --seq-len 1 --seq-len-k 2k "
-        "--page-size 64", "--gpu h200 --kernel fa2 --seq-len 64k --heads 32 --method sampled", "--l2 warm --seq-len 512",
+        "--gpu h100 --kernel flashmla --latent-kv --head-dim 576 --head-dim-v 512 --heads 16 --page-size 64 "
+        "--seq-len 1 --seq-len-k 2k",
+        "--gpu h200 --kernel fa2 --seq-len 64k --heads 32 --method sampled",
+        "--l2 warm --seq-len 512",
     ),
-    "compare": ("--seq-len 512,1k", "--gpu a100,t4 --kernel naive,fa2,cudnn --seq-len 512 --causal",
-                "--kernel fa2 --seq-len 512 --method bounds", "--bias full --kernel naive,cutlass --seq-len 512"),
-    "explain": ("--seq-len 512 --heads 4", "--gpu h200 --kernel fa2,cudnn --heads 4 --seq-len 2k --causal --pass fwd"),
+    "compare": (
+        "--seq-len 512,1k",
+        "--gpu a100,t4 --kernel naive,fa2,cudnn --seq-len 512 --causal",
+        "--kernel fa2 --seq-len 512 --method bounds",
+        "--bias full --kernel naive,cutlass --seq-len 512",
+    ),
+    "explain": (
+        "--seq-len 512 --heads 4",
+        "--gpu l4 --kernel naive --seq-len 512 --heads 2",
+        "--gpu h200 --kernel fa2,cudnn --heads 4 --seq-len 2k --causal --pass fwd",
+    ),
     "trace": ("--seq-len 512 --heads 4", "--gpu h200 --kernel fa2,cudnn --seq-len 1k --heads 2 --causal"),
-    "formula": ("flash", "naive --gpu a100", "fa2 --pass bwd", "flash --seq-len 4k --gpu a100 --heads 8 --batch 1",
-                "flash --mask butterfly --seq-len 4k --heads 8 --batch 1 --head-dim 128 --tile 128x64 --dtype fp16"),
+    "formula": (
+        "flash",
+        "naive --gpu a100",
+        "fa2 --pass bwd",
+        "flash --seq-len 4k --gpu a100 --heads 8 --batch 1",
+        "flash --mask butterfly --seq-len 4k --heads 8 --batch 1 --head-dim 128 --tile 128x64 --dtype fp16",
+    ),
     "tiles": ("--seq-len 1k", "--gpu t4,l4 --seq-len 512 --pass bwd", "--tile 128x256,64x64", "--triton --top 3"),
-    "decode": ("--context 1k,8k", "--gpu h100 --kernel fa3 --context 1k", "--latent-kv --kernel flashmla --gpu h100 "
-               "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64"),
-    "ring": ("--num-gpus 4 --seq-len 1k --causal --steps", "--gpu h100 --num-gpus 16 --gpus-per-node 8 --network ib "
-             "--seq-len 4k", "--num-gpus 2 --seq-len 1k --pass fwd+bwd --schedule ring,megatron"),
-    "train-memory": ("--layers 2 --seq-len 512", "--gpu l4 --frontier layers --layers 2,4 --seq-len 1k,2k",
-                     "--layers 2 --backend cpu --attention naive", "--gpu t4 --layers 48 --width 4096 --precision fp32"),
+    "decode": (
+        "--context 1k,8k",
+        "--gpu h100 --kernel fa3 --context 1k",
+        "--latent-kv --kernel flashmla --gpu h100 "
+        "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64",
+    ),
+    "ring": (
+        "--num-gpus 4 --seq-len 1k --causal --steps",
+        "--gpu h100 --num-gpus 16 --gpus-per-node 8 --network ib --seq-len 4k",
+        "--num-gpus 2 --seq-len 1k --pass fwd+bwd --schedule ring,megatron",
+    ),
+    "train-memory": (
+        "--layers 2 --seq-len 512",
+        "--gpu l4 --frontier layers --layers 2,4 --seq-len 1k,2k",
+        "--layers 2 --backend cpu --attention naive",
+        "--gpu t4 --layers 48 --width 4096 --precision fp32",
+    ),
     "validate": ("--measurements ROWS", NCU),
     "reproduce": ("--section A,G",),
     "profiles list": ("",),
-    "profiles show": tuple(
-        "h200 t4 b200 v100 rtx-4090 a30 gb200 a100-pcie-80gb l4 h100 b300 rtx-5090 h20 a40".split()
-    ),
+    "profiles show": ("h200", "t4", "b200", "rtx-4090", "gb200"),
     "profiles check": ("hardware_profiles/h200-sxm.toml",),
     "kernels list": ("",),
-    "kernels show": tuple("fa1 fa2 fa3 cudnn cutlass triton flashmla naive flex math uniform flash minimal".split()),
+    "kernels show": ("fa2", "naive"),
     "kernels check": ("iosim/kernel/libraries/fa2.toml",),
     "cache show": ("",),
 }
@@ -155,8 +183,18 @@ def meaning(key: str, path: str, meanings: Mapping[str, str]) -> str:
     return meanings.get(f"{parent}.{key}") or meanings.get(key, "")
 
 
-def problem_schema() -> dict[str, Any]:
-    """Of a problem, from what its fields say."""
+def problems_in(printed: Any) -> list[dict[str, Any]]:
+    """The problems that some output holds."""
+    if isinstance(printed, list):
+        return [found for one in printed for found in problems_in(one)]
+    if not isinstance(printed, dict):
+        return []
+    own = [printed["problem"]] if isinstance(printed.get("problem"), dict) else []
+    return own + [found for one in printed.values() for found in problems_in(one)]
+
+
+def problem_schema(printed: Any) -> dict[str, Any]:
+    """Of a problem, from what its fields say; what is always there is so in every problem of the output, too."""
     kinds = {Kind.WHOLE: "integer", Kind.PROBABILITY: "number", Kind.FLAG: "boolean", Kind.WORD: "string",
              Kind.FILE: "string", Kind.OBJECT: "object"}  # fmt: skip
     properties: dict[str, Any] = {}
@@ -167,7 +205,8 @@ def problem_schema() -> dict[str, Any]:
         if about.kind is Kind.WORD and about.default is not None:
             one["enum"] = list(about.words)
         properties[about.key] = one
-    required = [about.key for about in FIELDS.values() if about.always]
+    always = [about.key for about in FIELDS.values() if about.always]
+    required = [key for key in always if all(key in one for one in problems_in(printed))]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
@@ -176,7 +215,7 @@ def build(command: str, meanings: Mapping[str, Any]) -> dict[str, Any]:
     samples = [output(command, rest) for rest in LINES[command]]
     whole = schema_of(samples, meanings["keys"], command, meanings["maps"])
     text = json.dumps(whole)
-    defs = {"$defs": {"problem": problem_schema()}} if "#/$defs/problem" in text else {}
+    defs = {"$defs": {"problem": problem_schema(samples)}} if "#/$defs/problem" in text else {}
     return {"$schema": DRAFT, "title": f"iosim {command} --format json"} | whole | defs
 
 
@@ -206,7 +245,7 @@ def main() -> None:
         if args.missing:
             sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(schema))
             continue
-        place = SCHEMAS / f"{command.replace(' ', '-')}.json"
+        place = SCHEMAS / f"{command.replace(' ', '+')}.json"
         place.write_text(json.dumps(schema, indent=1) + "\n")
         print(place.name)
 
