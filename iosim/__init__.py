@@ -24,12 +24,17 @@ _WHERE = {
     "Prediction": "iosim.prediction.result",
     "Tile": "iosim.kernel.kernel",
     "compare": "iosim.api.calls",
+    "decode": "iosim.api.models",
     "explain": "iosim.api.calls",
+    "formula": "iosim.api.models",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
     "pick_tiles": "iosim.api.calls",
     "predict": "iosim.api.calls",
     "resolve": "iosim.kernel.libraries",
+    "ring": "iosim.api.models",
+    "study_tile": "iosim.api.calls",
+    "train_memory": "iosim.api.models",
 }
 
 __all__ = ["__version__", *_WHERE]
@@ -39,6 +44,11 @@ if TYPE_CHECKING:
     from iosim.api.calls import explain as explain
     from iosim.api.calls import pick_tiles as pick_tiles
     from iosim.api.calls import predict as predict
+    from iosim.api.calls import study_tile as study_tile
+    from iosim.api.models import decode as decode
+    from iosim.api.models import formula as formula
+    from iosim.api.models import ring as ring
+    from iosim.api.models import train_memory as train_memory
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles

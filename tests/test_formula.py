@@ -407,11 +407,12 @@ def run(*words):
     import json
 
     from iosim.commands import formula as command
+    from iosim.studies.formulas import describe
 
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     args = parser.parse_args(["formula", *words])
-    return json.loads(json.dumps(command.describe(args))), args
+    return json.loads(json.dumps(describe(vars(args)).to_dict())), args
 
 
 def test_command_in_symbols():

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, annotation, said
+from iosim.api.keywords import FORMULA, PROBLEM, SETTINGS, SHORT, annotation, said
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
@@ -54,6 +54,7 @@ class Keywords(ProblemKeywords, SettingKeywords, total=False):
         + typed_dict("ProblemKeywords", "What a problem is.", PROBLEM | SHORT)
         + typed_dict("SettingKeywords", "Settings over a kernel's own choice; None leaves the choice.", SETTINGS)
         + both
+        + typed_dict("FormulaKeywords", "What is known of a formula's problem; sizes left out stay symbols.", FORMULA)
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from iosim.api.asked import names, one, overrides_of, problem_of, problems_of
+from iosim.api.asked import names, one, overrides_of, problem_of, problems_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
 from iosim.base.errors import InputError
 from iosim.prediction.predictor import predict as predict_typed
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from iosim.kernel.overrides import Overrides
     from iosim.studies.compare import Comparison
     from iosim.studies.explain import Explanation
+    from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileRanking
 
 GPU = "a100"
@@ -177,3 +178,41 @@ def explain(
     asked_for = problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu")
     settings = overrides_of(asked, kernel, overrides)
     return explain_typed(predict_typed(*asked_for, l2_start=l2, method="replay", overrides=settings))
+
+
+@public(PROBLEM, SHORT)
+def study_tile(
+    tile: str | tuple[int, int],
+    problem: AttentionProblem | None = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    warps: int | None = None,
+    stages: int | None = None,
+    matrix_unit: str = "mma.sync",
+    **asked: Unpack[ProblemKeywords],
+) -> TileStudy:
+    """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
+
+        >>> iosim.study_tile("96x48", gpu="rtx4090", head_dim=256).answer
+
+    Args:
+        tile: query rows x key rows, such as "96x48" or (96, 48).
+        problem: what is computed, forward or backward; by default what the keywords say.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        warps: warps a CTA; by default each number that is tried.
+        stages: key/value buffers; by default each number that is tried.
+        matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
+        **asked: the fields of a problem.
+
+    Returns:
+        A TileStudy: `t.answer`, `t.fits`, `t.ranked`, `t.rejected`, `t.nearest`.
+
+    Raises:
+        InputError: no pair of sides, or as `pick_tiles`.
+    """
+    from iosim.studies.tiles.one import study_tile as study_typed
+    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+
+    sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
+    ranking = pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=matrix_unit, library=False)
+    return study_typed(ranking, sides, matrix_unit, warps=warps, stages=stages)

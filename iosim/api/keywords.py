@@ -10,6 +10,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +19,7 @@ from iosim.base.errors import InputError, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.studies.formulas.names import CHOICES, SIZES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +41,13 @@ SHORT = {
     "prefix": About(Kind.WHOLE, "tokens cached before the queries: as many more keys than queries", name="prefix"),
 }  # fmt: skip
 """What says a problem besides its fields."""
+FORMULA = {
+    name: replace(about, default=None, usual=None, default_text="")
+    if about.name in (*SIZES, "dtype", "splits", "tile", "mask") else about
+    for name, about in (PROBLEM | SHORT | SETTINGS).items()
+    if about.name in (*SIZES, *CHOICES, "dtype", "splits", "tile", "mask", "causal")
+}  # fmt: skip
+"""Keywords of a formula: sizes that are not given stay symbols."""
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",

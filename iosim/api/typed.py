@@ -143,3 +143,79 @@ class SettingKeywords(TypedDict, total=False):
 
 class Keywords(ProblemKeywords, SettingKeywords, total=False):
     """What a problem is, and settings over a kernel's own choice."""
+
+
+class FormulaKeywords(TypedDict, total=False):
+    """What is known of a formula's problem; sizes left out stay symbols."""
+
+    batch: int | str | None
+    """Sequences."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query)."""
+    kv_heads: int | str | None
+    """Key/value heads."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216)."""
+    seq_len_k: int | str | None
+    """Key tokens (1 to 16777216)."""
+    head_dim: int | str | None
+    """Columns of Q and K."""
+    head_dim_v: int | str | None
+    """Columns of V and O."""
+    dtype: str | None
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8)."""
+    mask: str | None
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks).
+    """
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W.
+    """
+    offset: int | str | None
+    """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
+    since 2.1); by default seq_k - seq_q.
+    """
+    dropout: float
+    """Dropout probability (0 <= P < 1); by default 0.0."""
+    passes: str
+    """Forward, backward or both (fwd, bwd, fwd+bwd); by default fwd."""
+    layout: str
+    """Heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's (bhsd, bshd); by default bhsd."""
+    bias: str
+    """What is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, seq_k]
+    that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which only the fp32
+    slopes are stored (none, full, alibi); by default none.
+    """
+    bias_shared: str | None
+    """Axes of the bias that have size 1 (none, heads, batch, both); by default none; for alibi batch."""
+    bias_dtype: str | None
+    """Type of a full bias and of an additive mask (fp32, fp16, bf16); by default that of the inputs; fp32 for tf32, the
+    output's for fp8.
+    """
+    bias_grad: bool
+    """The backward makes the bias's gradient. It has the bias's shape and type."""
+    key_padding: bool
+    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    mask_storage: str
+    """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
+    visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
+    (implicit, bool, additive); by default implicit.
+    """
+    mask_block: int | tuple[int, int] | str | None
+    """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
+    mask_stride: int | str | None
+    """In blocks: of strided; the largest of butterfly (1 to 16777216); by default for strided the square root of the
+    blocks, for butterfly none.
+    """
+    global_tokens: int | str | None
+    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
+    mask_file: str | None
+    """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
+    causal: bool
+    """Keep keys up to the query's own position. Short for mask 'causal'."""
+    tile: tuple[int, int] | str | None
+    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""

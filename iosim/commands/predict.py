@@ -46,6 +46,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.answer import answer
+    from iosim.prediction.face import body
     from iosim.prediction.many import Request, predict_many
 
     common.check_place(args.out)
@@ -60,6 +61,6 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "csv":
         text = Table.of(flat(p) for p in predictions).csv()
     else:
-        text = "\n\n".join([answer(predictions), *(p.to_text() for p in predictions)]) + "\n"
+        text = "\n\n".join([answer(predictions), *map(body, predictions)]) + "\n"
     common.emit(text, args.out)
     return 0

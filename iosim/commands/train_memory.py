@@ -15,10 +15,6 @@ from iosim.show.tables import Table
 if TYPE_CHECKING:
     from iosim.studies.training import Decoder, Frontier, Setup, TrainingPrediction
 
-AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
-"""Rows of the map where no list is given."""
-SEQ_LENS = "2k:16k:2k"
-
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -104,61 +100,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _asked(args: argparse.Namespace, **values: int) -> tuple[Decoder, Setup]:
     """The model and the setup; `values` stand for options that hold a list."""
-    from iosim.base.errors import InputError
-    from iosim.studies.training import Decoder, Setup
+    from iosim.studies.training.asked import model_and_setup
 
-    layers, width, batch, tokens = (
-        values[n] if n in values else _one(getattr(args, n), default, n)
-        for n, default in (("layers", 12), ("width", 768), ("batch", 1), ("seq_len", 1024))
-    )
-    heads = args.heads or max(1, width // 64)
-    mlp = args.mlp_width
-    if args.mlp_ratio is not None:
-        if not 0 <= args.mlp_ratio <= 64:
-            raise InputError(f"--mlp-ratio {args.mlp_ratio} is out of range; accepted: 0 to 64")
-        mlp = round(args.mlp_ratio * width)
-    model = Decoder(
-        layers=layers, width=width, heads=heads, kv_heads=args.kv_heads, mlp_width=mlp, gated=args.gated,
-        activation=args.activation, vocabulary=args.vocabulary, tied=not args.untied, norm=args.norm,
-        positions=args.positions, bias=not args.no_linear_bias,
-    )  # fmt: skip
-    setup = Setup(
-        batch=batch, seq_len=tokens, attention=args.attention, causal=args.causal, precision=args.precision,
-        optimizer=args.optimizer, step=args.step, recompute=args.recompute, backend=args.backend,
-        accumulate=args.accumulate_gradients,
-    )  # fmt: skip
-    return model, setup
-
-
-def _one(text: str | None, default: int, name: str) -> int:
-    """A single value of an option that can hold a list.
-
-    Raises:
-        InputError: several, or none.
-    """
-    from iosim.base.errors import InputError
-    from iosim.base.units import sizes
-
-    option = f"--{name.replace('_', '-')}"
-    if text is None:
-        return default
-    values = sizes(text, option)
-    if len(values) != 1:
-        raise InputError(f"{option} {text} are {len(values)} values; accepted: one, or a list on an axis of --frontier")
-    return values[0]
+    return model_and_setup(vars(args) | {"linear_bias": not args.no_linear_bias} | values)
 
 
 def _run_frontier(args: argparse.Namespace) -> int:
     from iosim.base.errors import unknown_name
-    from iosim.base.units import sizes
     from iosim.hardware.profile import load_profile
     from iosim.studies.training import frontier, predict_training
+    from iosim.studies.training.asked import AXES, SEQ_LENS, several
 
     axis = args.frontier
     if axis not in AXES:
         raise unknown_name("--frontier", axis, AXES)
-    values = sizes(getattr(args, axis) or AXES[axis], f"--{axis}")
-    seq_lens = sizes(args.seq_len or SEQ_LENS, "--seq-len")
+    values = several(getattr(args, axis) or AXES[axis], axis)
+    seq_lens = several(args.seq_len or SEQ_LENS, "seq_len")
     model, setup = _asked(args, seq_len=seq_lens[0], **{axis: values[0]})
     gpu = load_profile(args.gpu)
     limits = frontier(
@@ -167,7 +124,7 @@ def _run_frontier(args: argparse.Namespace) -> int:
     if args.html:
         shown = predict_training(model, setup, gpu, kernel=args.kernel, reserve_bytes=args.reserve)
         common.emit(_page(shown, limits), args.html)
-    common.emit(_frontier_text(limits, model, setup, gpu.name, args.format), args.out)
+    common.emit(_frontier_text(limits, args.format), args.out)
     return 0
 
 
@@ -183,25 +140,13 @@ def _text(training: TrainingPrediction, form: str) -> str:
     return f"{answer(training)}\n\n{as_text(training)}"
 
 
-def _frontier_text(limits: Frontier, model: Decoder, setup: Setup, gpu: str, form: str) -> str:
-    from iosim.base.units import bytes_text
-    from iosim.studies.training.answer import frontier_answer
-
+def _frontier_text(limits: Frontier, form: str) -> str:
     if form == "json":
-        data = {"model": model.to_dict(), "setup": setup.to_dict(), "profile": gpu, "frontier": limits.to_dict()}
-        said = frontier_answer(limits, gpu, setup.attention)
-        return common.json_text({"schema": 1, "answer": said, **data})
-    if form == "csv":
-        return Table.of(limits.cells()).csv()
-    table = Table.of(
-        {limits.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= limits.capacity_bytes else ' x'}"
-                           for n, p in zip(limits.seq_lens, row, strict=True)} | {"longest": longest}
-        for v, row, longest in zip(limits.values, limits.peak_bytes, limits.longest, strict=True)
-    ).text()  # fmt: skip
-    head = (f"Peak memory in GB on {gpu} ({bytes_text(limits.capacity_bytes)}; x does not fit), by {limits.axis} and "
-            f"tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, recompute "
-            f"{setup.recompute}")  # fmt: skip
-    return f"{frontier_answer(limits, gpu, setup.attention)}\n\n{head}\n\n{table}"
+        from iosim.studies.training.frontier_face import said
+
+        data = {"model": limits.model.to_dict(), "setup": limits.setup.to_dict(), "profile": limits.profile.name}
+        return common.json_text({"schema": 1, "answer": said(limits), **data, "frontier": limits.to_dict()})
+    return Table.of(limits.cells()).csv() if form == "csv" else limits.to_text()
 
 
 def _page(training: TrainingPrediction, limits: Frontier | None) -> str:

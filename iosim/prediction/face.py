@@ -21,7 +21,12 @@ def line(p: Prediction) -> str:
 
 
 def text(p: Prediction) -> str:
-    """As the command line prints it, below the answer."""
+    """As the command line prints it: the answer, and what is behind it."""
+    return f"{answer([p])}\n\n{body(p)}"
+
+
+def body(p: Prediction) -> str:
+    """What stands below the answer."""
     return "\n".join([*head_lines(p), "", *_indented(level_table(p).text()), "",
                       *_indented(tensor_table(p).text()), "", *foot_lines(p)])  # fmt: skip
 

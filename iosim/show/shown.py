@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
-from iosim.base.errors import unknown_name
+from iosim.base.errors import InputError, unknown_name
 from iosim.show.page import Panel
 from iosim.show.tables import NOTHING, Table
 
@@ -80,9 +80,11 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
     """A panel as a plotly figure: the first, or the one called `name`.
 
     Raises:
-        InputError: no panel of that name, or plotly is not installed.
+        InputError: no panels, or none of that name, or plotly is not installed.
     """
     by_name = {panel.id: panel for panel in panels}
+    if not by_name:
+        raise InputError("there is no figure of this result; `print` shows it")
     if name is not None and name not in by_name:
         raise unknown_name("`name`", name, by_name)
     panel = by_name[name or next(iter(by_name))]
@@ -90,8 +92,6 @@ def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_obje
 
 
 def _plotly(panel: Panel) -> plotly.graph_objects.Figure:
-    from iosim.base.errors import InputError
-
     try:
         import plotly.graph_objects as go
     except ImportError:

@@ -20,6 +20,7 @@ from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
 from iosim.readers.replay.tracing import LaunchTrace
+from iosim.show.shown import Shown
 from iosim.studies.trace.trace import TraceResult, trace
 from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, run
 
@@ -80,16 +81,24 @@ class Source:
     once_bytes: int
 
 
-@dataclass(frozen=True)
-class Explanation:
-    """`launches` holds those with most of the HBM bytes; `tried` the changes, best first; `advice` one sentence."""
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
+    """Why a prediction's bytes at HBM are what they are, and which change would help."""
+
+    FACE = "iosim.studies.explain_face"
 
     prediction: Prediction
+    """What is explained."""
     trace: TraceResult
+    """The replay, with where every CTA stood when."""
     launches: tuple[LaunchFacts, ...]
+    """The launches with most of the HBM bytes."""
     sources: tuple[Source, ...]
+    """HBM bytes by launch and tensor, most first."""
     tried: Tried
+    """The changes that were predicted, best first, and those that were not."""
     advice: str
+    """The change that would help most, in one sentence."""
 
     def to_dict(self) -> dict[str, Any]:
         p = self.prediction

@@ -5,6 +5,7 @@ from __future__ import annotations
 from iosim.show.page import Panel
 from iosim.show.shown import Part
 from iosim.studies.compare import text as texts
+from iosim.studies.compare.answer import answer
 from iosim.studies.compare.page import as_page
 from iosim.studies.compare.study import Comparison
 from iosim.studies.compare.tables import summary, tensors
@@ -25,7 +26,7 @@ def text(comparison: Comparison) -> str:
 
 def parts(comparison: Comparison) -> list[Part]:
     """The tables of the text, length by length, and what cannot run."""
-    shown: list[Part] = [subject(comparison.request), texts.ratios(comparison)]
+    shown: list[Part] = [answer(comparison), subject(comparison.request), texts.ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         shown += [f"N = {n:,}", summary(mine).without("seq_len", "reason")]

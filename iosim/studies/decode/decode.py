@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
@@ -18,6 +18,11 @@ from iosim.kernel.libraries import Overrides
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.show.shown import Shown
+from iosim.show.tables import Table
+
+if TYPE_CHECKING:
+    import pandas
 
 MAX_LAYERS = 10_000
 FOREIGN = "foreign"
@@ -201,3 +206,28 @@ def sweep(
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
     for context in contexts:
         yield decode_point(shape, context, profile, kernel, **settings)
+
+
+@dataclass(frozen=True, repr=False)
+class Decoding(Shown):
+    """Decoding steps over the context's length, for every GPU and kernel asked for."""
+
+    FACE = "iosim.studies.decode.face"
+
+    points: tuple[DecodePoint, ...]
+    """A point a GPU, kernel and context, in the order of the request."""
+
+    def __iter__(self) -> Iterator[DecodePoint]:
+        return iter(self.points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON."""
+        return {"schema": 1, "points": [p.to_dict() for p in self.points]}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a row a point: bytes, seconds and tokens a second of all layers, per generated token."""
+        rows = ({k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in self.points)
+        return Table.of(rows).to_pandas()

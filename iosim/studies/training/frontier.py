@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile
+from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.training.layers import peak_bytes
 from iosim.studies.training.model import Decoder
@@ -23,18 +24,33 @@ TOKEN_STEP = 64
 """Longest sequences are found to this many tokens."""
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """Peak bytes for every value of an axis and every sequence length, and the longest sequence that fits (0: none)."""
+@dataclass(frozen=True, repr=False)
+class Frontier(Shown):
+    """What fits on a GPU: peak memory over values of one axis and sequence lengths."""
+
+    FACE = "iosim.studies.training.frontier_face"
 
     axis: str
+    """What the rows are of: width, batch or layers."""
     values: tuple[int, ...]
+    """The rows: columns of the residual stream, sequences or layers."""
     seq_lens: tuple[int, ...]
+    """The columns: tokens of a sequence."""
     peak_bytes: tuple[tuple[int, ...], ...]
+    """Bytes at the peak, a row a value and a column a length."""
     longest: tuple[int, ...]
+    """Tokens of the longest sequence that fits, a number a row; 0 for none."""
     capacity_bytes: int
+    """Bytes of the GPU's memory, less the reserve."""
+    model: Decoder
+    """What is trained, but for the axis."""
+    setup: Setup
+    """How it is trained, but for the sequence length."""
+    profile: HardwareProfile
+    """The GPU."""
 
     def fits(self, row: int, column: int) -> bool:
+        """Whether a cell stays within the capacity."""
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -114,7 +130,7 @@ def frontier(
         fitting = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p <= capacity]
         beyond = [n for n, p in zip(seq_lens, cells[-1], strict=True) if p > capacity]
         longest.append(longest_sequence(one, how, capacity, max(fitting, default=0), min(beyond, default=None)))
-    return Frontier(axis, tuple(values), tuple(seq_lens), tuple(cells), tuple(longest), capacity)
+    return Frontier(axis, tuple(values), tuple(seq_lens), tuple(cells), tuple(longest), capacity, model, setup, profile)
 
 
 def longest_sequence(

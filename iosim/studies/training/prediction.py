@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import unknown_name
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.training import allocator, saved
+from iosim.studies.training.asked import AXES, SEQ_LENS, several
+from iosim.studies.training.frontier import Frontier, frontier
 from iosim.studies.training.graph import Graph, Kind
 from iosim.studies.training.model import Decoder
 from iosim.studies.training.plan import plan
@@ -20,18 +25,26 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
-class TrainingPrediction:
-    """Memory and time of one training step. `time` is None for the cpu backend. `reserve_bytes` of the GPU's memory are
-    taken as not usable (driver context, cuBLAS' workspace)."""
+@dataclass(frozen=True, repr=False)
+class TrainingPrediction(Shown):
+    """Memory and time of one training step."""
+
+    FACE = "iosim.studies.training.face"
 
     model: Decoder
+    """What is trained."""
     setup: Setup
+    """How it is trained."""
     profile: HardwareProfile
+    """The GPU."""
     graph: Graph
+    """The step's operations, tensors and parameters."""
     timeline: Timeline
+    """Bytes of tensors that live, event by event."""
     time: StepTime | None
+    """Seconds of the step by phase and part; None for the cpu backend."""
     reserve_bytes: int = 0
+    """Bytes of the GPU's memory taken as not usable (driver context, cuBLAS' workspace)."""
 
     @property
     def peak_bytes(self) -> int:
@@ -40,11 +53,12 @@ class TrainingPrediction:
 
     @property
     def capacity_bytes(self) -> int:
-        """Memory of the GPU, less the reserve."""
+        """Bytes of the GPU's memory, less the reserve."""
         return self.profile.need_int("memory_bytes") - self.reserve_bytes
 
     @property
     def fits(self) -> bool:
+        """Whether the peak stays within the capacity."""
         return self.peak_bytes <= self.capacity_bytes
 
     @cached_property
@@ -56,6 +70,27 @@ class TrainingPrediction:
     def allocator(self) -> allocator.AllocatorPeaks:
         """The same requests played through PyTorch's caching allocator."""
         return allocator.peaks(self.timeline.requests)
+
+    def frontier(
+        self,
+        axis: str = "width",
+        values: str | Sequence[int] | None = None,
+        seq_lens: str | Sequence[int] = SEQ_LENS,
+    ) -> Frontier:
+        """The map of what fits, of this model and setup but for two axes.
+
+        Args:
+            axis: "width", "batch" or "layers".
+            values: of the axis, as a list or a text such as "1k:4k:1k", which is the width's default.
+            seq_lens: tokens, likewise.
+
+        Raises:
+            InputError: an unknown axis, values out of range, or more than 2,500 cells.
+        """
+        if axis not in AXES:
+            raise unknown_name("`axis`", axis, AXES)
+        rows, columns = several(AXES[axis] if values is None else values, axis), several(seq_lens, "seq_lens")
+        return frontier(self.model, self.setup, self.profile, axis, rows, columns, reserve_bytes=self.reserve_bytes)
 
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
         """(seconds since the start, phase, bytes by kind) at every event; without times, events count 1 each."""

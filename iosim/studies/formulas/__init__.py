@@ -1,0 +1,5 @@
+"""A kernel's bytes in closed form as a person reads them: with numbers put in, the symbols named, beside the papers."""
+
+from iosim.studies.formulas.study import FormulaStudy, describe
+
+__all__ = ["FormulaStudy", "describe"]
