@@ -321,7 +321,7 @@ def test_the_page_and_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for form in ("html", "md"):
         assert main([*options, "--format", form, "--out", str(tmp_path / f"decode.{form}")]) == 0
     page, text = ((tmp_path / f"decode.{form}").read_text(encoding="utf-8") for form in ("html", "md"))
-    for name in ("figure-bytes", "figure-splits", "figure-tokens"):
+    for name in ("tokens-1", "tokens-2", "figure-bytes", "figure-splits"):
         assert f'id="{name}"' in page
     data = json.loads(page.split('id="page-data">')[1].split("</script>")[0])
     drawn = {line["name"]: line["y"] for line in data["panels"]["figure-splits"]["data"]}

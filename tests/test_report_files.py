@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,21 @@ def test_markdown_tables_are_well_formed(report: Report) -> None:
         widths.append(line.count("|") - line.count("\\|"))
         assert widths[-1] == widths[0], line
     for figure in report.figures:
-        assert f". {figure.title}" in text
+        assert f"## {figure.title}\n" in text
+
+
+def test_markdown_answers_first_and_its_tables_are_short(report: Report) -> None:
+    lines = render(report, "md").splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[0].endswith("?")
+    assert next(line for line in lines[1:] if line).startswith("On t4 at 8,192 tokens ")
+    rows: list[int] = []
+    for before, line in pairwise(["", *lines]):
+        if line.startswith("|"):
+            rows = rows if before.startswith("|") else [*rows, 0]
+            rows[-1] += 1
+            assert line.count("|") <= 14
+    assert max(rows) <= 2 + 4 * 2 * 2  # GPUs and kernels, or tiles of the GPUs; no row a length
 
 
 def test_formats_and_places(tmp_path: Path) -> None:

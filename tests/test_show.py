@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from scripts import ROOT, load_script
 
 from iosim import AttentionProblem, predict
 from iosim.commands import common
-from iosim.show.html import PLOTLY, html
+from iosim.show import axes
+from iosim.show.html import PLOTLY, group_columns, groups, html
+from iosim.show.labels import alike, apart, layered
 from iosim.show.markdown import markdown
-from iosim.show.page import Figure, Page, Panel, Section, Series, listed, numbered
-from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table
+from iosim.show.page import Figure, Page, Panel, Section, Series, listed
+from iosim.show.tables import COMMANDS, RIGHT, Cell, Column, Table, spread_out
 from iosim.studies.compare import compare
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, frontier, predict_training
@@ -84,7 +87,30 @@ def test_pivoted_puts_each_value_in_its_place() -> None:
                Column("l2_bytes", "bytes", "bytes"), Column("commands", "command", COMMANDS))  # fmt: skip
     rows = (("a100", 512, "fa2", 2000, "P1"), ("a100", 512, "naive", 4000, "P2"), ("a100", 1024, "fa2", 8000, "P3 P1"))
     made = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
-    assert made.cells() == [["a100", "512", "2 kB", "4 kB", "P1 P2"], ["a100", "1,024", "8 kB", "-", "P3 P1"]]
+    assert made.cells() == [["a100", "512", "2 kB", "4 kB"], ["a100", "1,024", "8 kB", "-"]]
+    across = Table(columns, rows).pivoted(("gpu", "kernel"), "seq_len", ("l2_bytes",))
+    assert [c.title for c in across.columns] == ["GPU", "kernel", "N = 512", "N = 1,024"]
+    assert across.cells() == [["a100", "fa2", "2 kB", "8 kB"], ["a100", "naive", "4 kB", "-"]]
+
+
+@given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 9))
+def test_of_many_values_a_few_are_kept_with_both_ends(values: list[int], most: int) -> None:
+    kept = spread_out(values, most)
+    assert len(kept) == min(most, len(values))
+    assert kept == [v for v in values if v in kept]  # in order, none twice
+    assert kept[:1] == values[:1]
+    assert kept[-1:] == values[-1:]
+
+
+def test_columns_that_repeat_themselves_head_groups_of_rows() -> None:
+    columns = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"))
+    rows = (("a100", "fa2", 512), ("a100", "fa2", 1024), ("h100", "fa2", 512))
+    assert group_columns(Table(columns, rows)) == 2
+    assert [head for head, _ in groups(Table(columns, rows))] == ["a100, fa2", "h100, fa2"]
+    assert group_columns(Table(columns, rows[1:])) == 0  # the GPU alone names a row
+    assert groups(Table(columns[:2], (("a100", "fa2"), ("a100", "fa3")))) == [
+        ("a100", [["a100", "fa2"], ["a100", "fa3"]])
+    ]
 
 
 # --- results as DataFrames -------------------------------------------------------------------------------------------
@@ -124,9 +150,11 @@ def page(word: str) -> Page:
     figure = Figure("bars", word, word, table, (panel,), (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
                     "word", ("word",), (word,), by=("word",))  # fmt: skip
     sections = (
-        Section("first", word, (word,), table=table), *numbered((figure,)), *listed("notes", word, (word,)),
+        Section("first", word, (word,), table=table), figure.section(), *listed("notes", word, (word,)),
     )  # fmt: skip
-    return Page(word, word, sections, text=(word,), command=word, commands={"P1": word}, contents=True)
+    return Page(
+        word, word, sections, text=(word,), command=word, commands={"P1": word}, answer=(word, f"{word}; {word}")
+    )
 
 
 def test_everything_is_escaped() -> None:
@@ -143,7 +171,7 @@ def test_everything_is_escaped() -> None:
 
 def test_prose_has_bold_code_arrows_and_breaks_and_nothing_else() -> None:
     text = html(Page("t", "SM<->L2 by **hand** and `a < b`\nnext <i>", ()))
-    assert "<p>SM↔L2 by <b>hand</b> and <code>a &lt; b</code><br>next &lt;i&gt;</p>" in text
+    assert ">SM↔L2 by <b>hand</b> and <code>a &lt; b</code><br>next &lt;i&gt;</p>" in text
 
 
 def test_lists_and_sections_without_content_are_left_out() -> None:
@@ -154,12 +182,66 @@ def test_lists_and_sections_without_content_are_left_out() -> None:
     assert "## Said\n\nprose" in text
 
 
+@pytest.mark.parametrize(("count", "rows"), [(1, [1]), (2, [2]), (3, [3]), (4, [2, 2]), (5, [3, 2]), (7, [3, 2, 2])])
+def test_panels_fill_rows_alike(count: int, rows: list[int]) -> None:
+    panels = tuple(Panel(f"p{n}", "", "", (), {}) for n in range(count))
+    made = Section("s", "s", panels=panels).panel_rows
+    assert sorted(map(len, made), reverse=True) == rows
+    assert [p for row in made for p in row] == list(panels)
+
+
+def test_markdown_lists_the_commands_that_its_tables_name() -> None:
+    text = markdown(page("w"))
+    assert text.startswith("# w\n\nw\n\nw; w\n\nw\n")
+    assert "P1  w" in text
+    unnamed = Page("t", "s", (Section("a", "A", ("prose",)),), command="iosim x", commands={"P1": "iosim y"})
+    assert "iosim y" not in markdown(unnamed)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.01, 0.3))
+def test_labels_stand_apart_in_the_order_of_their_lines(wanted: list[float], gap: float) -> None:
+    places = apart(wanted, gap, 0.0, 1.0)
+    assert all(-1e-9 <= v <= 1 + 1e-9 for v in places)
+    by_place, least = sorted(places), min(gap, 1 / max(1, len(wanted) - 1))
+    assert all(b - a >= least - 1e-9 for a, b in pairwise(by_place))
+    assert all(places[a] < places[b] for a in range(len(wanted)) for b in range(len(wanted)) if wanted[a] < wanted[b])
+    if all(b - a >= gap for a, b in pairwise(sorted(wanted))):
+        assert places == pytest.approx(wanted)
+
+
+def test_a_line_below_others_is_wider_and_lines_without_difference_are_one() -> None:
+    lines = [axes.line(name, [1, 2], ys, ["", ""], n) for n, (name, ys) in enumerate(
+        {"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [20.0, 9.5]}.items())]  # fmt: skip
+    widths = [line["line"]["width"] for line in layered(lines)]
+    assert widths[0] > widths[1] == widths[2]
+    assert alike({"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [1.001, 5.0]}) == [["a", "c"], ["b"]]
+
+
+@pytest.mark.parametrize("ground", ["#f7f8fa", "#1c2027"])  # --panel of page.css, light and dark
+def test_colours_of_series_stand_out_on_both_grounds(ground: str) -> None:
+    assert ground in (PLOTLY.parent / "page.css").read_text(encoding="utf-8")
+    for colour in axes.COLOURS:
+        assert contrast(colour, ground) >= 3, colour  # WCAG's least for graphics
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG's ratio of luminances."""
+
+    def luminance(colour: str) -> float:
+        parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+        linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
 def test_one_copy_of_plotly_can_serve_several_pages() -> None:
     alone, shared = html(page("w")), html(page("w"), PLOTLY.name)
     assert PLOTLY.read_text(encoding="utf-8") in alone
     assert "<script src=" not in alone
     assert f'<script src="{PLOTLY.name}"></script>' in shared
-    assert len(shared) < 20_000
+    assert len(shared) < 30_000
     assert "default-src 'none'" in shared
 
 

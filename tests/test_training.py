@@ -248,7 +248,7 @@ def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     assert main(["train-memory", "--gpu", "l4", "--layers", "2", "--seq-len", "512", "--html", str(page)]) == 0
     assert "fits in 24 GB" in capsys.readouterr().out
     text = page.read_text()
-    assert "Memory over time" in text
+    assert "Memory over one step" in text
     assert 'http-equiv="Content-Security-Policy"' in text
     assert main(["train-memory", "--layers", "2", "--seq-len", "512", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)["training"][0]

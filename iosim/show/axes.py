@@ -11,7 +11,7 @@ from typing import Any
 
 from iosim.base.units import length_text
 
-COLOURS = ("#3574c2", "#d9772b", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
+COLOURS = ("#3574c2", "#d26f24", "#2f9a6c", "#a457b5", "#cf4357", "#8a7322", "#1f9ab0", "#7a7a7a")
 """Mid-tones that stand out on white and on dark ground alike."""
 NEUTRAL = "#8b8f98"
 SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-up", "▲"),
@@ -88,8 +88,11 @@ def linear_axis(values: Iterable[float], title: str, text: Callable[[float], str
 def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)") -> dict[str, Any]:
     """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
     ends = log_axis(lengths, title, str)
-    step = -(-len(lengths) // MOST_TICKS)
-    shown = list(lengths)[::-1][::step][::-1]
+    nearest = math.log(max(lengths) / min(lengths)) / MOST_TICKS
+    shown: list[int] = []
+    for n in sorted(lengths, reverse=True):
+        if not shown or math.log(shown[0] / n) > nearest:
+            shown.insert(0, n)
     return {**ends, "tickvals": shown, "ticktext": [length_text(n) for n in shown]}
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iosim.show.page import Page
+from iosim.show.page import PLOT_REM, Page
 from iosim.show.tables import COMMANDS, Table
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ plotly.js-cartesian-dist-min; MIT, its licence beside it)."""
 _EXACT_IN_JAVASCRIPT = 1 << 53
 _PLAIN = re.compile(r"[\w .,:()+/%-]*")
 _DASHES = {"dot": "dotted", "dash": "dashed"}
+_GROUPING = ("gpu", "kernel")
+"""Columns that may head groups of rows, where a row alone does not name its own."""
 
 
 def html(page: Page, plotly: str | None = None) -> str:
@@ -50,10 +53,31 @@ def _template() -> Template:
     environment.globals |= {
         "COMMANDS": COMMANDS,
         "DASHES": _DASHES,
+        "PLOT_REM": PLOT_REM,
+        "group_columns": group_columns,
+        "groups": groups,
         "file": lambda name: Markup((STATIC / name).read_text(encoding="utf-8")),
         "plotly_name": PLOTLY.name,
     }
     return environment.get_template("page.html")
+
+
+def group_columns(table: Table) -> int:
+    """How many of the first columns become headings of groups of rows: those that repeat themselves from row to row."""
+    count = 0
+    for column, key in zip(table.columns, _GROUPING, strict=False):
+        heads = [row[: count + 1] for row in table.rows]
+        if column.key != key or len(set(heads)) == len(heads) or len(table.columns) <= count + 1:
+            break
+        count += 1
+    return count
+
+
+def groups(table: Table) -> list[tuple[str, list[list[str]]]]:
+    """Cells of rows that follow each other under one heading, and the heading."""
+    count = group_columns(table)
+    rows = ((", ".join(cells[:count]), cells) for cells in table.cells())
+    return [(head, [cells for _, cells in members]) for head, members in groupby(rows, key=lambda row: row[0])]
 
 
 def prose(text: str) -> Markup:
@@ -71,13 +95,17 @@ def _arrows(value: Any) -> Any:
     """The same with an arrow where plain text has "<->"."""
     if isinstance(value, dict):
         return {k: _arrows(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_arrows(v) for v in value]
     return value.replace("<->", "↔") if isinstance(value, str) else value
 
 
 def _data(page: Page) -> dict[str, Any]:
     """What the page's script draws and offers for download."""
     return {
-        "panels": {p.id: {"data": p.data, "layout": _arrows(p.layout)} for s in page.sections for p in s.panels},
+        "panels": {
+            p.id: {"data": _arrows(p.data), "layout": _arrows(p.layout)} for s in page.sections for p in s.panels
+        },
         "tables": {s.id: _table(s.table) for s in page.sections if s.table is not None},
         "commands": dict(page.commands),
     }

@@ -1,4 +1,6 @@
-"""What a page is made of, as data: sections of prose, plots, tables and lists. `html` and `markdown` write it.
+"""What a page is made of, as data: an answer, and sections of prose, plots, tables and lists.
+
+`html` and `markdown` write it.
 
 Prose may carry **bold**, `code` and line breaks, and nothing else; "<->" becomes an arrow where there is one.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from iosim.show.tables import Table
@@ -22,6 +25,10 @@ class Series:
     dash: str = ""
 
 
+PLOT_REM = 19.0
+"""Height of a plot in units of the page's font size, unless its panel says otherwise."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """One plot: traces and layout in plotly's JSON form, and a sentence for those who do not see it."""
@@ -31,6 +38,7 @@ class Panel:
     alt: str
     data: tuple[Mapping[str, Any], ...]
     layout: Mapping[str, Any]
+    height_rem: float = PLOT_REM
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,10 @@ class Section:
         text: paragraphs.
         legend: of the panels; a press on an entry hides and shows its series in all of them.
         items: a list.
-        folded: the table waits behind a line to be opened.
-        brief: what Markdown shows instead of the table, where the panels have said more.
-        wide: the plots take the whole width of the page, and more of its height.
+        folded: all but the heading waits to be opened; paper shows it open.
+        fold_table: the table waits behind a line to be opened.
+        brief: what Markdown shows instead of the table.
+        most_across: panels beside each other, where the page is wide enough.
     """
 
     id: str
@@ -54,15 +63,25 @@ class Section:
     items: tuple[str, ...] = ()
     table: Table | None = None
     folded: bool = False
+    fold_table: bool = False
     brief: Table | None = None
-    wide: bool = False
+    most_across: int = 3
+
+    @property
+    def panel_rows(self) -> list[tuple[Panel, ...]]:
+        """The panels in as few rows as there can be, and the rows alike: four are two and two, five three and two."""
+        count = len(self.panels)
+        rows = -(-count // self.most_across)
+        ends = [-(-count * n // rows) for n in range(rows + 1)] if rows else []
+        return [self.panels[first:last] for first, last in pairwise(ends)]
 
 
 @dataclass(frozen=True)
 class Figure:
     """Panels that share a legend, and the table that holds every number in them.
 
-    In Markdown, the column `pivot` becomes the columns of the table, those in `by` its rows, and `shows` fills it.
+    In Markdown, the column `pivot` becomes the columns of the table, those in `by` its rows, and `shows` fills it;
+    where `short` is there, it stands instead.
     """
 
     id: str
@@ -74,28 +93,27 @@ class Figure:
     pivot: str
     shows: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    by: tuple[str, ...] = ("gpu", "seq_len")
+    by: tuple[str, ...] = ("gpu", "kernel")
+    short: Table | None = None
+    most_across: int = 3
 
     @property
     def brief(self) -> Table:
-        """The table in few columns: a row a combination of `by`."""
-        return self.table.pivoted(self.by, self.pivot, self.shows)
+        """The table in few rows and columns."""
+        return self.table.pivoted(self.by, self.pivot, self.shows) if self.short is None else self.short
+
+    def section(self, *, folded: bool = True) -> Section:
+        """The figure as a section of a page."""
+        return Section(
+            self.id, self.title, (self.caption,), self.legend if self.panels else (), self.panels,
+            tuple(f"Left out: {line}" for line in self.left_out), self.table, folded=folded,
+            fold_table=bool(self.panels), brief=self.brief, most_across=self.most_across,
+        )  # fmt: skip
 
 
-def numbered(figures: Sequence[Figure]) -> tuple[Section, ...]:
-    """Figures as the sections of a page, counted from 1."""
-    return tuple(
-        Section(
-            f.id, f"{n}. {f.title}", (f.caption,), f.legend if f.panels else (), f.panels,
-            tuple(f"Left out: {line}" for line in f.left_out), f.table, folded=True, brief=f.brief,
-        )
-        for n, f in enumerate(figures, 1)
-    )  # fmt: skip
-
-
-def listed(section_id: str, heading: str, items: Sequence[str]) -> tuple[Section, ...]:
+def listed(section_id: str, heading: str, items: Sequence[str], *, folded: bool = False) -> tuple[Section, ...]:
     """A section with a list; none where the list is empty."""
-    return (Section(section_id, heading, items=tuple(items)),) if items else ()
+    return (Section(section_id, heading, items=tuple(items), folded=folded),) if items else ()
 
 
 @dataclass(frozen=True)
@@ -103,12 +121,12 @@ class Page:
     """All that a page says.
 
     Args:
+        title: the question that it answers.
         subject: under the title: what was computed.
-        answer: the first paragraphs, before the subject: what came out, in a sentence or one a GPU.
+        answer: to the question, before anything else: what came out, in a sentence or one a GPU.
         text: paragraphs before the first section.
         command: the command line that makes the page again.
         commands: command lines by the ids that tables name in their column of kind COMMANDS.
-        contents: a list of the sections at the top.
     """
 
     title: str
@@ -117,5 +135,4 @@ class Page:
     text: tuple[str, ...] = ()
     command: str = ""
     commands: Mapping[str, str] = field(default_factory=dict)
-    contents: bool = False
     answer: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.units import bytes_text, count_text, number_text, rate_text, seconds_text
 from iosim.show import terminal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 Cell = str | int | float | None
+V = TypeVar("V")
 
 COMMANDS = "commands"
 """Kind of the column that names, by their ids, the command lines which give a row's numbers."""
@@ -29,6 +30,8 @@ NOTHING = "nothing to show\n"
 GAP = "  "
 READABLE = 24
 """Columns that a cell of text keeps where it is wrapped."""
+MOST_PIVOTED = 5
+"""Numbers of a pivoted column that become columns."""
 
 _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "bytes": bytes_text,
@@ -168,27 +171,28 @@ class Table:
     def pivoted(self, by: Sequence[str], pivot: str, shows: Sequence[str]) -> Table:
         """A row a combination of the columns `by`, a column a value of `pivot`, cells of the columns `shows` as text.
 
-        A column of command lines stays, and names those of all cells of its row.
+        Of many numbers under `pivot`, a few stand for all: the first, the last, and some between.
         """
-        spread, commands = self.index(pivot), self.index(COMMANDS)
+        spread = self.index(pivot)
         fixed, shown = [self.index(key) for key in by], [self.index(key) for key in shows]
-        numbered = self.columns[spread].numeric
         names = list(dict.fromkeys(row[spread] for row in self.rows))
-        if numbered:
+        if self.columns[spread].numeric:
             names.sort(key=lambda v: float(v or 0))
+            names = spread_out(names, MOST_PIVOTED)
         cells: dict[tuple[Cell, ...], dict[Cell, str]] = {}
-        used: dict[tuple[Cell, ...], dict[str, None]] = {}
         for row in self.rows:
             place = tuple(row[n] for n in fixed)
             cells.setdefault(place, {})[row[spread]] = ", ".join(self.columns[c].text(row[c]) for c in shown)
-            used.setdefault(place, {}).update(dict.fromkeys(str(row[commands]).split()))
-        what = ", ".join(self.columns[c].title for c in shown)
-        heads = [f"{pivot} {name}" if numbered else f"{name}: {what}" for name in names]
-        columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads), self.columns[commands])
-        rows = (
-            (*place, *(of_name.get(name) for name in names), " ".join(used[place])) for place, of_name in cells.items()
-        )
-        return Table(columns, tuple(rows))
+        title = f"{self.columns[spread].title} = " if self.columns[spread].numeric else ""
+        heads = (f"{title}{self.columns[spread].text(name)}" for name in names)
+        columns = (*(self.columns[n] for n in fixed), *(Column(h, h, RIGHT) for h in heads))
+        return Table(columns, tuple((*place, *map(of_name.get, names)) for place, of_name in cells.items()))
+
+
+def spread_out(values: Sequence[V], most: int) -> list[V]:
+    """At most `most` of the values, evenly from the first to the last."""
+    last = len(values) - 1
+    return list(values) if last < most else [values[round(n * last / (most - 1))] for n in range(most)]
 
 
 def _total(widths: Sequence[int]) -> int:

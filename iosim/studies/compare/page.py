@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from iosim.show.page import Page, Section, listed, numbered
-from iosim.studies.compare.answer import answer
+from iosim.show.page import Page, Section, listed
 from iosim.studies.compare.figures import figures
 from iosim.studies.compare.study import Comparison
 from iosim.studies.compare.tables import summary
 from iosim.studies.report import words
 
-TITLE = "Attention side by side"
+TITLE = "Which kernel moves the fewest bytes?"
 
 
 def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     """The whole page. `command` is the command line that makes it again."""
     missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in comparison.missing)
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
+    first, *others = figures(comparison)
+    there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
-        Section("summary", "Side by side", (ratios,), table=summary(comparison.entries)),
+        first.section(folded=False),
+        Section("summary", "Side by side", (ratios,), table=summary(there).without("reason")),
         *listed("missing", "Cannot run", tuple(missing)),
-        *numbered(figures(comparison)),
-        *listed("notes", "Notes", comparison.notes),
+        *(f.section() for f in others),
+        *listed("notes", "Notes", comparison.notes, folded=True),
+        Section("reading", "How to read this page", (words.LEVELS,), folded=True),
     )
-    return Page(
-        TITLE,
-        words.subject(comparison.request),
-        sections,
-        text=(words.LEVELS,),
-        answer=(answer(comparison),),
-        command=command,
-        commands=comparison.commands,
-    )
+    subject = words.subject(comparison.request)
+    return Page(TITLE, subject, sections, command=command, commands=comparison.commands)

@@ -1,7 +1,7 @@
 """The sweep over the context as a page, and its table.
 
-Three plots against the context, a line a GPU and kernel: bytes from and to HBM per generated token, the splits that the
-kernel chose, and tokens a second with the bound that the keys and values set.
+Plots against the context: tokens a second with the bound that the keys and values set, a panel a GPU; bytes from and to
+HBM per generated token, and the splits that the kernel chose.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from typing import Any
 
 from iosim.base.units import bytes_text, count_text
 from iosim.show import axes
-from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Column, Table
-from iosim.studies.decode.answer import answer
+from iosim.show.bars import Part, bars
+from iosim.show.labels import End, alike, at_ends, layered
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.tables import Column, Table, spread_out
 from iosim.studies.decode.decode import DecodePoint
 
-TITLE = "Attention per generated token"
+TITLE = "How many tokens a second does attention allow while generating?"
+TOKENS_ARE = (
+    "All sequences together, if attention were all there is. The dotted line is what HBM allows: it delivers the kept "
+    "keys and values, and nothing else takes time."
+)
+MORE_IS = "GPUs and kernels that do not differ share a line."
+BOUND = "K/V bound"
+MOST_SHORT = 3
+"""Contexts in the table of Markdown."""
+MOST_OPEN = 12
+"""Rows of a table that is not folded away."""
 NOTE = (
     "Attention of all layers alone, per generated token. K/V bound: tokens a second if HBM delivered the kept keys and "
     "values and nothing else took time."
@@ -61,51 +72,102 @@ def subject(points: Sequence[DecodePoint]) -> str:
 
 def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
     """The whole page. `command` is the command line that makes it again."""
-    lines = _lines(points)
-    legend = tuple(Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(lines))
-    panels = (
-        _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
-        _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
-        _panel("tokens", points, "tokens a second", lambda p: p.tokens_per_s, count_text, bound=True),
-    )
+    several = len({p.context for p in points}) > 1
     sections = (
-        Section("figures", "Figures", legend=legend, panels=panels),
-        Section("numbers", "Numbers", table=table(points)),
-        Section("notes", "Notes", items=notes(points)),
-    )
-    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),))
+        Section("tokens", "Tokens a second against the context" if several else "Tokens a second", (TOKENS_ARE,),
+                panels=_tokens(points) if several else _token_bars(points), most_across=2),
+        Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
+        *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
+            _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
+            _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
+        ), folded=True),) if several else ()),
+        *listed("notes", "Notes", notes(points), folded=True),
+    )  # fmt: skip
+    return Page(TITLE, f"{subject(points)}.", sections, command=command)
+
+
+def _short(points: Sequence[DecodePoint]) -> Table:
+    """Of each GPU and kernel, a few contexts."""
+    kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
+    return table([p for p in points if p.context in kept]).without("cache_bytes", "l2_bytes_per_token", "splits")
+
+
+def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
+    """A panel a GPU: tokens a second of each kernel, below the bound that the keys and values set."""
+    by_gpu: dict[str, dict[str, list[DecodePoint]]] = {}
+    for p in points:
+        of_kernel = by_gpu.setdefault(p.prediction.profile.name, {})
+        of_kernel.setdefault(p.prediction.kernel.name, []).append(p)
+    rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
+    x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
+    y = axes.log_axis(rates, "tokens a second", count_text)
+    panels = []
+    for number, (gpu, of_kernel) in enumerate(by_gpu.items(), 1):
+        data: list[dict[str, Any]] = []
+        ends, readings = [], []
+        bounds: dict[int, float] = {}
+        for members in of_kernel.values():
+            bounds |= {p.context: b for p in members if (b := p.bound_tokens_per_s)}
+        if bounds:
+            data.append(axes.guide(BOUND, list(bounds), list(bounds.values()), BOUND, "dot"))
+            ends.append(End(BOUND, list(bounds.values())[-1], axes.NEUTRAL))
+        drawn = []
+        for n, (kernel, members) in enumerate(of_kernel.items()):
+            hover = [f"{kernel}, {p.context:,} tokens<br>{count_text(p.tokens_per_s)} a second" for p in members]
+            drawn.append(axes.line(kernel, [p.context for p in members], [p.tokens_per_s for p in members], hover, n))
+            ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
+            readings.append(f"{kernel} {count_text(members[0].tokens_per_s)} tokens a second at "
+                            f"{members[0].context:,} tokens of context, {count_text(members[-1].tokens_per_s)} at "
+                            f"{members[-1].context:,}")  # fmt: skip
+        panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
+                            axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
+    return tuple(panels)
+
+
+def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
+    """A bar a GPU and kernel, where there is more than one."""
+    if len(points) < 2:
+        return ()
+    names = [_name(p) for p in points]
+    hover = [f"{name}<br>{count_text(p.tokens_per_s)} tokens a second" for name, p in zip(names, points, strict=True)]
+    part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
+    readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
+    return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
+                 axis_title="tokens a second"),)  # fmt: skip
+
+
+def _name(p: DecodePoint) -> str:
+    return f"{p.prediction.profile.name}, {p.prediction.kernel.name}"
 
 
 def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
     """Points by the name of their line."""
     lines: dict[str, list[DecodePoint]] = {}
     for p in points:
-        lines.setdefault(f"{p.prediction.profile.name}, {p.prediction.kernel.name}", []).append(p)
+        lines.setdefault(_name(p), []).append(p)
     return lines
 
 
 def _panel(
-    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str], *,
-    bound: bool = False,
+    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
 ) -> Panel:  # fmt: skip
-    """A line a GPU and kernel, and with `bound` the tokens a second that the keys and values allow."""
+    """A line a GPU and kernel; one for those that do not differ."""
     data: list[dict[str, Any]] = []
-    values: list[float] = []
+    ends: list[End] = []
     readings: list[str] = []
-    for n, (line, members) in enumerate(_lines(points).items()):
-        shown = [(p.context, v) for p in members if (v := value(p)) is not None]
-        bounds = [(p.context, b) for p in members if bound and (b := p.bound_tokens_per_s) is not None]
-        if bounds:
-            contexts, most = zip(*bounds, strict=True)
-            values += most
-            data.append(axes.guide(line, contexts, most, f"{line}: K/V bound", "dot"))
-        if shown:
-            contexts, ys = zip(*shown, strict=True)
-            values += ys
-            hover = [f"{line}, {c:,} tokens<br>{text(v)}" for c, v in shown]
-            data.append(axes.line(line, contexts, ys, hover, n))
-            readings.append(f"{line}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
+    lines = {name: [(p.context, v) for p in members if (v := value(p)) is not None]
+             for name, members in _lines(points).items()}  # fmt: skip
+    values = [v for shown in lines.values() for _, v in shown]
+    together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
+    for n, names in enumerate(together):
+        contexts, ys = zip(*lines[names[0]], strict=True)
+        who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"
+        hover = [f"{who}, {c:,} tokens<br>{text(v)}" for c, v in lines[names[0]]]
+        data.append(axes.line(who, contexts, ys, hover, n))
+        ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n)))
+        readings.append(f"{who}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
-    heading = f"{title} against the context"
-    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(readings)}.", tuple(data),
-                 axes.layout(x, axes.log_axis(values, title, text)))  # fmt: skip
+    y = axes.log_axis(values, "", text)
+    heading = f"{title[0].upper()}{title[1:]}"
+    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(readings)}.", tuple(layered(data)),
+                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip

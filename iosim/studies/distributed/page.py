@@ -8,7 +8,9 @@ from typing import Any
 from iosim.base.units import bytes_text, seconds_text
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
-from iosim.show.page import Page, Panel, Section
+from iosim.show.bars import Part, bars
+from iosim.show.labels import End, alike, at_ends
+from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.distributed.answer import answer
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
@@ -21,11 +23,11 @@ IDLE_GPUS = range(2, 33)
 
 COLUMNS = (
     Column("name", "method"), Column("steps", "steps", "count"), Column("idle_slots", "idle slots"),
-    Column("idle_of_unbalanced", "idle slots / P^2"), Column("received_bytes_per_gpu", "received by a GPU", "bytes"),
+    Column("idle_of_unbalanced", "idle /P^2"), Column("received_bytes_per_gpu", "received", "bytes"),
     Column("received_nd", "in Nd", "number"), Column("compute_s", "computing", "seconds"),
     Column("exposed_s", "exposed", "seconds"), Column("time_s", "time", "seconds"),
-    Column("speedup", "speed-up over one GPU", "ratio"), Column("memory_bytes_per_gpu", "memory of a GPU", "bytes"),
-    Column("longest_sequence", "longest sequence", "count"),
+    Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
+    Column("longest_sequence", "longest N", "count"),
 )  # fmt: skip
 
 
@@ -41,72 +43,118 @@ def table(results: Sequence[Result]) -> Table:
     return Table(COLUMNS, tuple(rows))
 
 
-def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
+def as_page(
+    results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str,
+) -> Page:  # fmt: skip
     """The whole page. `command` is the command line that makes it again."""
-    drawn = [r for r in results if r.timelines]
-    bars = tuple(_gantt(r, n) for n, r in enumerate(drawn) if _drawable(r))
-    bars_are = "Computations of a GPU as bars, forward; a lighter bar is a message that it sends. Gaps are idle time."
-    idle_is = ("Idle (GPU, step) slots over the P x P slots of the unbalanced schedule, with no time for communication "
-               "(arXiv 2310.03294, equation 2).")  # fmt: skip
-    links_are = "In units of N x d, d the width of all query heads."
-    sections = [
-        Section("summary", "Summary", table=table(results)),
-        Section("time", "What each GPU does", (bars_are,), panels=bars),
-        Section("idle", "Idle fraction by the number of GPUs", (idle_is,), panels=(_idle(problem),)),
-        Section("links", "Bytes that a GPU receives", (links_are,), panels=(_links(results),)),
+    several = len(results) > 1
+    title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
+             f"How long does {results[0].title} take over {gpus} GPUs?")  # fmt: skip
+    drawn = [r for r in results if r.timelines and _drawable(r)]
+    last = max((r.timelines[0].total_s for r in drawn), default=0.0)
+    work = Section(
+        "work", "What each GPU does, forward", ("Computations of a GPU, and below them the messages that it sends. "
+        "Gaps are idle time.",), _WORK_LEGEND if drawn else (), tuple(_gantt(r, n, last) for n, r in enumerate(drawn)),
+        folded=several, most_across=1,
+    )  # fmt: skip
+    summary = Section("summary", "Summary", (NAMES,), table=table(results))
+    idle = Section(
+        "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
+        "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
+        "line.",), panels=(_idle(problem),), folded=True,
+    )  # fmt: skip
+    if not several:
+        return Page(title, f"{subject}.", tuple(s for s in (work, summary, idle) if s.panels or s.table),
+                    command=command)  # fmt: skip
+    time = Section("time", "Time of one layer", ("Computing on the busiest GPU, and the time beyond it that messages "
+                   "are waited for.",), _TIME_LEGEND, (_time(results),))  # fmt: skip
+    links = Section("links", "Bytes that a GPU receives", ("One layer, an average GPU. Nd: in units of N x d, d the "
+                    "width of all query heads.",), panels=(_links(results),), folded=True)  # fmt: skip
+    sections = tuple(s for s in (time, summary, work, idle, links) if s.panels or s.table)
+    return Page(title, f"{subject}.", sections, command=command)
+
+
+NAMES = (
+    "Idle slots: (GPU, step) slots without work over all slots; /P^2: over those of the unbalanced schedule. Exposed: "
+    "time beyond the busiest GPU's computing. Memory: attention alone, without weights and other activations."
+)
+_PARTS = (("computing", axes.colour(0)), ("exposed", axes.colour(1)))
+_WORK = {"compute": "computation", "send": "message"}
+_WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(_WORK.values()))
+_TIME_LEGEND = tuple(Series(name, colour, "■") for name, colour in _PARTS)
+
+
+def _time(results: Sequence[Result]) -> Panel:
+    """A bar a method, the fastest first."""
+    ordered = sorted(results, key=lambda r: r.seconds)
+    names = [r.name for r in ordered]
+    values = ([r.compute_s for r in ordered], [r.exposed_s for r in ordered])
+    parts = [
+        Part(
+            name,
+            colour,
+            of_part,
+            [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)],
+        )
+        for (name, colour), of_part in zip(_PARTS, values, strict=True)
     ]
-    shown = tuple(s for s in sections if s.panels or s.table)
-    said = answer(results, f"{gpus} GPUs")
-    return Page(f"Attention over {gpus} GPUs", subject, shown, command=command, answer=(said,))
+    readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
+    return bars("layer-1", "", f"Time of one layer: {readings}.", names, parts, seconds_text)
 
 
 def _drawable(result: Result) -> bool:
     return len(result.timelines[0].events) <= MAX_BARS
 
 
-def _gantt(result: Result, n: int) -> Panel:
+def _gantt(result: Result, n: int, last_s: float) -> Panel:
+    """A row a GPU, on one time axis for all schedules."""
     timeline: Timeline = result.timelines[0]
-    data = [_bars(timeline, kind, n, opacity) for kind, opacity in (("compute", 0.9), ("send", 0.35))]
+    data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
     busy = min(timeline.compute_s)
     alt = (f"{result.title}: {seconds_text(timeline.total_s)} forward; the GPU with least work computes for "
            f"{seconds_text(busy)}; GPUs do not compute in {timeline.idle_fraction:.1%} of their time.")  # fmt: skip
     y = axes.axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8))
-    layout = axes.layout(axes.axis("time (ms)"), y, barmode="overlay", bargap=0.25)
-    return Panel(f"time-{n}", result.title, alt, tuple(data), layout)
+    x = axes.axis("time (ms)", range=[0, 1.03e3 * last_s])
+    return Panel(f"time-{n}", f"{result.title}, {seconds_text(timeline.total_s)}", alt, tuple(data),
+                 axes.layout(x, y, barmode="overlay", bargap=0.25), min(26.0, 5.5 + timeline.gpus))  # fmt: skip
 
 
-def _bars(timeline: Timeline, kind: str, n: int, opacity: float) -> dict[str, Any]:
+def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
     events = [e for e in timeline.events if e.kind == kind]
     text = [
         f"GPU {e.gpu}, step {e.step}: {e.label}" + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
         + f", {seconds_text(e.end_s - e.start_s)}" for e in events
     ]  # fmt: skip
-    colour = axes.colour(n) if kind == "compute" else axes.NEUTRAL
+    computes = kind == "compute"
     return axes.bar(
-        kind, [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
-        orientation="h", base=[round(1e3 * e.start_s, 6) for e in events], opacity=opacity,
-        width=0.8 if kind == "compute" else 0.3, marker={"color": colour, "line": {"width": 0.5}},
+        _WORK[kind], [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
+        orientation="h", base=[round(1e3 * e.start_s, 6) for e in events], width=0.62 if computes else 0.16,
+        offset=-0.42 if computes else 0.24,
+        marker={"color": axes.colour(n), "line": {"width": 0.7 if computes else 0, "color": "#f7f8fa"}},
     )  # fmt: skip
 
 
 def _idle(problem: AttentionProblem) -> Panel:
     causal = problem.mask == "causal"
-    data, readings = [], []
-    for n, name in enumerate(schedules(causal)):
-        values = [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS]
-        hover = [f"{name}, {gpus} GPUs: {idle_of_unbalanced(name, gpus, causal)}" for gpus in IDLE_GPUS]
+    by_name = {
+        name: [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS] for name in schedules(causal)
+    }
+    data, readings, ends = [], [], []
+    for n, names in enumerate(alike(by_name)):
+        values, name = by_name[names[0]], " and ".join(names)
+        hover = [f"{name}, {gpus} GPUs: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
+        ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n)))
         readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
-    layout = axes.layout(axes.axis("GPUs"), axes.axis("idle fraction", rangemode="tozero"), **axes.LEGEND_ABOVE)
-    return Panel(
-        "idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(readings)}.", tuple(data), layout
-    )
+    y = axes.linear_axis([v for values in by_name.values() for v in values], "idle fraction", lambda v: f"{v:.3g}")
+    y["range"] = [-0.03 * y["range"][1], y["range"][1]]
+    x = axes.axis("GPUs", range=[1, IDLE_GPUS[-1] + 1], tickvals=[2, *range(4, IDLE_GPUS[-1] + 1, 4)])
+    return Panel("idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(readings)}.", tuple(data),
+                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip
 
 
 def _links(results: Sequence[Result]) -> Panel:
-    values = [round(r.received_nd, 6) for r in results]
-    text = [f"{r.name}: {bytes_text(float(r.received_bytes))}, {r.received_nd:.4g} Nd" for r in results]
-    data = axes.bar("received", [r.name for r in results], values, text, 0,
-                    marker={"color": [axes.colour(n) for n in range(len(results))]})  # fmt: skip
-    layout = axes.layout(axes.axis("method"), axes.axis("Nd", rangemode="tozero"))
-    return Panel("links-1", "one layer, an average GPU", f"Bytes received: {'; '.join(text)}.", (data,), layout)
+    hover = [f"{r.name}: {bytes_text(float(r.received_bytes))}, {r.received_nd:.4g} Nd" for r in results]
+    part = Part("received", [axes.colour(n) for n in range(len(results))], [float(r.received_bytes) for r in results],
+                hover)  # fmt: skip
+    return bars("links-1", "", f"Bytes received: {'; '.join(hover)}.", [r.name for r in results], [part], bytes_text)

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from iosim.base.progress import Progress, silent
 from iosim.show.page import Figure
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.report import figures
+from iosim.studies.report import figures, words
 from iosim.studies.report.collect import Point, collect, series
 from iosim.studies.report.density import density
+from iosim.studies.report.overview import overview
 from iosim.studies.report.report import Report
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.report.roofline import roofline
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
-
-TITLE = "Attention traffic report"
 
 
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
@@ -38,6 +37,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
             tile_ids[gpu.label] = f"T{len(tile_ids) + 1:02d}"
             commands[tile_ids[gpu.label]] = tiles_line(gpu, ranking)
     drawn: list[Figure | None] = [
+        overview(request, points),
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
         figures.ratio(request, points, "l2"),
@@ -50,7 +50,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         density(request, points, commands),
     ]
     return Report(
-        title=TITLE,
+        title=words.question(request, figures.baseline(points)),
         request=request,
         points=points,
         omissions=omissions,
@@ -69,8 +69,8 @@ def summary(points: Sequence[Point]) -> Table:
         *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
         Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
         Column("peak_bytes", "memory", "bytes"), Column("fits", "fits"),
-        Column("ratio_l2", "naive/this, SM<->L2", "ratio"),
-        Column("ratio_hbm", "naive/this, HBM", "ratio"), figures.FROM,
+        Column("ratio_l2", "less SM<->L2", "ratio"), Column("ratio_hbm", "less HBM", "ratio"),
+        figures.FROM,
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
     for _, _, row in series(points):

@@ -72,7 +72,7 @@ def density(request: ReportRequest, points: Sequence[Point], commands: dict[str,
         "mask keeps. On the dotted line a quantity shrinks as the blocks do: bytes between SMs and L2 follow it until "
         "Q and O weigh in, HBM bytes need not where K and V stay in L2 all the same.",
         Table(columns, rows), _panels(request, with_dense),
-        kernel_legend(request, ("as the blocks", "dot")), "kernel", ("kept_fraction", "l2_share", "time_share"),
+        kernel_legend(request, ("as the blocks", "dot")), "seq_len", ("kept_fraction", "l2_share", "time_share"),
     )  # fmt: skip
 
 

@@ -1,15 +1,17 @@
 """Figures against the sequence length: traffic of each level, memory, time, and the ratios between kernels.
 
-Bytes between SMs and L2 and bytes between L2 and HBM never share a plot.
+Bytes between SMs and L2 and bytes between L2 and HBM never share a plot of these; overview.py draws both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.kernel.algorithms import algorithm_of
 from iosim.show import axes
+from iosim.show.labels import layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table
 from iosim.studies.report.collect import Point, series
@@ -53,19 +55,19 @@ def gpu_panels(
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
     panels = []
     for n, (label, members) in enumerate(drawn.items(), 1):
-        data = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
-        readings = []
+        grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
+        drawn_lines, readings = [], []
         for _, kernel, row in series(members):
             shown = [(p, v) for p in row if (v := value(p)) is not None]
             if not shown:
                 continue
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
-            data.append(axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
-                                  request.kernels.index(kernel)))  # fmt: skip
+            drawn_lines.append(axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
+                                         request.kernels.index(kernel)))  # fmt: skip
             readings.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
                         f"N = {shown[-1][0].seq_len:,}")  # fmt: skip
-        panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.", tuple(data),
-                            axes.layout(x, y)))  # fmt: skip
+        panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.",
+                            (*grey, *layered(drawn_lines)), axes.layout(x, y)))  # fmt: skip
     return tuple(panels)
 
 
@@ -84,7 +86,7 @@ def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "from the tiles alone: a count. This is what the FlashAttention papers count as memory accesses.",
         Table(columns, rows),
         gpu_panels(request, points, "traffic-l2", lambda p: p.l2, "SM<->L2 bytes", bytes_text),
-        kernel_legend(request), "kernel", ("l2_bytes",),
+        kernel_legend(request), "seq_len", ("l2_bytes",),
     )  # fmt: skip
 
 
@@ -121,7 +123,7 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
         Table(columns, rows),
         gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides),
         kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])),
-        "kernel", ("hbm_bytes",) if known else ("compulsory_bytes", "no_l2_bytes"),
+        "seq_len", ("hbm_bytes",) if known else ("compulsory_bytes", "no_l2_bytes"),
     )  # fmt: skip
 
 
@@ -147,7 +149,7 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
         Table(columns, rows),
         gpu_panels(request, points, "memory", lambda p: p.prediction.memory_bytes["peak"], "peak bytes", bytes_text,
                    guides),
-        kernel_legend(request, ("memory of the GPU", "dash")), "kernel", ("peak_bytes",),
+        kernel_legend(request, ("memory of the GPU", "dash")), "seq_len", ("peak_bytes",),
     )  # fmt: skip
 
 
@@ -164,7 +166,7 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
         "exponentials, or the launch itself), at measured rates where the profile has them.",
         Table(columns, rows),
         gpu_panels(request, points, "time", lambda p: p.time_s, "time", seconds_text),
-        kernel_legend(request), "kernel", ("time_s", "bound_by"),
+        kernel_legend(request), "seq_len", ("time_s", "bound_by"),
     )  # fmt: skip
 
 
@@ -203,7 +205,8 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
     y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
     panels = []
     for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
-        data, readings = [], []
+        data: list[dict[str, Any]] = []
+        readings = []
         for g, label in enumerate(gpus):
             row = [(p, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
             if row:
@@ -213,7 +216,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
         alt = (
             f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: {'; '.join(readings)}."
         )
-        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(data), axes.layout(x, y)))
+        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
     return Figure(
         f"ratio-{level}", f"Naive over tiled: {word} bytes",
         f"{word} bytes of '{base}' over those of each other kernel for the same problem. Below 1x a kernel moves more "
@@ -221,7 +224,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
         Table(columns, rows), tuple(panels),
         tuple(Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus)
               if any(p.gpu.label == label for p, *_ in pairs)),
-        "kernel", ("ratio",),
+        "seq_len", ("ratio",),
     )  # fmt: skip
 
 

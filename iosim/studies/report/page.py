@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from iosim.show.page import Page, Section, listed, numbered
+from iosim.show.page import Page, Section, listed
 from iosim.studies.report import words
 from iosim.studies.report.answer import verdicts
 from iosim.studies.report.report import Report
 
 
 def as_page(report: Report) -> Page:
-    """Summary, what is left out, figures, notes and command lines."""
+    """The answers, the chart that carries them, one table, and the rest in details."""
+    first, *others = report.figures
+    length = report.request.lengths[-1]
+    at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
     sections = (
-        Section("summary", "Summary, at the longest sequence", table=report.summary),
-        *listed("left-out", "Left out", [words.omission(o) for o in report.omissions]),
-        *numbered(report.figures),
-        *listed("notes", "Notes", report.notes),
+        first.section(folded=False),
+        Section("summary", f"{at}, N = {length:,}", (words.RATIOS,) * report.has_ratios, table=report.summary),
+        *listed("left-out", "Left out", [words.omission(o, report.request.lengths) for o in report.omissions]),
+        *(f.section() for f in others),
+        *listed("notes", "Notes of the predictions", report.notes, folded=True),
+        Section("reading", "How to read this page", (words.LEVELS, words.EXACT), folded=True),
     )
     return Page(
-        report.title, words.subject(report.request), sections, text=(words.LEVELS, words.EXACT),
-        command=report.request.report_line(), commands=report.commands, contents=True,
-        answer=tuple(v.sentence for v in verdicts(report)),
+        report.title, words.subject(report.request), sections, command=report.request.report_line(),
+        commands=report.commands, answer=tuple(v.sentence for v in verdicts(report)),
     )  # fmt: skip

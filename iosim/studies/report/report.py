@@ -24,6 +24,11 @@ class Report:
     commands: Mapping[str, str]
     notes: tuple[str, ...]
 
+    @property
+    def has_ratios(self) -> bool:
+        """Whether the summary compares anything with a naive kernel."""
+        return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
+
     def figure(self, figure_id: str) -> Figure:
         """The figure called `figure_id`.
 

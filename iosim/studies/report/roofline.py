@@ -102,8 +102,8 @@ def roofline(request: ReportRequest, points: Sequence[Point], level: str, profil
         f"Operations per second that the predicted time allows, against operations per {word} byte; a line joins a "
         f"kernel's lengths. Solid roof: measured {word} bandwidth and matrix rate; dotted: the specification's. "
         "FLOP counts the pairs that the mask keeps.",
-        Table(columns, tuple(rows)), tuple(panels), kernel_legend(request, *guides), "kernel",
-        ("flops_per_byte", "share_of_roof"), tuple(left_out),
+        Table(columns, tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
+        ("share_of_roof",), tuple(left_out),
     )  # fmt: skip
 
 

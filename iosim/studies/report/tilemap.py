@@ -69,8 +69,25 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
         "query rows a tile against key rows a tile, each with its best number of warps and stages. Empty cells are "
         "rejected; the table says why, and holds the libraries' tiles that lie outside the grid.",
         Table(COLUMNS, tuple(rows)), tuple(panels), (FASTEST, LIBRARY), "block_k", ("times_fastest",),
-        tuple(left_out), by=("gpu", "kernel", "block_q"),
+        tuple(left_out), short=_short(rankings),
     )  # fmt: skip
+
+
+SHORT_COLUMNS = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("tile", "tile"),
+                 Column("warps", "warps", "count"), Column("stages", "stages", "count"),
+                 Column("time_s", "time", "seconds"),
+                 Column("times_fastest", "times the fastest", "ratio"))  # fmt: skip
+
+
+def _short(rankings: Mapping[str, TileRanking | str]) -> Table:
+    """The fastest tile of each GPU, and the libraries' tiles beside it."""
+    rows = [
+        (label, c.kernel, str(c.tile), c.tile.warps, c.tile.stages, c.time_s, c.time_s / ranking.best.time_s)
+        for label, ranking in rankings.items()
+        if not isinstance(ranking, str)
+        for c in (ranking.best, *ranking.library)
+    ]
+    return Table(SHORT_COLUMNS, tuple(rows))
 
 
 def best_by_cell(ranking: TileRanking) -> dict[tuple[int, int], TileCandidate]:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iosim.base.units import length_text
 from iosim.studies.report.collect import Omission
 from iosim.studies.report.request import ReportRequest
 
 LEVELS = (
     "SM<->L2 bytes cross between the SMs and L2 and follow from the tiles; HBM bytes cross between L2 and device "
-    "memory and depend on what L2 keeps. They are two quantities and are never added or drawn together."
+    "memory and depend on what L2 keeps. They are two quantities: never added, and told apart wherever one chart has "
+    "both."
 )
 EXACT = (
     "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
     "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
 )
+
+
+RATIOS = "Less: the naive kernel's bytes over the row's; below 1x the row moves more than naive attention does."
+
+
+def question(request: ReportRequest, base: str | None) -> str:
+    """What the report answers."""
+    if base is not None and len(request.kernels) > 1:
+        return "How many bytes does tiled attention save?"
+    return f"How many bytes does {' or '.join(request.kernels)} move?"
 
 
 def subject(request: ReportRequest) -> str:
@@ -36,7 +49,8 @@ def subject(request: ReportRequest) -> str:
     )
 
 
-def omission(o: Omission) -> str:
-    """Why a kernel is missing on a GPU."""
+def omission(o: Omission, lengths: Sequence[int] = ()) -> str:
+    """Why a kernel is missing on a GPU; the lengths are named where it is not missing at all of `lengths`."""
     at = ", ".join(length_text(n) for n in o.lengths)
-    return f"{o.kernel} on {o.gpu} (N = {at}): {o.reason}"
+    where = "" if tuple(lengths) == o.lengths else f" (N = {at})"
+    return f"{o.kernel} on {o.gpu}{where}: {o.reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from iosim.base.units import bytes_text
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
 from iosim.show import axes
+from iosim.show.labels import End, at_ends
 from iosim.show.page import Page, Panel, Section
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.trace.answer import answer
@@ -20,31 +22,39 @@ from iosim.studies.trace.views import reuse_rows, tensor_rows
 
 MAX_CTA_LINES = 600
 MB = 1e6
+SAME_RATE = 0.03
+"""Difference of hit rates, at the median over time, up to which tensors share a line."""
 
 
 def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     """The whole page. `command` is the command line that makes it again."""
     q = traces[0].prediction.problem
-    kernels = ", ".join(t.prediction.kernel.name for t in traces)
-    title = f"Trace of {kernels} on {traces[0].prediction.profile.name}"
+    kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
+    title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
     subject = (f"batch {q.batch}, {q.heads} heads, {q.seq_q:,} x {q.seq_k:,} tokens, head_dim {q.head_dim}, "
                f"{q.dtype}, mask {q.mask_text}, {q.passes}. Time is the replay's own.")  # fmt: skip
-    tables = {"tensors": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
+    top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
+    tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
     sections: list[Section] = []
     for name, heading, caption, draw in (
-        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there.", _hits),
-        ("read", "HBM reads over time", "Bytes that missed in the L2, as a rate, by tensor.", _reads),
+        ("read", "HBM bytes read so far", "What missed in the L2, added up over time, by tensor. The dotted line is "
+         "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
+         partial(_reads, top=top)),
+        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there. Tensors that "
+         "fare alike share a line.", _hits),
         ("drift", "What is in use at once", "Range between the first and the last CTA of every head in progress, added "
          "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
          "has read.", _in_use),
         ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
          "end. Lines that run close together share what they read.", _walk),
         ("reuse", "Reuse distances", "Bytes loaded, by the distinct bytes that the partition had loaded since it "
-         "loaded the same line before. Past the line they miss. First loads are in the table.", _reuse),
+         "loaded the same line before. Past the dashed line they miss. First loads are in the table.", _reuse),
     ):  # fmt: skip
         drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
-        sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name)))
-    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),))
+        if drawn or tables.get(name):
+            sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
+                                    folded=name != "read", most_across=2))  # fmt: skip
+    return Page(title, subject, tuple(sections), command=command)
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:
@@ -98,38 +108,85 @@ def _some(values: Any) -> list[float | None]:
     return [round(float(v), 4) if np.isfinite(v) else None for v in values]
 
 
-def _lines(t: TraceResult, panel: str, values: Any, unit: str, **y: Any) -> list[Panel]:
-    """A line a tensor over time."""
-    data, ranges = [], []
-    for n, name in enumerate(t.tensors):
-        if t.loaded()[name]:
-            ys = _some(values[:, n])
-            hover = [f"{name}: {v:g} {unit}" if v is not None else "" for v in ys]
-            data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
-            known = [v for v in ys if v is not None]
-            ranges.append(f"{name} {min(known):g} to {max(known):g}")
-    layout = axes.layout(axes.axis("time (ms)"), axes.axis(unit, **y), **axes.LEGEND_ABOVE)
-    name = t.prediction.kernel.name
-    return [Panel(panel, name, f"{name}, {unit}: {'; '.join(ranges)}.", tuple(data), layout)]
-
-
 def _alike(panels: Sequence[Panel]) -> list[Panel]:
     """The panels with one vertical axis, where it starts at zero."""
-    tops = [y for p in panels for line in p.data for y in line["y"] if y is not None]
-    top = 1.05 * max(tops, default=1.0) or 1.0
+    tops = [p.layout["yaxis"]["range"][1] for p in panels if "rangemode" in p.layout["yaxis"]]
     return [
-        replace(p, layout={**p.layout, "yaxis": {**p.layout["yaxis"], "range": [0, top]}})
+        replace(p, layout={**p.layout, "yaxis": {**p.layout["yaxis"], "range": [0, max(tops)]}})
         if "rangemode" in p.layout["yaxis"] else p
         for p in panels
     ]  # fmt: skip
 
 
+def _from_zero(title: str, top: float) -> dict[str, Any]:
+    """A vertical axis from zero to somewhat above the highest value."""
+    return axes.axis(title, type="linear", rangemode="tozero", range=[0, 1.08 * top or 1.0])
+
+
+def _above(text: str, y: float) -> dict[str, Any]:
+    """The name of a level line, on its right end; below it where the axis ends there."""
+    return {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": y, "yanchor": "bottom", "showarrow": False,
+            "text": text, "font": {"size": 11}}  # fmt: skip
+
+
 def _hits(t: TraceResult, panel: str) -> list[Panel]:
-    return _lines(t, panel, 100 * t.hit_rate(), "% hit", range=[-3, 103])
+    """A line a tensor over time; one for those whose rates lie on each other."""
+    drawn = {name: n for n, name in enumerate(t.tensors) if t.loaded()[name]}
+    data, ends, ranges = [], [], []
+    y = axes.axis("% hit", type="linear", range=[-3, 103])
+    for n, names in enumerate(_same_rates(t, list(drawn))):
+        hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
+        both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
+        ys = _some(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0))
+        name = " and ".join(names)
+        hover = [f"{name}: {v:.4g} % hit" if v is not None else "" for v in ys]
+        data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
+        known = [v for v in ys if v is not None]
+        ranges.append(f"{name} {min(known):.4g} to {max(known):.4g}")
+        ends.append(End(name, known[-1], axes.colour(n)))
+    kernel = t.prediction.kernel.name
+    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    return [Panel(panel, kernel, f"{kernel}, % hit: {'; '.join(ranges)}.", tuple(data), layout)]
 
 
-def _reads(t: TraceResult, panel: str) -> list[Panel]:
-    return _lines(t, panel, t.miss / (t.bin_ps / PS) / 1e9, "GB/s", rangemode="tozero")
+def _same_rates(t: TraceResult, names: Sequence[str]) -> list[list[str]]:
+    """Tensors in groups whose hit rates differ by little throughout and by less in all."""
+    rates = t.hit_rate()
+    groups: list[list[str]] = []
+    for name in names:
+        mine = rates[:, t.tensors.index(name)]
+        for group in groups:
+            apart = np.abs(mine - rates[:, t.tensors.index(group[0])])
+            if not np.isfinite(apart).any() or np.nanmedian(apart) <= SAME_RATE:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
+    """Bytes missed so far, stacked by tensor, and the compulsory reads; the axis goes up to `top` MB."""
+    so_far = t.miss.cumsum(axis=0) / MB
+    names = [name for name in t.tensors if t.misses()[name]]
+    data, ends, base = [], [], 0.0
+    for n, name in enumerate(names):
+        ys = [round(float(v), 4) for v in so_far[:, t.tensors.index(name)]]
+        hover = [f"{name}: {v:.4g} MB so far" for v in ys]
+        line = axes.line(name, _ms(t), ys, hover, n, mode="lines")
+        data.append(line | {"stackgroup": "bytes", "fillcolor": axes.colour(n), "line": {"width": 0}})
+        ends.append(End(f"{name} {bytes_text(t.misses()[name])}", base + ys[-1] / 2, axes.colour(n)))
+        base += ys[-1]
+    least = t.prediction.hbm_bounds.compulsory_read / MB
+    data.append(axes.guide("compulsory", [0, _ms(t)[-1]], [least] * 2, f"compulsory: {least:.4g} MB", "dot"))
+    y = _from_zero("MB read", top)
+    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
+    kernel = t.prediction.kernel.name
+    alt = (f"{kernel} reads {bytes_text(base * MB)} from HBM: "
+           f"{', '.join(f'{name} {bytes_text(t.misses()[name])}' for name in names)}; compulsory "
+           f"{bytes_text(least * MB)}.")  # fmt: skip
+    return [Panel(panel, kernel, alt, tuple(data), layout)]
 
 
 def _drawable(t: TraceResult) -> list[LaunchTrace]:
@@ -149,7 +206,8 @@ def _in_use(t: TraceResult, panel: str) -> list[Panel]:
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
                f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip
-        layout = axes.layout(axes.axis("time (ms)"), axes.axis("MB in use", rangemode="tozero"))
+        y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
+        layout = axes.layout(axes.axis("time (ms)"), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
         panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
     return panels
 
@@ -189,12 +247,17 @@ def _reuse(t: TraceResult, panel: str) -> list[Panel]:
         hover = [f"{x:.4g} MB: {y:.4g} GB" for x, y in zip(xs, ys, strict=True)]
         bars = axes.bar("loads", xs, ys, hover, 0)
         size = t.partition_bytes / MB
-        line = axes.guide("one partition", [size] * 2, [0, max(ys)], f"one partition: {size:.4g} MB", "dash")
         title = f"{t.prediction.kernel.name}, {one.name}"
         alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
         last = max([1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)])
-        layout = axes.layout(
-            axes.axis("reuse distance (MB)", range=[0, last]), axes.axis("GB loaded", rangemode="tozero")
-        )
-        panels.append(Panel(f"{panel}-{n}", title, alt, (bars, line), layout))
+        y = _from_zero("GB loaded", max(ys, default=0.0))
+        to_the_right = size < last / 2
+        word = {"xref": "x", "x": size, "xanchor": "left" if to_the_right else "right",
+                "xshift": 4 if to_the_right else -4, "yref": "paper", "y": 1, "yanchor": "top", "showarrow": False,
+                "text": f"one partition, {size:.4g} MB", "font": {"size": 11}}  # fmt: skip
+        line = {"type": "line", "xref": "x", "x0": size, "x1": size, "yref": "paper", "y0": 0, "y1": 1,
+                "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dash"}}  # fmt: skip
+        x = axes.axis("reuse distance (MB)", range=[0, last])
+        layout = axes.layout(x, y, annotations=[word], shapes=[line])
+        panels.append(Panel(f"{panel}-{n}", title, alt, (bars,), layout))
     return panels

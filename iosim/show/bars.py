@@ -1,0 +1,54 @@
+"""Horizontal bars: a row a name, its parts beside each other, and the whole in words at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosim.show import axes
+from iosim.show.page import Panel
+
+ROW_REM = 2.1
+AXIS_REM = 3.6
+LEAST_REM = 6.0
+ROOM = 1.3
+"""Length of the axis over the longest bar: the words at its end need room."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a bar, or a part of every bar, is for: its name, a colour or one a bar, values and hover texts a row."""
+
+    name: str
+    colour: str | Sequence[str]
+    values: Sequence[float | None]
+    hover: Sequence[str]
+
+
+def bars(
+    panel_id: str, title: str, alt: str, names: Sequence[str], parts: Sequence[Part], text: Callable[[float], str], *,
+    axis_title: str = "", top: float | None = None, most_rows: int = 0,
+) -> Panel:  # fmt: skip
+    """Bars with one part are plain, others stack. `top` is the longest bar, and `most_rows` the most bars, of all
+    panels that are to be compared."""
+    wholes = [sum(p.values[n] or 0.0 for p in parts) for n in range(len(names))]
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar", "orientation": "h", "name": p.name, "y": list(names), "x": list(p.values),
+            "text": list(p.hover), "textposition": "none", "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"color": p.colour if isinstance(p.colour, str) else list(p.colour)},
+        }
+        for p in parts
+    ]  # fmt: skip
+    data.append({
+        "type": "scatter", "mode": "text", "name": "whole", "y": list(names), "x": wholes,
+        "text": [f" {text(v)}" for v in wholes], "textposition": "middle right", "hoverinfo": "skip",
+        "cliponaxis": False,
+    })  # fmt: skip
+    x = axes.linear_axis([top if top is not None else max(wholes, default=0.0)], axis_title, text)
+    x["range"] = [0, ROOM * (top if top is not None else max(wholes, default=0.0)) or 1.0]
+    x["tickvals"], x["ticktext"] = x["tickvals"][::2], x["ticktext"][::2]
+    y = {**axes.category_axis(names), "autorange": "reversed"}
+    height = max(LEAST_REM, AXIS_REM + ROW_REM * max(most_rows, len(names)) + 1.4 * bool(axis_title))
+    return Panel(panel_id, title, alt, tuple(data), axes.layout(x, y, barmode="stack", bargap=0.3), height)

@@ -1,0 +1,144 @@
+"""The chart that carries a report: bytes of both levels, naive against tiled, beside the bytes that no kernel avoids.
+
+Over several lengths it has a line a kernel and level; at one length, a row a kernel with a mark a level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from iosim.base.units import bytes_text
+from iosim.show import axes
+from iosim.show.labels import End, at_ends
+from iosim.show.page import Figure, Panel, Series
+from iosim.show.tables import Column, Table
+from iosim.studies.report.collect import Point, series
+from iosim.studies.report.figures import FROM, WHO, baseline, is_baseline, who
+from iosim.studies.report.request import ReportRequest
+
+COLUMNS = (*WHO, Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
+           Column("compulsory_bytes", "compulsory", "bytes"), FROM)  # fmt: skip
+LEVELS = {"SM<->L2": ("l2", "dash"), "HBM": ("hbm", "solid")}
+LEVEL_COLOURS = {"SM<->L2": axes.colour(0), "HBM": axes.colour(1)}
+BAND = "#b5bac3"
+COMPULSORY = "compulsory"
+ROOM = 0.6
+"""Share of the range of bytes that is added on each side, for the words beside the marks."""
+LINES_REM = 21.0
+ROW_REM, AXIS_REM = 2.4, 4.2
+
+
+def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
+    """A panel a GPU."""
+    gpus = list(dict.fromkeys(p.gpu.label for p in points))
+    several = len(request.lengths) > 1
+    shown = [p for gpu in gpus for p in _shown([p for p in points if p.gpu.label == gpu], several)]
+    values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
+    draw = _lines if several else _rows
+    panels = tuple(
+        draw(request, f"overview-{n}", gpu, [p for p in shown if p.gpu.label == gpu], values)
+        for n, gpu in enumerate(gpus, 1)
+    )
+    base = baseline(points)
+    which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and several else "of each kernel"
+    marks = (
+        "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is" if several else "The dotted line is"
+    )
+    how = (
+        f"{marks} the compulsory bytes: inputs once, outputs once. Outputs that still wait in L2 at the end count not."
+    )
+    legend = (
+        () if several else tuple(Series(name, LEVEL_COLOURS[name], "■" if name == "HBM" else "●") for name in LEVELS)
+    )
+    rows = tuple((*who(p), p.l2, p.hbm, p.compulsory, p.id) for p in shown)
+    return Figure(
+        "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
+        f"Bytes {which}, read and written together. {how}", Table(COLUMNS, rows), panels, legend, "seq_len",
+        ("l2_bytes", "hbm_bytes"), most_across=2,
+    )  # fmt: skip
+
+
+def _shown(points: Sequence[Point], several: bool) -> list[Point]:
+    """Of one GPU: the naive kernel and the fastest other, or the two fastest; all, where lines would not crowd."""
+    if not several:
+        return list(points)
+    times = {kernel: row[-1].time_s for _, kernel, row in series(points)}
+    base = baseline(points)
+    others = sorted((k for k in times if k != base and not _naive(k, points)), key=times.__getitem__)
+    kept = {*([] if base is None else [base]), *others[: 1 if base else 2]}
+    return [p for p in points if p.kernel in kept]
+
+
+def _naive(kernel: str, points: Sequence[Point]) -> bool:
+    return any(is_baseline(kernel, p) for p in points if p.kernel == kernel)
+
+
+def _least(points: Sequence[Point]) -> dict[int, int]:
+    """Compulsory bytes by length."""
+    least: dict[int, int] = {}
+    for p in points:
+        least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
+    return dict(sorted(least.items()))
+
+
+def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+    x, y = axes.length_axis(request.lengths), axes.log_axis(values, "", bytes_text)
+    least = _least(points)
+    band = axes.guide(COMPULSORY, list(least), list(least.values()), "compulsory: inputs once, outputs once", "solid")
+    data: list[dict[str, Any]] = [band | {"line": {"color": BAND, "width": 9}}]
+    ends, readings = [], []
+    for _, kernel, row in series(points):
+        n = request.kernels.index(kernel)
+        for level, (key, dash) in LEVELS.items():
+            drawn = [(p, v) for p in row if (v := getattr(p, key))]
+            if not drawn:
+                continue
+            name = f"{kernel} {level}"
+            hover = [f"{name}, N = {p.seq_len:,}<br>{bytes_text(v)} ({p.id})" for p, v in drawn]
+            line = axes.line(name, [p.seq_len for p, _ in drawn], [v for _, v in drawn], hover, n)
+            data.append(line | {"line": line["line"] | {"dash": dash, "width": 2.2}})
+            ends.append(End(name, drawn[-1][1], axes.colour(n)))
+            readings.append(f"{name} {bytes_text(drawn[0][1])} to {bytes_text(drawn[-1][1])}")
+    last = list(least.values())[-1]
+    ends.append(End(COMPULSORY, last, BAND))
+    alt = f"Bytes against N on {gpu}, shortest to longest: {'; '.join(readings)}; compulsory up to {bytes_text(last)}."
+    return Panel(panel_id, gpu, alt, tuple(data), axes.layout(x, y, **at_ends(ends, y)), LINES_REM)
+
+
+def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
+    low, high = axes.log_range(values)
+    room = max(0.3, ROOM * (high - low))
+    tens = [10.0**e for e in range(math.ceil(low), math.floor(high) + 1)]
+    x = axes.axis("", type="log", range=[low - room, high + room], tickvals=tens, tickangle=0,
+                  ticktext=[bytes_text(v) for v in tens])  # fmt: skip
+    y = {**axes.category_axis([p.kernel for p in points]), "autorange": "reversed"}
+    pairs = [(p.kernel, p.l2, p.hbm) for p in points if p.hbm]
+    joined: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines", "name": "between", "x": [l2, hbm], "y": [kernel, kernel],
+         "hoverinfo": "skip", "line": {"color": BAND, "width": 3}}
+        for kernel, l2, hbm in pairs
+    ]  # fmt: skip
+    data = joined
+    for level, (key, _) in LEVELS.items():
+        drawn = [(p, v) for p in points if (v := getattr(p, key))]
+        right = [level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM" for p, _ in drawn]
+        data.append({
+            "type": "scatter", "mode": "markers+text", "name": level, "x": [v for _, v in drawn],
+            "y": [p.kernel for p, _ in drawn], "text": [f" {bytes_text(v)} " for _, v in drawn],
+            "textposition": ["middle right" if r else "middle left" for r in right], "cliponaxis": False,
+            "hovertext": [f"{p.kernel} {level}<br>{bytes_text(v)} ({p.id})" for p, v in drawn],
+            "hovertemplate": "%{hovertext}<extra></extra>",
+            "marker": {"color": LEVEL_COLOURS[level], "size": 11, "symbol": "square" if key == "hbm" else "circle"},
+        })  # fmt: skip
+    least = min(p.compulsory for p in points)
+    line = {"type": "line", "xref": "x", "x0": least, "x1": least, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
+    word = {"xref": "x", "x": math.log10(least), "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False,
+            "text": f"compulsory {bytes_text(least)}", "font": {"size": 11}}  # fmt: skip
+    readings = [f"{p.kernel} {bytes_text(p.l2)} SM<->L2" + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "")
+                for p in points]  # fmt: skip
+    alt = f"Bytes on {gpu}: {'; '.join(readings)}; compulsory {bytes_text(least)}."
+    layout = axes.layout(x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8})
+    return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(request.kernels))
