@@ -9,7 +9,7 @@ from typing import Any
 
 LINE_PX = 15.0
 CHARACTER_PX = 6.5
-LEAST_PLOT_PX = 165.0
+LEAST_PLOT_PX = 135.0
 """Height of the plotting area where it is least: on paper."""
 ON_EACH_OTHER = 0.03
 """Relative difference up to which two values are drawn as one point."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iosim.show.page import Page, Section, listed
+from iosim.studies.compare.answer import answer
 from iosim.studies.compare.figures import figures
 from iosim.studies.compare.study import Comparison
 from iosim.studies.compare.tables import summary
@@ -26,4 +27,4 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
         Section("reading", "How to read this page", (words.LEVELS,), folded=True),
     )
     subject = words.subject(comparison.request)
-    return Page(TITLE, subject, sections, command=command, commands=comparison.commands)
+    return Page(TITLE, subject, sections, command=command, commands=comparison.commands, answer=(answer(comparison),))

@@ -15,6 +15,7 @@ from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends, layered
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.tables import Column, Table, spread_out
+from iosim.studies.decode.answer import answer
 from iosim.studies.decode.decode import DecodePoint
 
 TITLE = "How many tokens a second does attention allow while generating?"
@@ -83,7 +84,7 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
         ), folded=True),) if several else ()),
         *listed("notes", "Notes", notes(points), folded=True),
     )  # fmt: skip
-    return Page(TITLE, f"{subject(points)}.", sections, command=command)
+    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),))
 
 
 def _short(points: Sequence[DecodePoint]) -> Table:

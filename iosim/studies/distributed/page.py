@@ -63,15 +63,16 @@ def as_page(
         "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
         "line.",), panels=(_idle(problem),), folded=True,
     )  # fmt: skip
+    said = answer(results, f"{gpus} GPUs")
     if not several:
         return Page(title, f"{subject}.", tuple(s for s in (work, summary, idle) if s.panels or s.table),
-                    command=command)  # fmt: skip
+                    command=command, answer=(said,))  # fmt: skip
     time = Section("time", "Time of one layer", ("Computing on the busiest GPU, and the time beyond it that messages "
                    "are waited for.",), _TIME_LEGEND, (_time(results),))  # fmt: skip
     links = Section("links", "Bytes that a GPU receives", ("One layer, an average GPU. Nd: in units of N x d, d the "
                     "width of all query heads.",), panels=(_links(results),), folded=True)  # fmt: skip
     sections = tuple(s for s in (time, summary, work, idle, links) if s.panels or s.table)
-    return Page(title, f"{subject}.", sections, command=command)
+    return Page(title, f"{subject}.", sections, command=command, answer=(said,))
 
 
 NAMES = (

@@ -149,7 +149,7 @@ def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple
     alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {best.tile.warps} warps and "
            f"{best.tile.stages} stages, {seconds_text(best.time_s)}; {len(cells)} of {len(BLOCK_Q) * len(BLOCK_K)} "
            f"sizes fit. Libraries: {_libraries(ranking)}.")  # fmt: skip
-    layout = axes.layout(_blocks("block_k (key rows)"), _blocks("block_q (query rows)"))
+    layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
     return Panel(panel_id, label, alt, tuple(data), layout)
 
 

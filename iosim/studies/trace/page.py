@@ -54,7 +54,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
         if drawn or tables.get(name):
             sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
                                     folded=name != "read", most_across=2))  # fmt: skip
-    return Page(title, subject, tuple(sections), command=command)
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),))
 
 
 def tensor_table(traces: Sequence[TraceResult]) -> Table:

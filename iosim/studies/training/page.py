@@ -56,7 +56,8 @@ def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: 
         Section("memory", "Memory over one step", (caption,), legend, (panel,), table=memory_table(prediction),
                 folded=frontier is not None),
     )  # fmt: skip
-    return Page(title, subject, sections, command=command)
+    said = answer(prediction) if frontier is None else frontier_answer(frontier, gpu, s.attention)
+    return Page(title, subject, sections, command=command, answer=(said,))
 
 
 def _shows_capacity(prediction: TrainingPrediction) -> bool:
