@@ -19,7 +19,7 @@ COMMAND_GROUPS = (
     ("what moves, and why", ("predict", "compare", "explain", "trace", "formula")),
     ("what to choose", ("tiles", "report")),
     ("in serving and training", ("decode", "ring", "train-memory")),
-    ("how far to trust it", ("validate", "reproduce")),
+    ("how far to trust it", ("validate", "reproduce", "check-claim")),
     ("on a GPU of your own", ("calibrate", "measure")),
     ("what iosim knows", ("profiles", "kernels", "schema", "cache")),
 )

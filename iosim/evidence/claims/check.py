@@ -1,0 +1,177 @@
+"""Holds a claimed number against everything that it can be, and says which it is and why a counter shows another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.evidence.claims import readings, slips
+from iosim.evidence.claims.amount import Amount
+from iosim.evidence.claims.readings import Reading
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.overrides import Overrides
+from iosim.prediction.answer import trust
+from iosim.prediction.predictor import predict
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+
+TOLERANCE = 0.01
+MOST_TOLERANCE = 0.05
+"""However few digits a claim has."""
+MOST_SHOWN, MOST_NAMED = 5, 2
+NAMES = {"hbm": "HBM bytes", "l2": "SM<->L2 bytes", "time": "time", "flops": "operations"}
+
+
+@dataclass(frozen=True)
+class Match:
+    """A reading that a claim agrees with; `error` is (claim - reading) / reading."""
+
+    reading: Reading
+    error: float
+
+    def to_dict(self) -> dict[str, Any]:
+        r = self.reading
+        return {"counts": r.counts, "level": r.level, "direction": r.direction or None, "value": r.value,
+                "error": self.error, "slips": list(r.slips), "why": r.why or None}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim and what it agrees with: `matches` with the fewest slips, closest first; `nearest` where there are none.
+
+    `tried` counts the readings that it was held against, so that a chance agreement can be judged.
+    """
+
+    claim: Amount
+    prediction: Prediction
+    tolerance: float
+    matches: tuple[Match, ...]
+    nearest: Match
+    tried: int
+
+    @cached_property
+    def counter(self) -> dict[str, float]:
+        """What the claimed quantity is by iosim's prediction."""
+        p, quantity = self.prediction, self.claim.quantity
+        if quantity in ("hbm", "l2"):
+            return {direction: p.total(quantity, direction) for direction in ("read", "write")}
+        return {"total": p.time.total_s if quantity == "time" else p.flops}
+
+    def answer(self) -> str:
+        """One sentence: what the claim is, why a counter would show another number, and which."""
+        claim = f"{self.claim.text} of {NAMES[self.claim.quantity]}"
+        if not self.matches:
+            near = self.nearest
+            return (f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %: the nearest is "
+                    f"{self._named(near)}; {self._counter()}.")  # fmt: skip
+        best = self.matches[0]
+        chance = " with two slips, which may be chance," if len(best.reading.slips) > 1 else ""
+        parts = [f"{claim} matches{chance} {self._named(best)}"]
+        parts += [best.reading.why] if best.reading.why else []
+        parts += [f"so does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+        return f"{'; '.join((*parts, self._counter()))}."
+
+    def _named(self, match: Match) -> str:
+        r = match.reading
+        direction = "".join(f", {words}" for words in (r.direction, *r.slips) if words)
+        off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+.2f} %"
+        return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
+
+    def _counter(self) -> str:
+        """What iosim predicts for the claimed quantity, and how far to trust it."""
+        p = self.prediction
+        who = f"{p.kernel.name} on {p.profile.name}"
+        if self.claim.quantity in ("hbm", "l2"):
+            read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
+            level = "HBM" if self.claim.quantity == "hbm" else "the L2"
+            basis = trust([p]) if self.claim.quantity == "hbm" else f"bytes {p.exactness}"
+            return f"{who} is predicted to read {read} from {level} and to write {written} ({basis})"
+        return f"predicted for {who}: {self.text(self.counter['total'])}"
+
+    def text(self, value: float) -> str:
+        """A value of the claimed quantity in words."""
+        if self.claim.quantity == "time":
+            return seconds_text(value)
+        return bytes_text(value) if self.claim.quantity != "flops" else f"{number_text(value / 1e9)} GFLOP"
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `claims` in the command line's JSON."""
+        p = self.prediction
+        return {
+            "quantity": self.claim.quantity, "claim": self.claim.text, "value": self.claim.value,
+            "tolerance": self.tolerance, "readings_tried": self.tried,
+            "matches": [m.to_dict() for m in self.matches], "nearest": self.nearest.to_dict(),
+            "predicted": self.counter, "problem": p.problem.to_dict(), "kernel": p.kernel.name,
+            "profile": p.profile.name, "method": p.method, "answer": self.answer(),
+        }  # fmt: skip
+
+
+def check(
+    claim: Amount,
+    problem: AttentionProblem,
+    kernel: str = "fa2",
+    profile: str | HardwareProfile = "a100",
+    *,
+    tolerance: float | None = None,
+    layers: int | None = None,
+    overrides: Overrides | None = None,
+) -> Check:
+    """What a claimed number counts.
+
+    Args:
+        claim: as `parse` gives it.
+        problem, kernel, profile, overrides: what the claim is of, as in `predict`; counts of naive attention and of
+            other tools are tried as well.
+        tolerance: how far a count may be from the claim; by default 1 %, or half a unit of the claim's last digit
+            up to 5 %.
+        layers: of a model, where the claim may be of all of them.
+
+    Raises:
+        InputError: a kernel that cannot run the problem there, or a tolerance out of range.
+    """
+    allowed = max(TOLERANCE, min(MOST_TOLERANCE, claim.share)) if tolerance is None else tolerance
+    if not 0 < allowed < 1:
+        raise InputError(f"`tolerance` {allowed:g} is out of range; accepted: above 0 and below 1")
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    p = predict(problem, kernel, gpu, overrides=overrides)
+    tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
+    held = [Match(r, claim.value / r.value - 1) for r in tried]
+    least = {m.reading.slips for m in held if abs(m.error) <= allowed}
+    fewest = min(map(len, least), default=0)
+    agreeing = [m for m in held if abs(m.error) <= allowed and len(m.reading.slips) == fewest]
+    agreeing.sort(key=lambda m: (m.reading.level != claim.quantity, round(abs(m.error), 3), bool(m.reading.why)))
+    return Check(claim, p, allowed, _distinct(agreeing), min(held, key=lambda m: (abs(m.error), len(m.reading.slips))),
+                 len(tried))  # fmt: skip
+
+
+def _distinct(matches: list[Match]) -> tuple[Match, ...]:
+    """Matches, but for those that say the same of the same number."""
+    seen: dict[tuple[str, str, tuple[str, ...]], Match] = {}
+    for m in matches:
+        seen.setdefault((m.reading.counts, m.reading.direction, m.reading.slips), m)
+    return tuple(seen.values())
+
+
+def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
+    """Of the problem as given, with a factor, as another problem, and as that with a factor."""
+    for words, problem in (("", p.problem), *slips.other_problems(p.problem)):
+        for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
+            one = reading.slipped(words) if words else reading
+            yield from slips.with_factors(one, problem, claim, layers)
+
+
+def _of_problem(
+    claim: Amount, problem: AttentionProblem, p: Prediction, overrides: Overrides | None, *, replayed: bool
+) -> Iterator[Reading]:
+    if claim.quantity in ("hbm", "l2"):
+        yield from readings.byte_readings(claim.quantity, problem, p.kernel.name, p.profile, overrides, replayed)
+        return
+    try:
+        one = p if replayed else predict(problem, p.kernel.name, p.profile, overrides=overrides, method="bounds")
+    except InputError:
+        return
+    yield from readings.time_readings(one) if claim.quantity == "time" else readings.flop_readings(one)

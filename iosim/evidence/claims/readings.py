@@ -1,0 +1,165 @@
+"""What numbers of a problem can be meant: every count that tools, papers and counters give for it, with its reason.
+
+A reading is one such number: of the problem as given, or of the problem with one slip (another type, mask or pass, a
+head in place of all, ...). The slips are `slips`; the counts, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
+from iosim.evidence.reproduce.models import moved, queries_outside, standard, standard_kernel
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.overrides import Overrides
+from iosim.prediction.predictor import planned, predict
+from iosim.prediction.replays import tile_accesses
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+
+QUICK_ACCESSES = 3_000_000
+"""Tile accesses up to which the counts of a slip are replayed, too."""
+NAIVE = "naive"
+L2_SERVES = "no counter of HBM shows it: the L2 serves a part, which models of two levels leave out"
+WHILE_IT_FITS = "it holds at HBM only while the L2 keeps K and V, and once all is written back"
+FEWER_AT_HBM = "SMs read the same bytes several times, from the L2"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number that can be meant.
+
+    Attributes:
+        counts: what it counts, in a few words.
+        level: "hbm", "l2", "memory" (sizes, no traffic), "time" or "flops".
+        direction: "read", "written", or "read and written"; empty where that says nothing.
+        why: why a counter of the claimed quantity would show another number; empty where it would show this one.
+        slips: what the number is of in place of the problem as given.
+    """
+
+    counts: str
+    level: str
+    direction: str
+    value: float
+    why: str = ""
+    slips: tuple[str, ...] = ()
+
+    def slipped(self, slip: str, factor: float = 1.0) -> Reading:
+        """The same with one more slip, which changes it by a factor."""
+        return replace(self, value=self.value * factor, slips=(*self.slips, slip))
+
+
+def byte_readings(
+    quantity: str, problem: AttentionProblem, kernel: str, gpu: HardwareProfile, overrides: Overrides | None,
+    replayed: bool,
+) -> Iterator[Reading]:  # fmt: skip
+    """Bytes of a problem at both levels, and sizes that are taken for traffic; `quantity`, "hbm" or "l2", is the one
+    that is claimed. HBM bytes are replayed where that is asked for, or takes a moment."""
+    for name in dict.fromkeys((kernel, NAIVE)):
+        settings = overrides if name == kernel else None
+        try:
+            call = planned(problem, name, gpu, settings)
+        except InputError:
+            continue
+        other = [] if name == kernel else [f"it is {name}'s, not {kernel}'s"]
+        if replayed or tile_accesses(call.chain) <= QUICK_ACCESSES:
+            p = predict(problem, name, gpu, overrides=settings)
+            if p.hbm_known:
+                why = "; ".join([*([FEWER_AT_HBM] if quantity == "l2" else []), *other])
+                yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm",
+                                      p.total("hbm", "read"), p.total("hbm", "write"), why)  # fmt: skip
+        why = "; ".join([*([L2_SERVES] if quantity == "hbm" else []), *other])
+        yield from _both_ways(f"{name}'s SM<->L2 bytes", "l2", int(call.counted.total("l2", "read")),
+                              int(call.counted.total("l2", "write")), why)  # fmt: skip
+        if name == kernel:
+            bounds = call.bounds
+            why = FEWER_AT_HBM if quantity == "l2" else WHILE_IT_FITS
+            yield from _both_ways("the compulsory bytes, every input read and every output written once", "hbm",
+                                  bounds.compulsory_read, bounds.compulsory_write, why)  # fmt: skip
+    yield from _by_tools(problem, gpu)
+
+
+def _both_ways(counts: str, level: str, read: int, written: int, why: str) -> Iterator[Reading]:
+    yield Reading(counts, level, "read and written", read + written, why)
+    yield Reading(counts, level, "read", read, why)
+    yield Reading(counts, level, "written", written, why)
+
+
+def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Reading]:
+    """Counts that no kernel of the catalog makes: those of papers and of other tools."""
+    try:
+        chain = standard(problem, standard_kernel(gpu, problem))
+    except InputError:
+        return
+    once = sum(chain.tensors[n].bytes for n in "QKVO")
+    scores = chain.tensors["S"].bytes
+    yield Reading("Q, K, V and O once", "hbm", "read and written", once,
+                  "row statistics are left out; it holds at HBM only while the L2 keeps K and V")  # fmt: skip
+    yield Reading("Q, K and V once", "hbm", "read", once - chain.tensors["O"].bytes,
+                  "it holds at HBM only while the L2 keeps K and V")  # fmt: skip
+    yield Reading("one N x N tensor of scores", "memory", "", scores, "a size, no traffic: each pass moves it again")
+    yield Reading("Q, K, V, O and the scores, in memory", "memory", "", once + scores, "a size, no traffic")
+    if problem.passes != "fwd":
+        return
+    full = moved(chain)
+    yield Reading(
+        "standard attention, every product reading its operands once and every pass over N x N leaving the chip (as "
+        "LLM-Viewer without flash)", "hbm", "read and written", full,
+        "a real product reads operands more than once, and short scores stay in the L2",
+    )  # fmt: skip
+    yield Reading(
+        "standard attention without the softmax's own passes over N x N (as GenZ)", "hbm", "read and written",
+        moved(chain, outside=("softmax",)), "the softmax reads and writes N x N, too",
+    )  # fmt: skip
+    if problem.mask != "none":
+        return
+    for rows in (64, 128, 256):
+        tiled = moved(queries_outside(problem, rows))
+        yield Reading(
+            f"query tiles of {rows} rows with no L2 and no row statistics (as AccelForge with a buffer for them)", "l2",
+            "read and written", tiled, "it is what passes between SMs and L2, which serves most of it",
+        )  # fmt: skip
+        yield Reading(
+            f"query tiles of {rows} rows with O taken as N x N and stored twice (as LLM-Viewer's flash)", "l2",
+            "read and written", tiled - chain.tensors["O"].bytes + 2 * scores,
+            f"a mistake: O has N x d; without it {bytes_text(tiled)} between SMs and L2",
+        )  # fmt: skip
+
+
+def time_readings(p: Prediction) -> Iterator[Reading]:
+    """Seconds of a call: the model's, and those of rooflines."""
+    gpu, problem = p.profile, p.problem
+    yield Reading("the predicted time", "time", "", p.time.total_s)
+    yield Reading("the model at the specified rates", "time", "", p.time_specification.total_s,
+                  "the measured rates are lower")  # fmt: skip
+    bounds = p.hbm_bounds
+    moved_bytes = {"the compulsory bytes": bounds.compulsory_read + bounds.compulsory_write,
+                   "the SM<->L2 bytes": p.total("l2")}  # fmt: skip
+    if p.hbm_known:
+        moved_bytes["the predicted HBM bytes"] = p.total("hbm")
+    bandwidth, rate = gpu.dram_bandwidth_bytes_per_s, (gpu.tensor_flops_per_s or {}).get(problem.dtype)
+    for what, n in moved_bytes.items():
+        if bandwidth:
+            yield Reading(f"{what} over HBM's specified bandwidth", "time", "", n / bandwidth,
+                          "a bound: nothing else takes time in it")  # fmt: skip
+    if rate:
+        yield Reading("the operations over the specified tensor rate", "time", "", p.flops / rate,
+                      "a bound: no kernel reaches the specified rate")  # fmt: skip
+
+
+def flop_readings(p: Prediction) -> Iterator[Reading]:
+    """Operations of a call, as they are counted in different places."""
+    q = p.problem
+    whole = 2 * q.batch * q.heads * q.seq_q * q.seq_k * (q.head_dim + q.head_dim_v)
+    factor = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}[q.passes]
+    yield Reading("operations of the matrix products over kept pairs", "flops", "", p.flops)
+    yield Reading("multiply-adds of the matrix products", "flops", "", p.flops / 2,
+                  "a multiply-add is two operations")  # fmt: skip
+    if q.mask != "none":
+        yield Reading("4 N^2 d a head, 2.5 times as much backward, as papers count", "flops", "", whole * factor,
+                      "it counts every pair, kept or not")  # fmt: skip
+    if q.mask == "causal":
+        yield Reading("half of 4 N^2 d a head, as papers count a causal mask", "flops", "", whole * factor / 2,
+                      "the diagonal's pairs are more than half of its blocks")  # fmt: skip

@@ -1,0 +1,236 @@
+"""`iosim check-claim`: numbers that papers, tools and counters give are told apart, slips are named, and a number that
+matches nothing is said to."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
+from iosim.commands.cli import main
+from iosim.evidence.claims import Check, check, parse
+from iosim.evidence.reproduce import g as tools
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+
+LENGTHS = tools.LENGTHS
+
+
+def problem(tokens: int = 1024, **values: object) -> AttentionProblem:
+    return AttentionProblem(**{"heads": 32, "seq_q": tokens, "head_dim": 128} | values)  # type: ignore[arg-type]
+
+
+def claimed(text: str, quantity: str = "hbm", tokens: int = 1024, **values: object) -> Check:
+    return check(parse(quantity, text), problem(tokens, **values), "fa2", "a100")
+
+
+# Amounts
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text", "value", "share"),
+    [
+        ("hbm", "4.3GB", 4.3e9, 0.05 / 4.3), ("hbm", "33.6 MiB", 33.6 * 2**20, 0.05 / 33.6),
+        ("hbm", "1,073,741,824 B", 2**30, 0.5 / 2**30), ("l2", "2.2g", 2.2e9, 0.05 / 2.2),
+        ("hbm", "4.3e3 MB", 4.3e9, 0.05 / 4.3), ("time", "1.4ms", 1.4e-3, 0.05 / 1.4), ("time", "3 s", 3.0, 0.5 / 3),
+        ("time", "250US", 2.5e-4, 0.5 / 250), ("flops", "137GFLOP", 1.37e11, 0.5 / 137),
+        ("flops", "0.137 TFLOPs", 1.37e11, 0.0005 / 0.137), ("flops", "137G", 1.37e11, 0.5 / 137),
+    ],
+)  # fmt: skip
+def test_amounts_have_units_and_a_precision(quantity: str, text: str, value: float, share: float) -> None:
+    amount = parse(quantity, text)
+    assert amount.value == pytest.approx(value, rel=1e-12)
+    assert amount.share == pytest.approx(share, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [("hbm", "4.3"), ("hbm", "4.3 furlongs"), ("hbm", "-4GB"), ("hbm", "0GB"), ("hbm", ""), ("hbm", "GB"),
+     ("hbm", "nanGB"), ("time", "3GB"), ("flops", "3ms"), ("hbm", "3ms"), ("hbm", "1e999GB"), ("time", "3 m")],
+)  # fmt: skip
+def test_what_is_no_amount_is_refused(quantity: str, text: str) -> None:
+    with pytest.raises(InputError, match="accepted"):
+        parse(quantity, text)
+
+
+# What a number counts
+
+
+@pytest.mark.parametrize("n", range(len(LENGTHS)))
+def test_other_tools_numbers_are_recognised(n: int) -> None:
+    """Section G's published numbers: 3 of LLM-Viewer's flash, 3 without, 3 of GenZ, 3 of AccelForge, 3 compulsory."""
+    tokens = LENGTHS[n]
+    words = {
+        tools.LLM_VIEWER_FLASH[n]: "O taken as N x N", tools.LLM_VIEWER[n]: "as LLM-Viewer without flash",
+        tools.GENZ[n]: "as GenZ", tools.COMPULSORY[n]: "Q, K, V and O once",
+        tools.ACCELFORGE[128][1][n]: "query tiles of 128 rows with no L2",
+        tools.ACCELFORGE[256][1][n]: "query tiles of 256 rows with no L2",
+    }  # fmt: skip
+    for megabytes, counts in words.items():
+        result = claimed(f"{megabytes}MB", tokens=tokens)
+        assert any(counts in m.reading.counts and not m.reading.slips for m in result.matches), (tokens, megabytes)
+        assert abs(result.matches[0].error) <= result.tolerance
+
+
+def test_llm_viewers_flash_is_a_mistake_and_the_right_number_stands_beside_it() -> None:
+    result = claimed("276.8MB")
+    best = result.matches[0].reading
+    # 128-row tiles: 8 query blocks a head read K and V: 32 x (8 x 2 + 2) x 1,024 x 128 x 2 bytes = 151.0 MB;
+    # O (8.4 MB) out, two N x N (67.1 MB each) in
+    assert best.value == 150_994_944 - 8_388_608 + 2 * 67_108_864
+    assert "mistake" in best.why
+    assert "151 MB" in best.why
+    assert best.why in result.answer()
+    assert bytes_text(result.prediction.total("hbm", "read")) in result.answer()
+
+
+def test_what_iosim_predicts_matches_itself_and_needs_no_reason() -> None:
+    p = predict(problem(), "fa2", "a100")
+    result = claimed(f"{p.total('l2', 'read')} B", "l2")
+    best = result.matches[0].reading
+    assert (best.level, best.direction, best.why, best.slips) == ("l2", "read", "", ())
+    assert "to the digit" in result.answer()
+
+
+def test_a_number_of_another_level_says_so() -> None:
+    p = predict(problem(4096), "fa2", "a100")
+    as_hbm = check(parse("hbm", f"{p.total('l2', 'read')} B"), problem(4096), "fa2", "a100")
+    match = next(m for m in as_hbm.matches if m.reading.counts.startswith("fa2's SM<->L2"))
+    assert "the L2 serves a part" in match.reading.why
+    as_l2 = check(parse("l2", "100.66 MB"), problem(4096), "fa2", "a100")  # Q, K and V: 3 x 32 x 4,096 x 128 x 2 bytes
+    assert any(m.reading.level == "hbm" and "Q, K and V once" in m.reading.counts for m in as_l2.matches)
+
+
+@pytest.mark.parametrize(
+    ("slip", "factor", "values"),
+    [("of one head", 1 / 32, {}), ("of one sequence", 1 / 3, {"batch": 3}), ("elements in place of bytes", 0.5, {})],
+)
+def test_slips_are_named(slip: str, factor: float, values: dict[str, object]) -> None:
+    # 4 tensors x 32 heads x 1,000 x 128 x 2 bytes, an odd length so that little else is near
+    value = 4 * 32 * 1000 * 128 * 2 * int(values.get("batch", 1)) * factor
+    result = check(parse("hbm", f"{value:.0f}B"), problem(1000, **values), "fa2", "a100", tolerance=1e-6)
+    assert any(m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once" for m in result.matches)
+
+
+def test_the_other_unit_is_a_slip() -> None:
+    value = 4 * 32 * 1000 * 128 * 2 / 2**20  # MiB, written as MB
+    result = check(parse("hbm", f"{value:.4f}MB"), problem(1000), "fa2", "a100", tolerance=1e-5)
+    assert any(m.reading.slips == ("MiB written as MB",) for m in result.matches)
+
+
+def test_all_layers_are_a_slip_where_their_number_is_known() -> None:
+    value = 7 * 4 * 32 * 1000 * 128 * 2
+    amount = parse("hbm", f"{value}B")
+    known = check(amount, problem(1000), "fa2", "a100", tolerance=1e-6, layers=7)
+    assert any(m.reading.slips == ("of all 7 layers",) for m in known.matches)
+    unknown = check(amount, problem(1000), "fa2", "a100", tolerance=1e-6)
+    assert not any("layers" in slip for m in unknown.matches for slip in m.reading.slips)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant", "slip"),
+    [({}, {"dtype": "fp32"}, "fp32 in place of fp16"), ({}, {"mask": "causal"}, "with a causal mask"),
+     ({"mask": "causal"}, {"mask": "none"}, "without the causal mask"),
+     ({"passes": "bwd"}, {"passes": "fwd"}, "forward alone")],
+)  # fmt: skip
+def test_other_problems_are_slips(asked: dict[str, object], meant: dict[str, object], slip: str) -> None:
+    kernel = "flash"  # takes every type
+    other = predict(problem(1000, **(asked | meant)), kernel, "a100", method="bounds")
+    amount = parse("l2", f"{other.total('l2')}B")
+    result = check(amount, problem(1000, **asked), kernel, "a100", tolerance=1e-9)
+    assert any(m.reading.slips == (slip,) for m in result.matches)
+
+
+def test_as_many_key_heads_as_query_heads_are_a_slip() -> None:
+    value = 4 * 32 * 1000 * 128 * 2  # Q, K, V and O of 32 heads each
+    result = check(parse("hbm", f"{value}B"), problem(1000, kv_heads=8), "fa2", "a100", tolerance=1e-9)
+    slip = "with 32 key/value heads in place of 8"
+    assert any(m.reading.slips == (slip,) and m.reading.counts == "Q, K, V and O once" for m in result.matches)
+
+
+def test_fewer_slips_stand_before_closer_numbers() -> None:
+    result = claimed("4.3GB", tokens=4096)
+    assert {len(m.reading.slips) for m in result.matches} == {0}
+    assert all(abs(m.error) <= result.tolerance for m in result.matches)
+
+
+def test_a_number_that_matches_nothing_says_what_is_nearest() -> None:
+    result = claimed("987654321GB")
+    assert result.matches == ()
+    assert f"matches none of {result.tried} counts" in result.answer()
+    assert f"{100 * result.nearest.error:+.2f} %" in result.answer()
+
+
+@settings(max_examples=30, deadline=None)
+@given(exponent=st.floats(5, 12))
+def test_errors_are_the_claim_over_the_count(exponent: float) -> None:
+    result = claimed(f"{10**exponent:.0f}B", tokens=512)
+    for m in (*result.matches, result.nearest):
+        assert m.error == pytest.approx(result.claim.value / m.reading.value - 1)
+        assert math.isfinite(m.error)
+    assert all(abs(m.error) <= result.tolerance for m in result.matches)
+
+
+def test_times_and_operations() -> None:
+    p = predict(problem(4096, mask="causal"), "fa2", "a100")
+    bandwidth = p.profile.dram_bandwidth_bytes_per_s or 1
+    bounds = p.hbm_bounds
+    seconds = (bounds.compulsory_read + bounds.compulsory_write) / bandwidth
+    roofline = check(parse("time", f"{seconds * 1e6:.4f}us"), problem(4096, mask="causal"), "fa2", "a100")
+    assert any("the compulsory bytes over HBM's" in m.reading.counts for m in roofline.matches)
+    # 4 N^2 d x 32 heads, half of it causal: 2 x 4096^2 x 128 x 32
+    half = check(parse("flops", "137.439GFLOP"), problem(4096, mask="causal"), "fa2", "a100")
+    assert any("half of 4 N^2 d" in m.reading.counts for m in half.matches)
+    whole = check(parse("flops", "274.878GFLOP"), problem(4096, mask="causal"), "fa2", "a100")
+    assert any("4 N^2 d a head" in m.reading.counts and not m.reading.slips for m in whole.matches)
+
+
+# The command
+
+
+LLM_VIEWER = ("check-claim", "--hbm", "276.8MB", "--heads", "32", "--seq-len", "1k", "--head-dim", "128")
+
+
+def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(list(LLM_VIEWER)) == 0
+    text = capsys.readouterr().out
+    assert main([*LLM_VIEWER, "--l2", "1GB", "--format", "json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == ["schema", "answer", "claims"]
+    hbm, l2 = data["claims"]
+    assert text.splitlines()[0] == hbm["answer"]
+    assert data["answer"] == f"{hbm['answer']} {l2['answer']}"
+    assert (hbm["quantity"], hbm["value"], l2["quantity"]) == ("hbm", 276.8e6, "l2")
+    assert hbm["matches"][0]["slips"] == []
+    assert hbm["predicted"]["read"] > 0
+    assert main([*LLM_VIEWER, "--format", "csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("claim,quantity,counts,level,direction,value,error,slips,why")
+    assert len(rows) == 1 + len(hbm["matches"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), ("--hbm", "accepted")), (("--hbm", "4.3"), ("--hbm", "'4.3'", "accepted")),
+        (("--time", "1GB"), ("--time", "'1GB'")), (("--hbm", "1GB", "--tolerance", "3"), ("--tolerance", "'3'")),
+        (("--hbm", "1GB", "--tolerance", "x"), ("--tolerance", "'x'")),
+        (("--hbm", "1GB", "--layers", "0"), ("--layers",)),
+        (("--hbm", "1GB", "--seq-len", "1k,2k"), ("--seq-len",)), (("--hbm", "1GB", "--gpu", "nope"), ("nope",)),
+        (("--hbm", "1GB", "--hbm", "2GB"), ("--hbm",)), (("--hbm", "1GB", "--kernel", "fa3"), ("fa3",)),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    assert main(["check-claim", *words]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    for word in said:
+        assert word in output.err
