@@ -86,6 +86,11 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "validate": ("--measurements ROWS", NCU),
     "reproduce": ("--section A,G",),
+    "check-claim": (
+        "--hbm 276.8MB --l2 1GB --heads 32 --seq-len 1k",
+        "--time 1.5ms --flops 137GFLOP --causal",
+        "--hbm 123456789GB --seq-len 512",
+    ),
     "profiles list": ("",),
     "profiles show": ("h200", "t4", "b200", "rtx-4090", "gb200"),
     "profiles check": ("hardware_profiles/h200-sxm.toml",),

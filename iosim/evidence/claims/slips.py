@@ -21,9 +21,9 @@ def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]
 
 def _changes(p: AttentionProblem) -> Iterator[tuple[str, dict[str, object]]]:
     if p.input_type.bytes == 2:
-        yield f"fp32 in place of {p.dtype}", {"dtype": "fp32"}
+        yield f"fp32 in place of {p.dtype}", {"dtype": "fp32", "output": "fp32"}
     elif p.dtype == "fp32":
-        yield "fp16 in place of fp32", {"dtype": "fp16"}
+        yield "fp16 in place of fp32", {"dtype": "fp16", "output": "fp16"}
     if p.mask == "causal":
         yield "without the causal mask", {"mask": "none"}
     elif p.mask == "none" and p.seq_lens is None:
