@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import refused
 
+import iosim
 from iosim.commands import common, options
 from iosim.commands.cli import COMMANDS, build_parser, main
 from iosim.commands.parser import COMMON, CommandParser
@@ -16,6 +19,7 @@ from iosim.kernel.overrides import OVERRIDES
 from iosim.prediction import predictor
 from iosim.problem.fields import FIELDS
 
+ROOT = Path(iosim.__file__).resolve().parent.parent
 OF_FIELDS = {about.option: name for table in (FIELDS, OVERRIDES) for name, about in table.items() if about.option}
 NAMED_MODELS = {"decode", "train-memory"}
 """Commands whose defaults are those of a model that their help names."""
@@ -143,6 +147,36 @@ def test_what_is_misspelt_is_refused_with_what_was_meant(
     line: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(capsys, line.split(), *words)
+
+
+PRINTED = [
+    (str(path.relative_to(ROOT)), line)
+WITH_COMMON = [c for c, parser in PARSERS.items() if {"--heads", "--gpu"} & set(shown(parser))]
+
+
+@pytest.mark.parametrize("command", WITH_COMMON)
+                 *ROOT.glob("kernels/**/*.md"), *ROOT.glob("experiments/*.md"), *ROOT.glob("benchmarks/*.md"),
+                 *ROOT.glob("iosim/**/*.py"), *ROOT.glob("iosim/**/*.toml")]
+    if path.name != "CHANGELOG.md"
+    for line in re.findall(r"(?:^|[`$\"] ?|&& )iosim ([a-z-]+ [^`\n\"#|]*--[^`\n\"#|]*)", path.read_text(), re.M)
+]  # fmt: skip
+"""Files, and the command lines with options that stand in them."""
+
+
+def test_command_lines_are_found() -> None:
+    assert len(PRINTED) > 80
+    assert {command.split()[0] for _, command in PRINTED} >= {"predict", "compare", "ring", "measure", "train-memory"}
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in PRINTED}))
+def test_command_lines_in_documents_spell_options_as_help_does(file: str) -> None:
+    for line in (line for name, line in PRINTED if name == file):
+        words = line.split()
+        command = " ".join(words[:2]) if " ".join(words[:2]) in PARSERS else words[0]
+        assert command in PARSERS, line
+        spellings = {word.split("=")[0] for word in words if re.match(r"--[a-z]", word)}
+        known = shown(PARSERS[command])
+        assert not {s.rstrip(".,;:)") for s in spellings} - set(known), line
 
 
 def test_no_arguments_print_a_short_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ COMMAND_GROUPS = (
     ("in serving and training", ("decode", "ring", "train-memory")),
     ("how far to trust it", ("validate", "reproduce", "check-claim")),
     ("on a GPU of your own", ("calibrate", "measure")),
-    ("what iosim knows", ("profiles", "kernels", "schema", "cache")),
+    ("what iosim knows", ("profiles", "kernels", "schema", "cache", "completion")),
 )
 """Commands under the question that they answer, in the order of the help."""
 COMMANDS = tuple(command for _, commands in COMMAND_GROUPS for command in commands)
@@ -72,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if argv is None else argv
         if not words:
             return _print(_short_help())
+        if words[0] == "__complete":
+            from iosim.commands.completion import candidates
+
+            return _print("".join(f"{candidate}\n" for candidate in candidates(words[1:])))
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             raise unknown_name("COMMAND", words[0], COMMANDS)
         parser = build_parser(words[0] if words[0] in COMMANDS else None)

@@ -1,0 +1,141 @@
+"""`iosim completion bash|zsh|fish`: what the Tab key needs to complete commands, options and their values.
+
+The shell's script asks `iosim __complete WORDS...` for what may stand in place of the last word, so it never goes out
+of date. Lists complete after a comma, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from iosim.commands import common
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
+
+SCRIPTS = {
+    "bash": """\
+_iosim() {
+  local IFS=$'\\n'
+  COMPREPLY=($(iosim __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _iosim iosim
+""",
+    "zsh": """\
+#compdef iosim
+_iosim() {
+  local -a found
+  found=(${(f)"$(iosim __complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( $#found )); then compadd -Q -- $found; else _files; fi
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _iosim "$@"; else compdef _iosim iosim; fi
+""",
+    "fish": """\
+complete -c iosim -a '(iosim __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+""",
+}
+PLACES = {
+    "bash": ("XDG_DATA_HOME", ".local/share", "bash-completion/completions/iosim"),
+    "zsh": ("ZDOTDIR", "", ".zfunc/_iosim"),
+    "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/iosim.fish"),
+}
+"""Where each shell looks for scripts: the variable that says where, else the directory in the user's home."""
+AFTER = {"zsh": "; .zshrc needs, before compinit: fpath+=(~/.zfunc)"}
+WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "completion", help="completion of commands, options and names by the Tab key, for bash, zsh and fish"
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=list(SCRIPTS), help=", ".join(SCRIPTS))
+    parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
+                        "of printing it: it works in shells started from then on")  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.install:
+        common.emit(SCRIPTS[args.shell], None)
+        return 0
+    from iosim.base.files import write_whole
+
+    place = _place(args.shell)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(place, SCRIPTS[args.shell])
+    common.emit(f"wrote {place}{AFTER.get(args.shell, '')}\n", None)
+    return 0
+
+
+def _place(shell: str) -> Path:
+    variable, folder, rest = PLACES[shell]
+    return Path(os.environ.get(variable) or Path.home() / folder) / rest
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
+    from iosim.commands.cli import COMMANDS, build_parser
+
+    *before, current = words or [""]
+    if not before:
+        return _starting(current, (*COMMANDS, "--help", "--version"))
+    if before[0] not in COMMANDS:
+        return []
+    parser = _subparsers(build_parser(before[0]))[before[0]]
+    inner = _subparsers(parser)
+    if inner and len(before) == 1:
+        return _starting(current, inner)
+    parser = inner.get(before[1], parser) if inner else parser
+    if before[-1] == "=":  # bash takes --gpu=a for three words
+        before = before[:-1]
+    option = parser._option_string_actions.get(before[-1])
+    if option is not None and option.nargs != 0:
+        return _in_list(current, _values(option, parser))
+    if current.startswith("-"):
+        shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
+        return _starting(current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2))
+    positional = next((a for a in parser._actions if not a.option_strings and a.dest != "action"), None)
+    return [] if positional is None else _starting(current, _values(positional, parser))
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return next((dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+
+
+def _starting(current: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(current)]
+
+
+def _in_list(current: str, names: Sequence[str]) -> list[str]:
+    """Names that complete what follows the last comma."""
+    first, comma, rest = current.rpartition(",")
+    return [f"{first}{comma}{name}" for name in _starting(rest, names)]
+
+
+def _values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
+    """What an option or a positional word may be; nothing for numbers and files."""
+    if action.choices is not None:
+        return [str(choice) for choice in action.choices]
+    command = parser.prog.split()[1]
+    if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
+        from iosim.hardware.profile import list_profiles, load_profile
+
+        return sorted({name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)})
+    if action.dest in ("kernel", "name") and command in ("schema", "measure"):
+        return _named(command)
+    if action.dest == "kernel" or (command, action.dest) in (("kernels", "name"), ("formula", "name")):
+        from iosim.kernel.libraries import choice_names, entry_names
+
+        return [*entry_names(), *(choice_names() if command != "kernels" else ())]
+    return WORDS.get(action.dest, ())
+
+
+def _named(command: str) -> Sequence[str]:
+    if command == "schema":
+        from iosim.commands.schema import documented
+
+        return documented()
+    return ("flash_fwd", "flash_bwd", "naive", "minimal")
