@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from iosim.commands.cli import COMMANDS, main
-from iosim.commands.completion import SCRIPTS, candidates
+from iosim.commands import completion
+from iosim.commands.cli import COMMANDS, build_parser, main
+from iosim.commands.completion import SCRIPTS
+
+
+def candidates(words: list[str]) -> list[str]:
+    return completion.candidates(words, COMMANDS, build_parser)
 
 
 @pytest.mark.parametrize(

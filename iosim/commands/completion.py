@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,19 @@ def _place(shell: str) -> Path:
     return Path(os.environ.get(variable) or Path.home() / folder) / rest
 
 
-def candidates(words: Sequence[str]) -> list[str]:
-    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may."""
-    from iosim.commands.cli import COMMANDS, build_parser
+def candidates(
+    words: Sequence[str], commands: Sequence[str], parser_of: Callable[[str], argparse.ArgumentParser]
+) -> list[str]:
+    """What may stand in place of the last of the words that follow `iosim`; nothing where a file may.
 
+    `parser_of` a command is iosim's parser with that command in it.
+    """
     *before, current = words or [""]
     if not before:
-        return _starting(current, (*COMMANDS, "--help", "--version"))
-    if before[0] not in COMMANDS:
+        return _starting(current, (*commands, "--help", "--version"))
+    if before[0] not in commands:
         return []
-    parser = _subparsers(build_parser(before[0]))[before[0]]
+    parser = _subparsers(parser_of(before[0]))[before[0]]
     inner = _subparsers(parser)
     if inner and len(before) == 1:
         return _starting(current, inner)
