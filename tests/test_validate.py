@@ -19,7 +19,7 @@ from iosim.commands.cli import main
 from iosim.evidence.validate import Comparison, Gate, Residual, compare, default_files, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import REGIMES, calls
-from iosim.evidence.validate.rows import LAUNCH_COLUMNS, NEEDED, QUANTITIES
+from iosim.evidence.validate.rows import LAUNCH_COLUMNS, NEEDED, QUANTITIES, own_file
 from iosim.evidence.validate.summary import Summary, clean, halves, is_near
 from iosim.hardware.profile import load_profile
 from iosim.kernel.schedule import Start
@@ -416,3 +416,69 @@ def test_rows_that_do_not_fit_their_table(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_unknown_gpu_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, ["validate", "--gpu", "h2000"], "h2000")
+
+
+# What a gate looks at
+
+
+@pytest.fixture(scope="module")
+def spilling(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A short call without spills and one with: cuDNN's and PyTorch's FlashAttention-2."""
+    folder = tmp_path_factory.mktemp("spills")
+    with (default_files()[0]).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    short = [r for r in rows if int(r["hbm_read"]) > 10**7 and int(r["seq_q"]) <= 4096]
+    kept = [next(r for r in short if r["implementation"] == name) for name in ("cudnn", "pytorch_flash")]
+    place = folder / "rows.csv"
+    with place.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(r for r in rows if r["call"] in {k["call"] for k in kept})
+    return str(place)
+
+
+def test_a_gate_says_which_rows_it_leaves_out_and_can_count_them(
+    capsys: pytest.CaptureFixture[str], spilling: str
+) -> None:
+    gate = ["validate", "--measurements", spilling, "--fail-above", "hbm_read=50%"]
+    assert main(gate) == 0
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--fail-above")]
+    assert "1 rows with spills are left out (pytorch_flash)" in said
+    assert "--with-spills" in said
+    held = {}
+    for more in ([], ["--with-spills"]):
+        assert main([*gate, *more, "--format", "json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        (held[bool(more)],) = data["gates"]
+        reads = [r for r in data["rows"] if r["quantity"] == "hbm_read" and r["error"] is not None]
+        counted = [r for r in reads if more or not r["spills"]]
+        assert held[bool(more)]["rows"] == len(counted)
+        assert held[bool(more)]["error"] == max(r["error"] for r in counted)
+        assert held[bool(more)]["holds"]
+    assert (held[False]["rows_left_out"], held[True]["rows_left_out"]) == (1, 0)
+    assert held[True]["rows"] == held[False]["rows"] + 1
+    worst = held[True]["error"]
+    limit = ["--fail-above", f"hbm_read={worst / 2:.9f}"]
+    assert main(["validate", "--measurements", spilling, *limit, "--with-spills"]) == 1
+
+
+def test_shipped_rows_are_not_compared_with_another_gpu_unless_asked(
+    capsys: pytest.CaptureFixture[str], spilling: str
+) -> None:
+    refused(capsys, ["validate", "--gpu", "a100"], "--gpu a100", "h200-sxm", "--across")
+    shipped = str(own_file())
+    refused(capsys, ["validate", "--gpu", "h100", "--measurements", shipped], "--gpu h100", "--across")
+    assert main(["validate", "--gpu", "h100", "--measurements", spilling]) == 0  # a table of one's own
+
+
+def test_where_nothing_matches_the_command_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with default_files()[0].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))[:1]
+    rows[0]["implementation"] = "nobody's"
+    place = tmp_path / "rows.csv"
+    with place.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main(["validate", "--measurements", str(place)]) == 2
+    assert "nothing was checked" in capsys.readouterr().err

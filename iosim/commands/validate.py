@@ -17,7 +17,9 @@ from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
-    from iosim.evidence.validate import Comparison
+    from collections.abc import Sequence
+
+    from iosim.evidence.validate import Comparison, Gate
     from iosim.evidence.validate.given import Given
     from iosim.hardware.profile import HardwareProfile
 
@@ -39,7 +41,10 @@ def add_parser(subparsers: Any) -> None:
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
                         help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
-                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats)")  # fmt: skip
+                        "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
+    parser.add_argument("--with-spills", action="store_true", help="--fail-above counts kernels with spills, too")
+    parser.add_argument("--across", action="store_true",
+                        help="compare measurements of one GPU with predictions for another")  # fmt: skip
     parser.add_argument("--split", action="store_true", help="odd-numbered and even-numbered calls apart, too")
     parser.add_argument("--report", metavar="DIR", help="write validation.html and validation.md there: errors by "
                         "level and regime, and the reason of every miss")  # fmt: skip
@@ -69,8 +74,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.report is not None and not Path(args.report).is_dir():
         raise InputError(f"--report '{args.report}' is no directory; accepted: one that exists")
-    gates = [Gate.parse(text) for text in args.fail_above]
+    gates = [Gate.parse(text, spills=args.with_spills) for text in args.fail_above]
     profile = load_profile(args.gpu)
+    if not args.across and args.ncu is None:
+        _check_measured_on(args, profile)
     if args.ncu is not None:
         comparison = _profiled(args, profile)
     else:
@@ -79,13 +86,28 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None:
         write_report(comparison, args.report)
     if args.report is None or args.out is not None:
-        common.emit(text_of(comparison, args.format, args.split), args.out)
+        common.emit(text_of(comparison, args.format, args.split, gates), args.out)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))
     failed = [message for gate in gates if (message := gate.exceeded(comparison.residuals))]
     if failed:
         print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
+    """Refuses recorded measurements beside predictions for another GPU.
+
+    Raises:
+        InputError: a table of the package, which is of one GPU, and a profile of another.
+    """
+    from iosim.evidence.validate.rows import measured_on
+
+    for file in _files(args):
+        gpu = measured_on(file)
+        if gpu is not None and gpu != profile.name:
+            raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: --gpu {gpu}, "
+                             "--measurements FILE of your own, or --across to compare all the same")  # fmt: skip
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -151,8 +173,8 @@ def _given(args: argparse.Namespace) -> Given:
     )  # fmt: skip
 
 
-def text_of(comparison: Comparison, form: str, split: bool) -> str:
-    """The comparison in one of FORMATS."""
+def text_of(comparison: Comparison, form: str, split: bool, gates: Sequence[Gate] = ()) -> str:
+    """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
     from iosim.evidence.validate.answer import answer
     from iosim.evidence.validate.sections import INTRODUCTION, sections
@@ -160,15 +182,10 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
     if form == "json":
         rows = [r.to_dict() for r in comparison.residuals]
         skipped = [s.to_dict() for s in comparison.skipped]
-        return common.json_text(
-            {
-                "schema": 1,
-                "answer": answer(comparison),
-                "rows": rows,
-                **summarise(comparison, split=split),
-                "skipped": skipped,
-            }
-        )
+        sums = summarise(comparison, split=split)
+        held = [gate.to_dict(comparison.residuals) for gate in gates]
+        whole = {"schema": 1, "answer": answer(comparison), "rows": rows, **sums, "gates": held, "skipped": skipped}
+        return common.json_text(whole)
     if form == "csv":
         return Table.of(comparison.records()).csv()
     if form in ("md", "html"):
@@ -180,4 +197,5 @@ def text_of(comparison: Comparison, form: str, split: bool) -> str:
         return markdown(page) if form == "md" else html(page)
     shown = sections(comparison, split=split, most=TABLE_WORST)
     parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
-    return "\n".join([f"{answer(comparison)}\n", *parts, INTRODUCTION + "\n"])
+    limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
+    return "\n".join([f"{answer(comparison)}\n", *limits, *parts, INTRODUCTION + "\n"])

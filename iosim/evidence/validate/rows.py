@@ -34,6 +34,8 @@ FLAGS = ("causal", "heavy_first", "persistent")
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
 OPTION = "--measurements"
+MEASURED_ON = "h200-sxm"
+"""The GPU of the shipped tables."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,12 @@ def default_files() -> list[Path]:
 def own_file() -> Path:
     """The shipped measurements of the project's own kernels."""
     return data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+
+
+def measured_on(path: str | Path) -> str | None:
+    """The GPU that a shipped table was measured on; None for a table of someone's own."""
+    known = [*default_files(), own_file()]
+    return MEASURED_ON if any(Path(path).absolute() == file.absolute() for file in known) else None
 
 
 def read(path: str | Path) -> list[Row]:

@@ -115,14 +115,15 @@ def _plain(summaries: dict[str, Summary]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Gate:
-    """A limit on one statistic of one quantity's errors, over kernels without spills."""
+    """A limit on one statistic of one quantity's errors, over kernels without spills; with `spills` over all."""
 
     quantity: str
     statistic: str
     limit: float
+    spills: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Gate:
+    def parse(cls, text: str, *, spills: bool = False) -> Gate:
         """`hbm_read=5%`, `hbm_read:p95=0.05`; without a statistic, the largest error.
 
         Raises:
@@ -137,12 +138,41 @@ class Gate:
             if word not in accepted:
                 raise InputError(f"`fail_above` '{text}': {what} '{word}' is not known; accepted: "
                                  f"{', '.join(accepted)}")  # fmt: skip
-        return cls(quantity, statistic, float(match[3]) / (100 if match[4] else 1))
+        return cls(quantity, statistic, float(match[3]) / (100 if match[4] else 1), spills)
+
+    def _summary(self, residuals: Iterable[Residual]) -> Summary:
+        counted = residuals if self.spills else clean(residuals)
+        return by_quantity(counted).get(self.quantity, Summary.of(()))
+
+    def left_out(self, residuals: Iterable[Residual]) -> list[Residual]:
+        """Rows of the quantity that the gate does not look at: those of kernels with spills."""
+        return [r for r in residuals if r.spills and r.quantity == self.quantity and not self.spills]
+
+    def said(self, residuals: Sequence[Residual]) -> str:
+        """Over how many rows it was held, with which result, and which rows it leaves out."""
+        summary = self._summary(residuals)
+        error = getattr(summary, self.statistic)
+        result = "no row to hold against" if error is None else f"{100 * error:.3g}%, over {summary.n} rows,"
+        text = f"{self.quantity}:{self.statistic} {result} against {100 * self.limit:g}%"
+        text += " of kernels with spills and without" if self.spills else " of kernels without spills"
+        left = self.left_out(residuals)
+        if not left:
+            return text
+        names = ", ".join(sorted({r.row.implementation for r in left}))
+        return f"{text}; {len(left)} rows with spills are left out ({names}): --with-spills counts them"
+
+    def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
+        """One entry of `gates` in the command line's JSON."""
+        summary = self._summary(residuals)
+        return {
+            "quantity": self.quantity, "statistic": self.statistic, "limit": self.limit,
+            "error": getattr(summary, self.statistic), "rows": summary.n, "with_spills": self.spills,
+            "rows_left_out": len(self.left_out(residuals)), "holds": self.exceeded(residuals) is None,
+        }  # fmt: skip
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:
         """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
-        summary = by_quantity(clean(residuals)).get(self.quantity, Summary.of(()))
-        error = getattr(summary, self.statistic)
+        error = getattr(self._summary(residuals), self.statistic)
         if error is None:
             return f"{self.quantity}: no row to hold against {100 * self.limit:g}%"
         if error > self.limit:
