@@ -29,10 +29,10 @@ def problems(*lengths: int) -> tuple[AttentionProblem, ...]:
     return tuple(AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal") for n in lengths)
 
 
-def report(*lengths: int) -> Page:
+def report(*lengths: int, gpus: tuple[str, ...] = ("t4", "l4", "a100", "h100")) -> Page:
     from iosim.studies.report import ReportRequest, as_page, build
 
-    gpus, kernels = ("t4", "l4", "a100", "h100"), ("naive", "cutlass", "fa2")
+    kernels = ("naive", "cutlass", "fa2")
     return as_page(build(ReportRequest.of(gpus, kernels, problems(*lengths), method="capacity")))
 
 
@@ -92,10 +92,11 @@ def validation() -> Page:
 
 
 PAGES = {
-    "report": lambda: report(512, 4096, 65536), "compare": lambda: compare(4096),
+    "report": lambda: report(512, 4096, 65536, gpus=("t4", "h100")), "compare": lambda: compare(4096),
     "decode": lambda: decode(1024, 8192, 65536), "ring": ring, "train": train, "trace": trace,
 }  # fmt: skip
 OTHERS = {
+    "report-four-gpus": lambda: report(512, 1024, 4096, 16384, 65536),
     "report-one-length": lambda: report(4096), "compare-lengths": lambda: compare(1024, 4096, 16384),
     "decode-one-context": lambda: decode(8192), "ring-one-schedule": lambda: ring("balanced"),
     "validation": validation,
@@ -130,8 +131,11 @@ def test_nothing_is_wrong_at_any_width(browser: Browser, page: Path, width: int)
     assert faults(browser, page, width) == []
 
 
-def test_nothing_is_wrong_in_the_dark(browser: Browser, page: Path) -> None:
-    assert faults(browser, page, WIDTHS[0], "dark") == []
+@pytest.mark.parametrize("kind", ["compare", "train"])
+def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str) -> None:
+    place = folder / f"{kind}-dark.html"
+    place.write_text(html(PAGES[kind](), PLOTLY.name), encoding="utf-8")
+    assert faults(browser, place, WIDTHS[0], "dark") == []
 
 
 def test_nothing_is_wrong_on_paper(browser: Browser, page: Path) -> None:

@@ -13,7 +13,7 @@ from iosim.base.units import bytes_text
 from iosim.show import axes
 from iosim.show.labels import End, at_ends
 from iosim.show.page import Figure, Panel, Series
-from iosim.show.tables import Column, Table
+from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, spread_out
 from iosim.studies.report.collect import Point, series
 from iosim.studies.report.figures import FROM, WHO, baseline, is_baseline, who
 from iosim.studies.report.request import ReportRequest
@@ -22,7 +22,8 @@ COLUMNS = (*WHO, Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HB
            Column("compulsory_bytes", "compulsory", "bytes"), FROM)  # fmt: skip
 LEVELS = {"SM<->L2": ("l2", "dash"), "HBM": ("hbm", "solid")}
 LEVEL_COLOURS = {"SM<->L2": axes.colour(0), "HBM": axes.colour(1)}
-BAND = "#b5bac3"
+BAND = "rgba(139,143,152,0.55)"
+"""Grey that lets the lines on it stand out, on white and on dark ground."""
 COMPULSORY = "compulsory"
 ROOM = 0.6
 """Share of the range of bytes that is added on each side, for the words beside the marks."""
@@ -56,8 +57,28 @@ def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
         f"Bytes {which}, read and written together. {how}", Table(COLUMNS, rows), panels, legend, "seq_len",
-        ("l2_bytes", "hbm_bytes"), most_across=2,
+        ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
     )  # fmt: skip
+
+
+def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
+    """A row a line of the panels, a column a length: a few of them."""
+    lengths = spread_out(list(request.lengths), MOST_PIVOTED)
+    rows: list[tuple[Cell, ...]] = []
+    for gpu in dict.fromkeys(p.gpu.label for p in points):
+        members = [p for p in points if p.gpu.label == gpu]
+        for _, kernel, row in series(members):
+            at = {p.seq_len: p for p in row}
+            rows += [(gpu, f"{kernel} {level}", *(getattr(at[n], key) if n in at else None for n in lengths))
+                     for level, (key, _) in LEVELS.items()]  # fmt: skip
+        least = _least(members)
+        rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
+    columns = (
+        Column("gpu", "GPU"),
+        Column("bytes", "bytes"),
+        *(Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths),
+    )
+    return Table(columns, tuple(rows))
 
 
 def _shown(points: Sequence[Point], several: bool) -> list[Point]:
