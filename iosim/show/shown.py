@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.show.page import Panel
+from iosim.show.page import Page, Panel
 from iosim.show.tables import NOTHING, Table
 
 if TYPE_CHECKING:
@@ -96,10 +97,21 @@ def _plotly(panel: Panel) -> plotly.graph_objects.Figure:
         import plotly.graph_objects as go
     except ImportError:
         raise InputError("a figure needs plotly, which is not installed; `pip install plotly` adds it") from None
-    layout = {"title": {"text": panel.title}, "template": "plotly_white", **panel.layout}
-    several = sum(bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data) > 1
-    margin = {"l": 70, "r": 20, "t": 60, "b": 60}
-    return go.Figure([dict(trace) for trace in panel.data], {**layout, "showlegend": several, "margin": margin})
+    named = sum(bool(trace.get("name")) and trace.get("showlegend") is not False for trace in panel.data)
+    labelled = bool(panel.layout.get("annotations"))  # lines carry their names at their ends
+    margin = {"l": 80, "r": 160 if labelled else 20, "t": 60, "b": 60}
+    layout = {"template": "plotly_white", **panel.layout, "title": {"text": panel.title}, "margin": margin,
+              "showlegend": named > 1 and not labelled}  # fmt: skip
+    return go.Figure([dict(trace) for trace in panel.data], layout)
+
+
+def panels_of(page: Page) -> tuple[Panel, ...]:
+    """A page's plots under titles that stand alone: the section's heading, and what the plot is of it."""
+    return tuple(
+        replace(panel, title=section.heading if panel.title in section.heading else f"{section.heading}: {panel.title}")
+        for section in page.sections
+        for panel in section.panels
+    )
 
 
 def html(parts: Sequence[Part]) -> str:

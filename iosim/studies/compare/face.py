@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Part, panels_of
 from iosim.studies.compare import text as texts
 from iosim.studies.compare.answer import answer
 from iosim.studies.compare.page import as_page
@@ -38,4 +38,4 @@ def parts(comparison: Comparison) -> list[Part]:
 
 def panels(comparison: Comparison) -> tuple[Panel, ...]:
     """The plots of the comparison's page."""
-    return tuple(panel for section in as_page(comparison).sections for panel in section.panels)
+    return panels_of(as_page(comparison))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Part, panels_of
 from iosim.studies.decode.answer import answer
 from iosim.studies.decode.decode import Decoding
 from iosim.studies.decode.page import as_page, notes, subject, table
@@ -28,4 +28,4 @@ def parts(decoding: Decoding) -> list[Part]:
 
 def panels(decoding: Decoding) -> tuple[Panel, ...]:
     """The plots of the page, bytes a token first."""
-    return tuple(panel for section in as_page(decoding.points).sections for panel in section.panels)
+    return panels_of(as_page(decoding.points))

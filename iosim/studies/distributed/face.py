@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.show.page import Page, Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Table
 from iosim.studies.distributed.answer import answer
 from iosim.studies.distributed.page import as_page
@@ -48,7 +48,7 @@ def page(ring: Ring, command: str = "iosim ring") -> Page:
 
 def panels(ring: Ring) -> tuple[Panel, ...]:
     """The plots of the page."""
-    return tuple(panel for section in page(ring).sections for panel in section.panels)
+    return panels_of(page(ring))
 
 
 def subject(ring: Ring) -> str:

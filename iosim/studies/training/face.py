@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Part, panels_of
 from iosim.studies.training.answer import answer
 from iosim.studies.training.page import as_page
 from iosim.studies.training.prediction import TrainingPrediction
@@ -32,4 +32,4 @@ def parts(t: TrainingPrediction) -> list[Part]:
 
 def panels(t: TrainingPrediction) -> tuple[Panel, ...]:
     """The plots of the page: memory over time."""
-    return tuple(panel for section in as_page(t, None, "").sections for panel in section.panels)
+    return panels_of(as_page(t, None, ""))
