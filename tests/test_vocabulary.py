@@ -24,6 +24,9 @@ OF_FIELDS = {about.option: name for table in (FIELDS, OVERRIDES) for name, about
 NAMED_MODELS = {"decode", "train-memory"}
 """Commands whose defaults are those of a model that their help names."""
 
+OF_ITS_OWN = {("measure", "--dtype"), ("check-claim", "--l2")}
+"""Options with another default: minimal takes fp32 alone; a claim's bytes at a level stand in for the level's start."""
+
 
 def parsers() -> dict[str, CommandParser]:
     """The parser of every command and, where it has them, of its actions."""
@@ -63,9 +66,9 @@ def test_an_option_of_a_field_says_what_the_field_says(command: str) -> None:
 def test_defaults_are_alike(command: str) -> None:
     usual: dict[str, Any] = {"--gpu": "a100", "--heads": 32, "--batch": 1, "--head-dim": 128, "--dtype": "fp16",
                              "--pass": "fwd", "--l2": "cold", "--method": None, "--layout": "bhsd"}  # fmt: skip
-    measured_on, left_open, of_its_own = {"validate"}, {"validate", "formula"}, {("measure", "--dtype")}
+    measured_on, left_open = {"validate"}, {"validate", "formula"}
     for spelling, action in shown(PARSERS[command]).items():
-        if spelling not in usual or (command, spelling) in of_its_own:
+        if spelling not in usual or (command, spelling) in OF_ITS_OWN:
             continue
         default = action.default[0] if isinstance(action.default, options.Usual) else action.default
         if spelling == "--gpu":

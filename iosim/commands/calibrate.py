@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce, counter
+from iosim.base.units import quantity_text
 from iosim.commands import common
 from iosim.show.tables import Table
 
@@ -126,12 +127,16 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
 
     base = base_profile(str(raw["gpu"]))
     rows = [
-        {"quantity": name, "measured": _shown(measured[name].value), "shipped": _shown(getattr(base, name, None))}
+        {
+            "quantity": name,
+            "measured": _shown(name, measured[name].value),
+            "shipped": _shown(name, getattr(base, name, None)),
+        }
         for name in SHOWN
         if name in measured
     ]
     return Table.of(rows).text()
 
 
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+def _shown(name: str, value: float | None) -> str:
+    return "-" if value is None else quantity_text(name, value)
