@@ -86,8 +86,8 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
     mask = draw(st.sampled_from(("none", "causal", "causal", "window")))
     if mask == "window":
         values["window"] = draw(st.none() | st.integers(0, 80))
-        values["window_right"] = draw(st.integers(0, 80)) if values["window"] is None else draw(
-            st.none() | st.integers(-1, 80)
+        values["window_right"] = (
+            draw(st.integers(0, 80)) if values["window"] is None else draw(st.none() | st.integers(-1, 80))
         )
     if mask != "none":
         values["offset"] = draw(st.one_of(st.none(), st.integers(-40, 40)))
