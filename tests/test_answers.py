@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -207,3 +208,45 @@ def test_from_which_length_on_half_the_bytes_are_saved(report: Report) -> None:
 def test_verdicts_are_the_first_paragraphs_of_the_page(report: Report) -> None:
     paragraphs = markdown(as_page(report)).split("\n\n")
     assert paragraphs[1:3] == [v.sentence for v in verdicts(report)]
+
+
+def test_the_command_prints_the_verdicts_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["report", "--gpu", "a100,t4", "--kernel", "naive,cutlass", "--heads", "4", "--seq-len", "512,1k"]
+    assert main([*words, "--format", "md", "--out", str(tmp_path)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line.split(" at ")[0] for line in lines[:2]] == ["On a100-sxm-80gb", "On t4"]
+    assert lines[0] in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+# How exact the bytes between SMs and L2 are
+
+
+def exact(kernel: str, gpu: str, **values: object) -> str:
+    return predict(problem(1024, **values), kernel, gpu, method="bounds").exactness
+
+
+def test_counted_bytes_have_no_exception_where_counters_agree() -> None:
+    for kernel, gpu in (("fa2", "a100"), ("cudnn", "h200"), ("cutlass", "h200"), ("naive", "h200")):
+        assert "but for" not in exact(kernel, gpu, head_dim=128)
+        assert "0.1 %" in exact(kernel, gpu, head_dim=128)
+
+
+def test_spilled_registers_are_an_exception() -> None:
+    p = predict(problem(4096, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200", method="bounds")
+    spilled = sum(int(r.bytes) for r in p.traffic if r.level == "l2" and r.tensor == "spill")
+    assert spilled > 0
+    assert f"but for the {bytes_text(spilled)} of spilled registers" in p.exactness
+    assert p.to_dict()["evidence"]["sm_l2"] == p.exactness
+    assert p.exactness in str(p)
+
+
+def test_writes_of_a_backward_with_inferred_packets_are_an_exception() -> None:
+    assert "the backward's writes" in exact("cudnn", "h200", passes="bwd")
+    assert "the backward's writes" in exact("cudnn", "h200", passes="fwd+bwd")
+    assert "the backward's writes" not in exact("flash", "h200", passes="bwd")
+
+
+def test_fp32_products_of_standard_attention_are_an_exception() -> None:
+    assert "fp32 products" in exact("naive", "a100", dtype="fp32")
+    assert "fp32 products" in exact("math", "a100")
+    assert "fp32 products" not in exact("flash", "a100", dtype="fp32")

@@ -34,7 +34,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
+    from iosim.studies.report.answer import verdicts
     from iosim.studies.report.request import QUICK_METHOD
     from iosim.studies.report.words import omission
 
@@ -45,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     report = build(request, progress("predicting"))
     paths = write(report, args.out, args.format)
+    with output(for_a_person=True):  # whatever the files' format
+        common.emit("".join(f"{verdict.sentence}\n\n" for verdict in verdicts(report)), None)
     for path in paths:
         print(f"{path}: {path.stat().st_size:,} bytes" + ", in place of what was there" * (path in before))
     if any(path.stat().st_size > LARGE_BYTES for path in paths):
