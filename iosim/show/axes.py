@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from iosim.base.units import length_text
@@ -17,6 +18,8 @@ NEUTRAL = "#8b8f98"
 SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-up", "▲"),
            ("triangle-down", "▼"), ("x", "✖"), ("star", "★"), ("hexagon", "⬢"))  # fmt: skip
 MOST_TICKS = 6
+NARROWEST = 1.4
+"""Ticks stand no nearer to each other than if this many times their most shared the axis."""
 TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
 """Factors of powers of ten that may carry ticks, the finest first."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -44,22 +47,27 @@ def log_range(values: Iterable[float]) -> list[float]:
     return [round(low - margin, 4), round(high + margin, 4)]
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two exponents of ten: the finest of four sets that is not too many."""
+def _ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers between two exponents of ten: the finest of four sets that is not too many nor too narrow."""
     first, last = math.floor(low), math.ceil(high)
+    ticks: list[float] = []
     for factors in TICKS:
+        finer = ticks
         ticks = [float(f"{f}e{e}") for e in range(first, last + 1) for f in factors]
-        ticks = [v for v in ticks if low <= math.log10(v) <= high]
-        if len(ticks) <= MOST_TICKS:
+        ticks = [v for v in ticks if low <= math.log10(v) <= high] or finer
+        gaps = [math.log10(b / a) for a, b in pairwise(ticks)]
+        if len(ticks) <= most and min(gaps, default=high) >= (high - low) / (NARROWEST * most):
             return ticks
-    step = -(-len(ticks) // MOST_TICKS)
-    return [v for v in ticks if round(math.log10(v)) % step == 0]
+    step = -(-len(ticks) // most)
+    return [v for n, v in enumerate(ticks) if n % step == 0]
 
 
-def log_axis(values: Iterable[float], title: str, text: Callable[[float], str]) -> dict[str, Any]:
-    """A logarithmic axis over the positive ones of `values`, its ticks written by `text`."""
+def log_axis(
+    values: Iterable[float], title: str, text: Callable[[float], str], most: int = MOST_TICKS
+) -> dict[str, Any]:
+    """A logarithmic axis over the positive ones of `values`, with up to `most` ticks written by `text`."""
     ends = log_range(values)
-    ticks = _ticks(*ends)
+    ticks = _ticks(ends[0], ends[1], most)
     return axis(title, type="log", range=ends, tickvals=ticks, ticktext=[text(t) for t in ticks])
 
 

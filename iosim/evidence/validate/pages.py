@@ -22,6 +22,8 @@ from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 
 LEAST_SHOWN = {"time": 1e-7}
+MOST_ACROSS = 3
+"""Ticks of an axis whose words lie beside each other."""
 LEAST_BYTES = 1000
 """Left edge of the figures: less, and zero, which has no place on a logarithmic axis, is left out of them."""
 
@@ -37,10 +39,12 @@ def as_page(comparison: Comparison, command: str = "", *, split: bool = False) -
     return Page(TITLE, INTRODUCTION, shown, command=command, answer=(answer(comparison),))
 
 
-def legend(residuals: Sequence[Residual]) -> tuple[Series, ...]:
-    """The regimes that are present."""
+def legend(residuals: Sequence[Residual], bands: Sequence[float] = ()) -> tuple[Series, ...]:
+    """The regimes that are present, and the lines that `scatters` draws."""
     present = {r.regime for r in residuals}
-    return tuple(Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(REGIMES) if name in present)
+    regimes = (Series(name, axes.colour(n), axes.symbol(n)[1]) for n, name in enumerate(REGIMES) if name in present)
+    around = (Series(f"{share:+.0%}", axes.NEUTRAL, dash="dot") for band in bands for share in (band, -band))
+    return (*regimes, Series("equal", axes.NEUTRAL, dash="solid" if bands else "dot"), *around)
 
 
 def scatters(residuals: Sequence[Residual], name: str, what: str, bands: Sequence[float] = ()) -> list[Panel]:
@@ -82,7 +86,7 @@ def _scatter(residuals: Sequence[Residual], quantity: str, panel: str, title: st
     for n, regime, mine in _regimes(points):
         data.append(axes.line(regime, [r.measured for r in mine], [r.predicted for r in mine],
                               [hover(r) for r in mine], n, mode="markers"))  # fmt: skip
-    layout = axes.layout(axes.log_axis(values, "measured", text), axes.log_axis(values, "predicted", text))
+    layout = axes.layout(axes.log_axis(values, "measured", text, MOST_ACROSS), axes.log_axis(values, "predicted", text))
     return Panel(panel, title, f"{title}, {len(points)} rows.", tuple(data), layout)
 
 

@@ -151,7 +151,7 @@ def as_page(comparison: Comparison) -> Page:
     """The whole page."""
     drawn = tuple(
         Section(
-            part.word, part.title, legend=legend(part.residuals),
+            part.word, part.title, legend=legend(part.residuals, BANDS),
             panels=tuple(scatters(part.residuals, f"figure-{part.word}",
                                   "predicted against measured, with lines at 5 and 10 %", BANDS)),
         )
