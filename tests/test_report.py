@@ -130,6 +130,19 @@ def test_the_overview_tells_the_levels_apart_and_has_the_compulsory_bytes(report
         assert sorted(words) == sorted(named)
 
 
+def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
+    for method, hollow in (("capacity", True), ("replay", False)):
+        for lengths in ((512,), (512, 1024)):
+            made = build(ReportRequest.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method))
+            for name in ("overview", "traffic-hbm"):
+                figure = made.figure(name)
+                assert figure.caption.endswith("Hollow marks are estimates.") is hollow
+                for trace in figure.panels[0].data:
+                    open_ones = "-open" in str(trace.get("marker", {}).get("symbol"))
+                    assert open_ones is (hollow and "marker" in trace and "SM<->L2" not in trace["name"]), trace["name"]
+            assert not any("-open" in str(t["marker"]["symbol"]) for t in made.figure("traffic-l2").panels[0].data)
+
+
 def test_at_one_length_the_overview_has_a_row_a_kernel() -> None:
     made = build(ReportRequest.of(("a100",), ("naive", "fa2", "flash"), problems(1024)))
     (panel,) = made.figure("overview").panels

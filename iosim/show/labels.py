@@ -88,6 +88,14 @@ def _meet(a: Mapping[Any, float | None], b: Mapping[Any, float | None]) -> bool:
     return bool(pairs) and 2 * near >= len(pairs)
 
 
+def hollow(line: dict[str, Any], estimated: Sequence[bool]) -> dict[str, Any]:
+    """The line with hollow marks at the points that are estimates."""
+    if not any(estimated):
+        return line
+    symbol = line["marker"]["symbol"]
+    return line | {"marker": line["marker"] | {"symbol": [f"{symbol}-open" if e else symbol for e in estimated]}}
+
+
 def alike(lines: Mapping[str, Sequence[float | None]]) -> list[list[str]]:
     """The names in groups of lines that have the same points throughout."""
     groups: list[list[str]] = []

@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.kernel.algorithms import algorithm_of
 from iosim.show import axes
-from iosim.show.labels import layered
+from iosim.show.labels import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table
 from iosim.studies.report.collect import Point, series
@@ -44,8 +44,10 @@ def gpu_panels(
     title: str,
     text: Callable[[float], str],
     guides: Callable[[Gpu, list[Point]], list[Guide]] = lambda gpu, points: [],
+    estimate: Callable[[Point], bool] = lambda p: False,
 ) -> tuple[Panel, ...]:
-    """One panel a GPU, all with the same axes: `value` against N, a line a kernel."""
+    """One panel a GPU, all with the same axes: `value` against N, a line a kernel; its marks are hollow where a value
+    is an `estimate`."""
     drawn: dict[str, list[Point]] = {}
     for p in points:
         drawn.setdefault(p.gpu.label, []).append(p)
@@ -62,13 +64,22 @@ def gpu_panels(
             if not shown:
                 continue
             hover = [f"{kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})" for p, v in shown]
-            drawn_lines.append(axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
-                                         request.kernels.index(kernel)))  # fmt: skip
+            line = axes.line(kernel, [p.seq_len for p, _ in shown], [v for _, v in shown], hover,
+                             request.kernels.index(kernel))  # fmt: skip
+            drawn_lines.append(hollow(line, [estimate(p) for p, _ in shown]))
             readings.append(f"{kernel} {text(shown[0][1])} at N = {shown[0][0].seq_len:,} to {text(shown[-1][1])} at "
                         f"N = {shown[-1][0].seq_len:,}")  # fmt: skip
         panels.append(Panel(f"{figure_id}-{n}", label, f"{title}, {label}: {'; '.join(readings)}.",
                             (*grey, *layered(drawn_lines)), axes.layout(x, y)))  # fmt: skip
     return tuple(panels)
+
+
+HOLLOW = " Hollow marks are estimates."
+
+
+def estimated(p: Point) -> bool:
+    """Whether its HBM bytes are an estimate, not a replay of the whole."""
+    return p.prediction.method in ("sampled", "capacity")
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
@@ -119,9 +130,10 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
                "the compulsory bytes (inputs once, outputs once; dotted) and those with no L2.")  # fmt: skip
     return Figure(
         "traffic-hbm", "Traffic between L2 and HBM",
-        f"Bytes that cross between L2 and device memory, read and written together, {how}",
+        f"Bytes that cross between L2 and device memory, read and written together, {how}"
+        + HOLLOW * any(map(estimated, points)),
         Table(columns, rows),
-        gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides),
+        gpu_panels(request, points, "traffic-hbm", lambda p: p.hbm, "HBM bytes", bytes_text, guides, estimated),
         kernel_legend(request, ("compulsory", "dot"), *([] if known else [("with no L2", "dash")])),
         "seq_len", ("hbm_bytes",) if known else ("compulsory_bytes", "no_l2_bytes"),
     )  # fmt: skip

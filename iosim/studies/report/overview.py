@@ -11,11 +11,11 @@ from typing import Any
 
 from iosim.base.units import bytes_text
 from iosim.show import axes
-from iosim.show.labels import End, at_ends
+from iosim.show.labels import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, spread_out
 from iosim.studies.report.collect import Point, series
-from iosim.studies.report.figures import FROM, WHO, baseline, is_baseline, who
+from iosim.studies.report.figures import FROM, HOLLOW, WHO, baseline, estimated, is_baseline, who
 from iosim.studies.report.request import ReportRequest
 
 COLUMNS = (*WHO, Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
@@ -54,9 +54,10 @@ def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
         () if several else tuple(Series(name, LEVEL_COLOURS[name], "■" if name == "HBM" else "●") for name in LEVELS)
     )
     rows = tuple((*who(p), p.l2, p.hbm, p.compulsory, p.id) for p in shown)
+    caption = f"Bytes {which}, read and written together. {how}" + HOLLOW * any(map(estimated, shown))
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
-        f"Bytes {which}, read and written together. {how}", Table(COLUMNS, rows), panels, legend, "seq_len",
+        caption, Table(COLUMNS, rows), panels, legend, "seq_len",
         ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
     )  # fmt: skip
 
@@ -119,6 +120,7 @@ def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poi
             name = f"{kernel} {level}"
             hover = [f"{name}, N = {p.seq_len:,}<br>{bytes_text(v)} ({p.id})" for p, v in drawn]
             line = axes.line(name, [p.seq_len for p, _ in drawn], [v for _, v in drawn], hover, n)
+            line = hollow(line, [key == "hbm" and estimated(p) for p, _ in drawn])
             data.append(line | {"line": line["line"] | {"dash": dash, "width": 2.2}})
             ends.append(End(name, drawn[-1][1], axes.colour(n)))
             readings.append(f"{name} {bytes_text(drawn[0][1])} to {bytes_text(drawn[-1][1])}")
@@ -145,14 +147,15 @@ def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poin
     for level, (key, _) in LEVELS.items():
         drawn = [(p, v) for p in points if (v := getattr(p, key))]
         right = [level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM" for p, _ in drawn]
-        data.append({
+        mark = {
             "type": "scatter", "mode": "markers+text", "name": level, "x": [v for _, v in drawn],
             "y": [p.kernel for p, _ in drawn], "text": [f" {bytes_text(v)} " for _, v in drawn],
             "textposition": ["middle right" if r else "middle left" for r in right], "cliponaxis": False,
             "hovertext": [f"{p.kernel} {level}<br>{bytes_text(v)} ({p.id})" for p, v in drawn],
             "hovertemplate": "%{hovertext}<extra></extra>",
             "marker": {"color": LEVEL_COLOURS[level], "size": 11, "symbol": "square" if key == "hbm" else "circle"},
-        })  # fmt: skip
+        }  # fmt: skip
+        data.append(hollow(mark, [key == "hbm" and estimated(p) for p, _ in drawn]))
     least = min(p.compulsory for p in points)
     line = {"type": "line", "xref": "x", "x0": least, "x1": least, "yref": "paper", "y0": 0, "y1": 1,
             "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dot"}, "layer": "below"}  # fmt: skip
