@@ -407,7 +407,7 @@ def run(*words):
     import json
 
     from iosim.commands import formula as command
-    from iosim.studies.formulas import describe
+    from iosim.studies.formulas.study import describe
 
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.decode import Decoding
     from iosim.studies.distributed.ring import Ring
-    from iosim.studies.formulas import FormulaStudy
+    from iosim.studies.formulas.study import FormulaStudy
     from iosim.studies.training import TrainingPrediction
 
 GPU = "a100"
@@ -42,7 +42,7 @@ def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack
     Raises:
         InputError: an unknown name, or values that make no sense.
     """
-    from iosim.studies.formulas import describe
+    from iosim.studies.formulas.study import describe
 
     values = {FORMULA[keyword].name: read(keyword, FORMULA[keyword], value) for keyword, value in asked.items()}
     usual = {about.name: about.default for about in FORMULA.values()}

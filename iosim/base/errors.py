@@ -35,12 +35,15 @@ class EngineWarning(UserWarning):
     """No replay engine is there, and what it would have found is estimated."""
 
 
-def unknown_name(what: str, value: str, known: Iterable[str]) -> InputError:
-    """An `InputError` for a name that is not in `known`: the nearest known names, and all where they are few."""
+def unknown_name(what: str, value: str, known: Iterable[str], likeness: float = 0.5) -> InputError:
+    """An `InputError` for a name that is not in `known`: the nearest known names, and all where they are few.
+
+    Names count as near from a `likeness` on, the share of letters that they have in common.
+    """
     names = list(dict.fromkeys(known))
     if len(names) > FEW_NAMES:
         names.sort()
-    near = get_close_matches(value.lower(), names, n=3, cutoff=0.5)
+    near = get_close_matches(value.lower(), names, n=3, cutoff=likeness)
     meant = f"did you mean {', '.join(near)}?" if near else ""
     accepted = f"accepted: {', '.join(names)}" if len(names) <= FEW_NAMES or not near else ""
     return InputError(f"{what} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")

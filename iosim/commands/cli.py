@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return _print("".join(f"{candidate}\n" for candidate in candidates(words[1:], COMMANDS, build_parser)))
         if words[0] not in COMMANDS and not words[0].startswith("-"):
-            raise unknown_name("COMMAND", words[0], COMMANDS)
+            raise unknown_name("COMMAND", words[0], COMMANDS, likeness=0.6)
         parser = build_parser(words[0] if words[0] in COMMANDS else None)
         args = parser.parse_args(words)
         if args.version:

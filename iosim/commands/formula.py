@@ -33,8 +33,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.formulas import describe
     from iosim.studies.formulas.face import answer, markdown, table
+    from iosim.studies.formulas.study import describe
 
     description = describe(vars(args)).to_dict()
     if args.format == "json":

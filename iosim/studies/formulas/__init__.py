@@ -1,5 +1,4 @@
-"""A kernel's bytes in closed form as a person reads them: with numbers put in, the symbols named, beside the papers."""
+"""A kernel's bytes in closed form as a person reads them: with numbers put in, the symbols named, beside the papers.
 
-from iosim.studies.formulas.study import FormulaStudy, describe
-
-__all__ = ["FormulaStudy", "describe"]
+`study` does it; a command line loads `names` alone, so nothing is imported here.
+"""
