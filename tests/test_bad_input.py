@@ -272,7 +272,7 @@ API: tuple[tuple[str, Callable[[], Any], str], ...] = (
     ("GPU", lambda: load_profile("a1000000"), "a1000000"),
     ("kernel", lambda: predict(P, "fa9"), "fa9"),
     ("method", lambda: predict(P, method="exact"), "method 'exact'"),
-    ("l2_start", lambda: predict(P, l2_start="tepid"), "l2_start 'tepid'"),
+    ("l2", lambda: predict(P, l2="tepid"), "l2 'tepid'"),
     ("override", lambda: resolve("fa2", P, load_profile("a100"), Overrides(splits=-1)), "splits -1"),
     ("size text", lambda: size("4 k", "--x"), "--x '4 k'"),
     ("sizes text", lambda: sizes("1:2:3:4", "--x"), "--x '1:2:3:4'"),

@@ -106,8 +106,9 @@ def test_the_first_number_of_the_article(capsys: pytest.CaptureFixture[str]) -> 
     (p,) = predictions(capsys, "--kernel", "fa2", "--gpu", "a100")
     # 1,024 CTAs: a Q tile of 128 rows, and all 4,096 rows of K and V, 256 bytes each
     assert p["totals"]["l2"]["read"] == 1024 * (128 + 2 * 4096) * 256
-    # O, and an fp32 log-sum-exp a row
-    assert p["totals"]["l2"]["write"] == 32 * 4096 * (256 + 4)
+    # O, and an fp32 log-sum-exp a row; spilled registers come on top
+    written = {r["tensor"]: r["bytes"] for r in p["traffic"] if (r["level"], r["direction"]) == ("l2", "write")}
+    assert written["O"] + written["LSE"] == 32 * 4096 * (256 + 4)
     assert p["hbm_bounds"]["compulsory"]["read"] == 3 * 32 * 4096 * 256
 
 
