@@ -34,6 +34,7 @@ _WHERE = {
     "resolve": "iosim.kernel.libraries",
     "ring": "iosim.api.models",
     "study_tile": "iosim.api.calls",
+    "sweep": "iosim.studies.sweep",
     "train_memory": "iosim.api.models",
 }
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from iosim.kernel.libraries import resolve as resolve
     from iosim.prediction.result import Prediction as Prediction
     from iosim.problem.attention import AttentionProblem as AttentionProblem
+    from iosim.studies.sweep import sweep as sweep
 
 
 def __getattr__(name: str) -> Any:

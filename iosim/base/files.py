@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from iosim.base.errors import InputError
 
@@ -61,15 +63,37 @@ def require_file(path: str | Path, where: str) -> None:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    with _replacing(target) as file:
+        file.write(data)
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of `target` once all is written."""
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
         keep_mode(temporary, target)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def written_whole(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece, which stands at `path` once all is written; on a failure nothing changes there.
+
+    Raises:
+        InputError: the place cannot be written.
+    """
+    try:
+        with _replacing(Path(os.path.realpath(path))) as file:
+            yield file
+    except OSError as error:
+        raise InputError(f"`path` '{path}' cannot be written: {error.strerror}; a file in a directory that exists and "
+                         "can be written is needed") from None  # fmt: skip
 
 
 def write_together(contents: Mapping[Path, str]) -> None:

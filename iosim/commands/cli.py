@@ -16,7 +16,7 @@ from iosim.commands.parser import CommandParser
 from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS = (
-    ("what moves, and why", ("predict", "compare", "explain", "trace", "formula")),
+    ("what moves, and why", ("predict", "compare", "explain", "trace", "formula", "sweep")),
     ("what to choose", ("tiles", "report")),
     ("in serving and training", ("decode", "ring", "train-memory")),
     ("how far to trust it", ("validate", "reproduce", "check-claim")),

@@ -35,16 +35,7 @@ LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = (
-    "window",
-    "window_right",
-    "mask_block",
-    "mask_stride",
-    "global_tokens",
-    "mask_file",
-    "key_padding",
-    "mask_storage",
-)
+OF_MASK = ("window", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding", "mask_storage")
 CAUSAL = "keep keys up to the query's own position"
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
@@ -126,7 +117,7 @@ def add_problem_options(
     options.add(more, FIELDS, (name for name in FIELDS if name not in first), several=several)
     more.add_argument("--prefix", type=whole, metavar="N", action=options.One,
                       help="tokens cached before the queries: as many more keys than queries")  # fmt: skip
-    _add_masks(group(parser, "mask"))
+    _add_masks(group(parser, "mask"), several)
 
 
 def add_mask_options(group: Any) -> None:
@@ -135,14 +126,14 @@ def add_mask_options(group: Any) -> None:
     options.add(group, options.without_defaults(FIELDS, "mask"))
 
 
-def _add_masks(group: Any) -> None:
-    options.add(group, options.without_defaults(FIELDS, "mask"))
-    options.add(group, FIELDS, OF_MASK)
+def _add_masks(group: Any, several: Collection[str]) -> None:
+    options.add(group, options.without_defaults(FIELDS, "mask"), several=several)
+    options.add(group, FIELDS, OF_MASK, several=several)
 
 
-def add_kernel_options(parser: argparse.ArgumentParser) -> None:
-    """--tile, --warps, ...: settings over the kernel's own choice."""
-    options.add(group(parser, "kernel settings, over the kernel's own choice"), OVERRIDES)
+def add_kernel_options(parser: argparse.ArgumentParser, *, several: Collection[str] = ()) -> None:
+    """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
+    options.add(group(parser, "kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
 
 
 def add_output_options(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:

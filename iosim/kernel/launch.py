@@ -121,11 +121,11 @@ class Tensor:
         rows = -(-self.rows // self.page_rows) * self.page_rows if self.page_rows else self.rows
         return self.bytes // max(1, self.rows) * rows
 
-    @property
+    @cached_property
     def elements(self) -> int:
         return self.batch * self.heads * self.rows * self.cols * self.copies
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.elements * self.element_bytes
 

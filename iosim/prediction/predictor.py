@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
+from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer
@@ -190,8 +191,12 @@ def check_fits(call: Call) -> None:
     for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
         if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"
-            raise InputError(f"`tile` {tile} with {launch.resources.threads} threads: {resident.occupancy.reason} "
-                             f"({call.profile.name})")  # fmt: skip
+            raise does_not_fit(tile, launch.resources.threads, resident.occupancy, call.profile)
+
+
+def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: HardwareProfile) -> InputError:
+    """The refusal of a launch of which no CTA fits on an SM."""
+    return InputError(f"`tile` {tile} with {threads} threads: {occupancy.reason} ({profile.name})")
 
 
 def hbm_traffic(

@@ -4,77 +4,47 @@ Two questions decide it. For data that CTAs share (the keys and values of a head
 the part of L2 that holds distinct shared lines, half of it where the L2 has two partitions? If so each is read once; if
 not, every wave of CTAs reads what it uses again. For tensors passed from one launch to the next: does what is moved in
 between fit in the L2? The rule knows nothing of drift between CTAs, grid order within a wave, or dirty lines.
+
+The rule is written once, over numbers and over arrays of the same quantity in many problems alike: `estimate` gives it
+the numbers of a chain, a sweep the arrays of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Chain, Launch, Mode, Outer, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Order
 from iosim.kernel.traffic import Traffic, TrafficRow
+
+Number = Any
+"""A whole number, or an array of them."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What the mask leaves of a domain: `key_rows` of a head in key blocks that some query block visits, and `visits`,
+    the mean over its query blocks of the key blocks that each visits."""
+
+    key_rows: Number
+    visits: Number
+
+
+def reach(domain: Domain) -> Reach:
+    """Of a domain whose sizes are numbers."""
+    rows = int(domain.key_rows[domain.visitors.count > 0].sum())
+    return Reach(rows, float(domain.visited.count.mean()))
 
 
 def shared_capacity_bytes(profile: HardwareProfile) -> int:
     """L2 bytes that hold distinct lines when all SMs read them: each partition keeps its own copy."""
     return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
-
-
-def _unique_bytes(launch: Launch, tensor: Tensor, access: Access) -> int:
-    """Distinct bytes of a tensor that an access touches, over the whole launch."""
-    if access.rows is Rows.KEY and access.per is Per.PAIR:
-        d = launch.domain
-        rows = int(d.key_rows[d.visitors.count > 0].sum())
-        return tensor.bytes // tensor.rows * min(rows, tensor.rows)
-    return tensor.bytes
-
-
-def _reread_factor(launch: Launch, chain: Chain, profile: HardwareProfile, slots: int) -> float:
-    """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
-    looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
-    if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
-        return 1.0
-    domain = launch.domain
-    tiles_per_head = max(1, launch.work_tiles // domain.grid_heads)
-    heads = domain.grid_heads
-    in_use_heads = min(float(heads), max(1.0, slots / tiles_per_head))
-    if launch.schedule.order is Order.HEAD:
-        in_use_heads = float(min(heads, slots, launch.schedule.section_heads or heads))
-    streamed = {a.tensor: _unique_bytes(launch, chain.tensors[a.tensor], a) for a in looped}
-    bytes_per_head = sum(streamed.values()) / heads
-    if in_use_heads * bytes_per_head <= shared_capacity_bytes(profile):
-        return 1.0
-    waves_per_head = tiles_per_head * in_use_heads / slots
-    visited_share = float(domain.visited.count.mean()) / max(1, domain.key_blocks_total)
-    return max(1.0, waves_per_head * visited_share if launch.outer is Outer.QUERY else waves_per_head)
-
-
-def _shared_passes(launch: Launch, chain: Chain, tensor: Tensor, profile: HardwareProfile, slots: int) -> float:
-    """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in L2
-    beside what a head moves meanwhile, or where heads run fastest; else once for every round of heads in use."""
-    domain, order = launch.domain, launch.schedule.order
-    sharing = domain.grid_heads / (tensor.batch * tensor.heads)
-    one = tensor.bytes if order is not Order.QUERY else tensor.bytes // (tensor.batch * tensor.heads)
-    others = {a.tensor for a in launch.accesses} - {tensor.name}
-    meanwhile = sum(chain.tensors[name].bytes for name in others) / domain.grid_heads
-    if sharing <= 1 or one + meanwhile <= shared_capacity_bytes(profile):
-        return 1.0
-    if order is Order.HEAD:
-        return max(1.0, sharing / min(slots, launch.schedule.section_heads or domain.grid_heads))
-    return max(1.0, sharing / max(1.0, slots * domain.grid_heads / launch.work_tiles))
-
-
-def _between_bytes(chain: Chain, tensor: str, launch: int) -> int | None:
-    """Distinct bytes moved since the launch before `launch` that touched `tensor`; None if none did."""
-    earlier = [n for n in chain.users(tensor) if n < launch]
-    if not earlier:
-        return None
-    touched: set[str] = set()
-    for n in range(earlier[-1], launch + 1):
-        touched |= {a.tensor for a in chain.launches[n].accesses}
-    return sum(chain.tensors[name].bytes for name in touched)
 
 
 def estimate(chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency]) -> Traffic:
@@ -84,45 +54,148 @@ def estimate(chain: Chain, profile: HardwareProfile, counted: Traffic, residenci
         counted: what the chain moves between SMs and L2; no tensor moves more at HBM.
         residencies: of each launch, in order.
     """
-    whole = int(profile.need("l2_bytes"))
-    rows: list[TrafficRow] = []
-    for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
-        slots = resident.slots
-        factor = _reread_factor(launch, chain, profile, slots)
-        read: dict[str, int] = {}
-        write: dict[str, int] = {}
-        for access in launch.accesses:
-            tensor = chain.tensors[access.tensor]
-            unique = _unique_bytes(launch, tensor, access)
-            between = _between_bytes(chain, access.tensor, n)
-            passed_on = between is not None and between <= whole
-            if access.mode is Mode.LOAD:
-                looped = access.per is Per.PAIR and access.rows is not Rows.PAIR
-                times = factor if looped and launch.outer is not Outer.FLAT else 1.0
-                if access.rows is Rows.PAIR:
-                    times = _shared_passes(launch, chain, tensor, profile, slots)
-                fetched = 0 if passed_on and times == 1.0 else round(unique * times)
-                read[access.tensor] = max(read.get(access.tensor, 0), fetched)
-            else:
-                stays = tensor.role is Role.TEMP and _stays(chain, access.tensor, n, whole)
-                write[access.tensor] = max(write.get(access.tensor, 0), 0 if stays else tensor.bytes)
-        most = {(r.tensor, r.direction): r.bytes for r in counted if r.launch == launch.name}
-        for name, value in read.items():
-            rows.append(TrafficRow(launch.name, "hbm", name, "read", min(value, most[name, "read"])))
-        for name, value in write.items():
-            rows.append(TrafficRow(launch.name, "hbm", name, "write", min(value, most[name, "write"])))
-        spill = [o for o in launch.overheads if o.name == "spill" and o.mode is Mode.STORE]
-        if spill:
-            in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
-            spilled = int(counted.total("l2", "write", launch=launch.name, tensor="spill"))
-            rows.append(TrafficRow(launch.name, "hbm", "spill", "write", 0 if in_use < whole else spilled))
+    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies])
+    rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
     return Traffic(tuple(rows))
 
 
-def _stays(chain: Chain, tensor: str, launch: int, whole: int) -> bool:
-    """A temporary tensor that its last reader gets from L2 and that is dead afterwards is not written back."""
-    later = [n for n in chain.users(tensor) if n > launch]
-    if not later:
-        return False
-    between = _between_bytes(chain, tensor, later[0])
-    return between is not None and between <= whole
+class CapacityRule:
+    """The rule over one chain.
+
+    Args:
+        counted, slots: as `estimate` has them; the CTAs of each launch that run at once.
+        reach: what the mask leaves of a launch's domain.
+        value: the number or the array that a size of the chain stands for.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        profile: HardwareProfile,
+        counted: Traffic,
+        slots: Sequence[Number],
+        reach: Callable[[Domain], Reach] = reach,
+        value: Callable[[Number], Number] = lambda size: size,
+    ) -> None:
+        self.chain, self.counted, self.slots = chain, counted, slots
+        self.value = value
+        self._reach_of, self._reached = reach, dict[int, Reach]()
+        self.whole = int(profile.need("l2_bytes"))
+        self.shared = shared_capacity_bytes(profile)
+
+    def _reach(self, launch: Launch) -> Reach:
+        if id(launch) not in self._reached:
+            self._reached[id(launch)] = self._reach_of(launch.domain)
+        return self._reached[id(launch)]
+
+    def _bytes(self, tensor: Tensor) -> Number:
+        return self.value(tensor.bytes)
+
+    def _unique(self, launch: Launch, tensor: Tensor, access: Access) -> Number:
+        """Distinct bytes of a tensor that an access touches, over the whole launch."""
+        if access.rows is Rows.KEY and access.per is Per.PAIR:
+            rows = self.value(tensor.rows)
+            return self._bytes(tensor) // rows * np.minimum(self._reach(launch).key_rows, rows)
+        return self._bytes(tensor)
+
+    def _reread_factor(self, launch: Launch, slots: Number) -> Number:
+        """How many times the data shared along the loop is fetched from HBM: 1 where it fits."""
+        looped = [a for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR]
+        if launch.outer not in (Outer.QUERY, Outer.KEY, Outer.SPLIT) or not looped:
+            return 1.0
+        heads = self.value(launch.domain.grid_heads)
+        tiles_per_head = np.maximum(1, self.value(launch.work_tiles) // heads)
+        in_use_heads = np.minimum(heads, np.maximum(1.0, slots / tiles_per_head))
+        if launch.schedule.order is Order.HEAD:
+            section = self.value(launch.schedule.section_heads)
+            in_section = np.where(section > 0, section, heads) if np.ndim(section) else section or heads
+            in_use_heads = 1.0 * np.minimum(np.minimum(heads, slots), in_section)
+        streamed = {a.tensor: self._unique(launch, self.chain.tensors[a.tensor], a) for a in looped}
+        bytes_per_head = sum(streamed.values()) / heads
+        waves_per_head = tiles_per_head * in_use_heads / slots
+        if launch.outer is Outer.QUERY:
+            key_blocks = np.maximum(1, self.value(launch.domain.key_blocks_total))
+            waves_per_head = waves_per_head * (self._reach(launch).visits / key_blocks)
+        return np.where(in_use_heads * bytes_per_head <= self.shared, 1.0, np.maximum(1.0, waves_per_head))
+
+    def _shared_passes(self, launch: Launch, tensor: Tensor, slots: Number) -> Number:
+        """How many times an N x N tensor that several heads share (a bias, a mask) is fetched: once where it stays in
+        L2 beside what a head moves meanwhile, or where heads run fastest; else once for every round of heads in use."""
+        order = launch.schedule.order
+        heads, copies = self.value(launch.domain.grid_heads), self.value(tensor.batch * tensor.heads)
+        sharing = heads / copies
+        one = self._bytes(tensor) if order is not Order.QUERY else self._bytes(tensor) // copies
+        others = {a.tensor for a in launch.accesses} - {tensor.name}
+        meanwhile = sum(self._bytes(self.chain.tensors[name]) for name in sorted(others)) / heads
+        if order is Order.HEAD:
+            section = self.value(launch.schedule.section_heads)
+            in_section = np.where(section > 0, section, heads) if np.ndim(section) else section or heads
+            rounds = sharing / np.minimum(slots, in_section)
+        else:
+            rounds = sharing / np.maximum(1.0, slots * heads / self.value(launch.work_tiles))
+        fits = (sharing <= 1) | (one + meanwhile <= self.shared)
+        return np.where(fits, 1.0, np.maximum(1.0, rounds))
+
+    def _between(self, tensor: str, launch: int) -> Number | None:
+        """Distinct bytes moved since the launch before `launch` that touched `tensor`; None if none did."""
+        earlier = [n for n in self.chain.users(tensor) if n < launch]
+        if not earlier:
+            return None
+        touched: set[str] = set()
+        for n in range(earlier[-1], launch + 1):
+            touched |= {a.tensor for a in self.chain.launches[n].accesses}
+        return sum(self._bytes(self.chain.tensors[name]) for name in touched)
+
+    def _stays(self, tensor: str, launch: int) -> Any:
+        """Whether a temporary tensor's last reader gets it from L2: as it is dead afterwards, it is not written
+        back."""
+        later = [n for n in self.chain.users(tensor) if n > launch]
+        between = self._between(tensor, later[0]) if later else None
+        return False if between is None else between <= self.whole
+
+    def _loaded(self, n: int, launch: Launch, access: Access, factor: Number) -> Number:
+        tensor, slots = self.chain.tensors[access.tensor], self.slots[n]
+        unique, between = self._unique(launch, tensor, access), self._between(access.tensor, n)
+        times: Number = 1.0
+        if access.rows is Rows.PAIR:
+            times = self._shared_passes(launch, tensor, slots)
+        elif access.per is Per.PAIR and launch.outer is not Outer.FLAT:
+            times = factor
+        fetched = np.rint(unique * times).astype(np.int64)
+        if between is None:
+            return fetched
+        return np.where((between <= self.whole) & (times == 1.0), 0, fetched)
+
+    def _stored(self, n: int, tensor: Tensor) -> Number:
+        if tensor.role is not Role.TEMP:
+            return self._bytes(tensor)
+        return np.where(self._stays(tensor.name, n), 0, self._bytes(tensor))
+
+    def traffic(self) -> Traffic:
+        """The rows; their bytes are numbers or arrays."""
+        rows: list[TrafficRow] = []
+        for n, launch in enumerate(self.chain.launches):
+            factor = self._reread_factor(launch, self.slots[n])
+            moved: dict[tuple[str, str], Number] = {}
+            for access in launch.accesses:
+                if access.mode is Mode.LOAD:
+                    key, value = (access.tensor, "read"), self._loaded(n, launch, access, factor)
+                else:
+                    key, value = (access.tensor, "write"), self._stored(n, self.chain.tensors[access.tensor])
+                moved[key] = np.maximum(moved.get(key, 0), value)
+            most = {(r.tensor, r.direction): self.value(r.bytes) for r in self.counted if r.launch == launch.name}
+            for direction in ("read", "write"):
+                for (name, way), value in moved.items():
+                    if way == direction:
+                        least = np.minimum(value, most[name, way])
+                        rows.append(TrafficRow(launch.name, "hbm", name, way, least))
+            rows += self._spilled(launch, self.slots[n])
+        return Traffic(tuple(rows))
+
+    def _spilled(self, launch: Launch, slots: Number) -> list[TrafficRow]:
+        spill = [o for o in launch.overheads if o.name == "spill" and o.mode is Mode.STORE]
+        if not spill:
+            return []
+        in_use = slots * sum(o.per_tile + o.per_pair for o in spill)
+        spilled = self.value(self.counted.total("l2", "write", launch=launch.name, tensor="spill"))
+        return [TrafficRow(launch.name, "hbm", "spill", "write", np.where(in_use < self.whole, 0, spilled))]

@@ -37,7 +37,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--kernel fa2 --pass fwd+bwd --seq-len 512 --gpu h200",
         "--kernel fa2 --method bounds",
         "--kernel fa2 --method capacity",
-        "--kernel flash --tile 64x64 --window 64 --window-right 32 --dropout 0.1 --seq-len 512",
+        "--kernel flash --tile 64x64 --window 64 --dropout 0.1 --seq-len 512",
         "--gpu t4 --kernel sdpa --seq-len 512",
         "--kernel fa2 --seq-lens 512,100 --causal",
         "--kernel cutlass --bias full --seq-len 512",
@@ -65,6 +65,11 @@ LINES: dict[str, tuple[str, ...]] = {
         "fa2 --pass bwd",
         "flash --seq-len 4k --gpu a100 --heads 8 --batch 1",
         "flash --mask butterfly --seq-len 4k --heads 8 --batch 1 --head-dim 128 --tile 128x64 --dtype fp16",
+    ),
+    "sweep": (
+        "--seq-len 512",
+        "--gpu a100,t4 --kernel fa2,flash --seq-len 512,1k --method bounds",
+        "--kernel flash --seq-len 512 --window 64,128 --tile 64x64,128x64 --method capacity",
     ),
     "tiles": ("--seq-len 1k", "--gpu t4,l4 --seq-len 512 --pass bwd", "--tile 128x256,64x64", "--triton --top 3"),
     "decode": (

@@ -114,17 +114,7 @@ class FlashOptions(SplitOptions, TermOptions):
 
 @algorithm(
     "flash",
-    takes=(
-        "bias",
-        "alibi",
-        "bias_grad",
-        "key_padding",
-        "mask_tensor",
-        "page_size",
-        "block_lists",
-        "seq_lens",
-        "looks_ahead",
-    ),
+    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"),
     options=FlashOptions,
     splits=True,
     appends=True,

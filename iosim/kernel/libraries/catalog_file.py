@@ -46,9 +46,7 @@ _WHEN: Mapping[str, Spec] = {
     "max_rows": Whole(1),
     "min_shared_memory_per_block_bytes": _SHARED,
 }
-"""Conditions of a row: head_dim is the widest that it holds for, the others are true of the problem or the GPU.
-
-`causal` is true of any mask, `window` of a window alone."""
+"""Conditions of a row: head_dim is the widest that it holds for, the others are true of the problem or the GPU."""
 
 
 def _terms() -> tuple[str, ...]:

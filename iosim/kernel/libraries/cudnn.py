@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from iosim.base.pointwise import pointwise
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Mode, Overhead
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
@@ -45,6 +46,11 @@ def cudnn_splits(tiles: int, key_blocks: int, slots: int) -> int:
     """
     if tiles >= FEW_TILES * slots / 2:
         return 1
+    return _splits_of_few(tiles, key_blocks, slots)
+
+
+@pointwise
+def _splits_of_few(tiles: int, key_blocks: int, slots: int) -> int:
     n = 1
     while 2 * n * tiles <= slots and 2 * n <= min(key_blocks, MOST_SPLITS):
         n *= 2
@@ -60,10 +66,15 @@ def neighbours_of_q(problem: AttentionProblem) -> tuple[Overhead, ...]:
     """
     if problem.seq_q != 1:
         return ()
-    group, box = problem.group, -(-problem.group // QUERY_ROWS) * QUERY_ROWS
-    extra = sum(min(box, problem.heads - first) - group for first in range(0, problem.heads, group))
     row_bytes = problem.head_dim * problem.input_type.bytes
-    per_tile = round(extra * row_bytes / problem.kv_heads)
+    per_tile = round(_rows_beyond(problem.heads, problem.group) * row_bytes / problem.kv_heads)
     source = "experiments/measurements/h200_decode.csv"
     overhead = Overhead("neighbours_of_Q", Mode.LOAD, per_tile=per_tile, inferred_from=source)
     return (overhead,) if per_tile else ()
+
+
+@pointwise
+def _rows_beyond(heads: int, group: int) -> int:
+    """Rows of Q beyond their own group's that the CTAs of all groups fetch."""
+    box = -(-group // QUERY_ROWS) * QUERY_ROWS
+    return sum(min(box, heads - first) - group for first in range(0, heads, group))

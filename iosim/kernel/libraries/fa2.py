@@ -5,6 +5,7 @@ Source: Dao-AILab/flash-attention @0251105a, csrc/flash_attn/flash_api.cpp.
 
 from __future__ import annotations
 
+from iosim.base.pointwise import pointwise
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.problem.attention import AttentionProblem
 
@@ -51,6 +52,11 @@ def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:
     """
     if tiles >= FEW_TILES * machine_width:
         return 1
+    return _splits_of_few(tiles, key_blocks, machine_width)
+
+
+@pointwise
+def _splits_of_few(tiles: int, key_blocks: int, machine_width: int) -> int:
     most = min(MAX_SPLITS, machine_width, key_blocks)
 
     def eligible(s: int) -> bool:

@@ -5,6 +5,7 @@ Source: deepseek-ai/FlashMLA @69f31931, csrc/sm90/flash_api.cpp and kernels/get_
 
 from __future__ import annotations
 
+from iosim.base.pointwise import pointwise
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.rules import Rules, rule_book
@@ -51,6 +52,7 @@ def flashmla_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: 
     return max(1, min(blocks, round(total / problem.batch)))
 
 
+@pointwise
 def _flashmla_pieces(batch: int, blocks: int, payload: int) -> int:
     """Pieces that parts of `payload` blocks cut `batch` sequences of `blocks` key blocks into."""
     pieces, left = 0, payload

@@ -31,13 +31,14 @@ def fitting(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile)
     A backward takes all value heads, and so the first tile that holds them; the last one where none does.
     """
     for block_q, block_k, warps in TILES:
-        for per_tile in range(problem.heads, 0, -1):
+        for per_tile in range(int(problem.heads), 0, -1):
             if problem.heads % per_tile or (problem.backward and per_tile < problem.heads):
                 continue
             if _fits(block_q, block_k, warps, per_tile, problem, profile):
                 return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), per_tile)
     block_q, block_k, warps = TILES[-1]
-    return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), problem.heads if problem.backward else 1)
+    heads = int(problem.heads) if problem.backward else 1
+    return _with(kernel, Tile(block_q, block_k, warps, kernel.tile.stages), heads)
 
 
 def _with(kernel: Kernel, tile: Tile, per_tile: int) -> Kernel:

@@ -15,6 +15,7 @@ from iosim.problem.dtypes import DType
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
 from iosim.readers.formula.dual import Dual, Kind
+from iosim.readers.formula.sums import BlockSums
 
 
 class _LiftedProblem(AttentionProblem):
@@ -22,6 +23,17 @@ class _LiftedProblem(AttentionProblem):
 
     element_bytes: int
     output_bytes: int
+
+    def with_(self, **changes: Any) -> AttentionProblem:
+        """A copy with some values changed, of which none brings another mask than none."""
+        if changes.get("mask", "none") != "none":
+            raise TypeError("a lifted problem takes no other mask")
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        if "mask" in changes:
+            object.__setattr__(changed, "pair_mask", IntervalMask())
+        return changed
 
     @property
     def input_type(self) -> DType:
@@ -37,6 +49,17 @@ LISTS = "lists"
 backward's own, to the companion of the sum."""
 
 
+class _LiftedInterval(IntervalMask):
+    """An interval mask whose offset and window may be duals."""
+
+    __slots__ = ()
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        """As of ints: the visits of tiles of one row and one key."""
+        visits = BlockSums(Domain(1, 1, seq_q, seq_k, 1, 1, self)).visits
+        return visits.total if visits.each is None else visits.each * seq_q
+
+
 class _LiftedBlocks(BlockMask):
     """A list of blocks whose sums over visited tiles are duals."""
 
@@ -47,11 +70,9 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     """The mask of a lifted problem, its offset and window, or its sums, duals."""
     mask = problem.pair_mask
     if isinstance(mask, IntervalMask):
-        if mask.is_full:
-            return mask
-        offset = problem.seq_k - problem.seq_q if problem.offset is None else problem.offset
-        right = problem.window_right if mask.right else mask.right  # 0 and no bound are of the mask's form
-        return replace(mask, offset=offset, left=problem.window if mask.left is not None else None, right=right)
+        left = problem.window if mask.left is not None else None
+        offset = 0 if mask.is_full else problem.offset
+        return _LiftedInterval(left, mask.right, problem.seq_k - problem.seq_q if offset is None else offset)
     if not isinstance(mask, BlockMask) or symbols is None:
         return mask
     tiles: list[tuple[int, int]] = []
@@ -69,13 +90,29 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     return lifted
 
 
+def lifted_problem(problem: AttentionProblem, companions: Mapping[str, Any], kind: Kind) -> AttentionProblem:
+    """`problem` with duals for sizes; `companions` are as `lifted_chain` takes them."""
+
+    def lift(name: str, value: int) -> int:
+        return Dual(value, companions[name], kind) if name in companions else value
+
+    lifted = object.__new__(_LiftedProblem)
+    put = object.__setattr__
+    for f in fields(problem):
+        value = getattr(problem, f.name)
+        put(lifted, f.name, lift(f.name, value) if type(value) is int else value)
+    put(lifted, "element_bytes", lift("element_bytes", problem.input_type.bytes))
+    put(lifted, "output_bytes", lift("output_bytes", problem.output_type.bytes))
+    put(lifted, "pair_mask", _lifted_mask(lifted, companions.get(LISTS), kind))
+    return lifted
+
+
 def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[str, Any], kind: Kind) -> Chain:
     """The chain of `kernel` on `problem`, planned on duals.
 
     `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
-    window_right, offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q,
-    backward_block_k, splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem
-    sets none.
+    offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q, backward_block_k,
+    splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem sets none.
     """
 
     def lift(name: str, value: int) -> int:
@@ -87,17 +124,9 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
             object.__setattr__(lifted, name, lift(prefix + name, getattr(tile, name)))
         return lifted
 
-    lifted = object.__new__(_LiftedProblem)
-    put = object.__setattr__
-    for f in fields(problem):
-        value = getattr(problem, f.name)
-        put(lifted, f.name, lift(f.name, value) if type(value) is int else value)
-    put(lifted, "element_bytes", lift("element_bytes", problem.input_type.bytes))
-    put(lifted, "output_bytes", lift("output_bytes", problem.output_type.bytes))
-    put(lifted, "pair_mask", _lifted_mask(lifted, companions.get(LISTS), kind))
     back = kernel.backward.tile
     return plan(
-        lifted,
+        lifted_problem(problem, companions, kind),
         replace(
             kernel,
             tile=lift_tile(kernel.tile),

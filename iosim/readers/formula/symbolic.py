@@ -25,7 +25,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.formula import floor_sums
 from iosim.readers.formula.block_sums import NAMES as SUMS
 from iosim.readers.formula.closed_form import closed_form
-from iosim.readers.formula.dual import Compare, lifted
+from iosim.readers.formula.dual import Compare, Real, lifted
 from iosim.readers.formula.lifting import LISTS, lifted_chain
 
 
@@ -127,6 +127,18 @@ class SymbolKind:
             return
         self.conditions.append(relation)
 
+    def real(self, value: float, companion: Any) -> Real:
+        raise TypeError("a description of a kernel divides whole numbers with //")
+
+    def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
+        return function(*numbers)
+
+    def looked_up(self, a: Any, value: int) -> None:
+        """Sizes are told apart by their values in the representative."""
+
+    def written(self, a: Any, value: float) -> None:
+        """Texts are the representative's."""
+
 
 def _at_least_one(x: Any) -> bool:
     """Whether a whole-number expression is known to be 1 or more."""
@@ -145,7 +157,6 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "head_dim": ("d", "columns of Q and K"),
     "head_dim_v": ("d_v", "columns of V and O"),
     "window": ("W", "keys kept before the diagonal"),
-    "window_right": ("W_r", "keys kept after the diagonal"),
     "offset": ("Delta", "key that faces query 0"),
     "block_q": ("B_q", "query rows of a tile"),
     "block_k": ("B_k", "key rows of a tile"),
@@ -203,8 +214,6 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("head_dim_v", problem.head_dim_v)
     if problem.window is not None:
         use("window", problem.window)
-    if problem.window_right is not None and problem.window_right > 0:
-        use("window_right", problem.window_right)
     if problem.offset is not None:
         use("offset", problem.offset)
     use("element_bytes", problem.input_type.bytes)

@@ -1,0 +1,162 @@
+"""`iosim sweep`: a prediction for every combination of lists of values, or for every row of a file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.fields import Kind
+from iosim.base.progress import announce
+from iosim.commands import common, options
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
+from iosim.show.tables import Column, Table
+
+if TYPE_CHECKING:
+    from iosim.studies.sweep.cells import Cells
+    from iosim.studies.sweep.run import Summary
+
+SETTINGS = {**FIELDS, **OVERRIDES}
+ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
+SEVERAL = tuple(n for n, f in SETTINGS.items() if f.kind not in ONE_VALUE and f.low >= 0)
+MOST_SHOWN = 1000
+"""Rows that a table for a person has."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "sweep", help="predictions of a whole grid, or of the rows of a file, as CSV or Parquet"
+    )
+    common.add_gpus(parser)
+    common.add_kernels(parser, "naive,fa2")
+    common.add_problem_options(parser, several=SEVERAL)
+    common.add_kernel_options(parser, several=SEVERAL)
+    common.add_l2_option(parser)
+    common.add_method_option(parser, "replay where that takes seconds; bounds and capacity take a million rows in "
+                             "seconds and give no times")  # fmt: skip
+    g = common.group(parser, "rows and who works them out")
+    rows = "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ..."
+    g.add_argument("--problems", metavar="FILE", help=f"{rows}; each row with every combination of the options given")
+    g.add_argument("--jobs", type=options.whole, metavar="N", action=options.One,
+                   help="processes (default: one for closed forms, else one a core)")  # fmt: skip
+    g.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster, such as tcp://host:8786, whose "
+                   "workers do the work")  # fmt: skip
+    g.add_argument("--fresh", action="store_true", help="begin anew where --out was begun")
+    common.add_output_options(parser, ("table", "csv", "json"))
+    common.group(parser, "output").description = (
+        "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
+        "the same command goes on from there."
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from iosim.base.errors import InputError
+    from iosim.studies.sweep.cases import cases
+    from iosim.studies.sweep.files import PARQUET, kind_of, problems_of, written
+    from iosim.studies.sweep.run import Where, in_memory, into_file
+    from iosim.studies.sweep.study import checked
+
+    listed = None if args.problems is None else problems_of(args.problems)
+    made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
+    asked, where = checked(made, args.method, args.l2), Where(args.jobs, args.dask)
+    if args.out is not None and args.format != "json":
+        if args.format == "csv" and kind_of(args.out) == PARQUET:
+            raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
+        try:
+            summary = into_file(made, asked, where, args.out, fresh=args.fresh)
+        except KeyboardInterrupt:
+            announce(f"iosim: what is done stands in {args.out}.partial; the same command goes on from there",
+                     in_pipes=True)  # fmt: skip
+            raise
+        _tell(summary, args)
+        common.emit(f"{_told(summary)}: {args.out}\n", None)
+        return 0
+    if args.fresh:
+        raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
+    if args.format == "table" and len(made) > MOST_SHOWN:
+        raise InputError(f"--format table shows {MOST_SHOWN:,} rows at most, not {len(made):,}; accepted: --format csv "
+                         "or --out FILE.csv or FILE.parquet")  # fmt: skip
+    common.check_place(args.out)
+    cells, summary = in_memory(made, asked, where)
+    _tell(summary, args)
+    if args.format == "csv":
+        text = written(cells)
+    elif args.format == "json":
+        columns = {name: column.to_list() for name, column in cells.items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        text = common.json_text({"schema": 1, "answer": _told(summary), "rows": rows})
+    else:
+        text = f"{_told(summary)}\n\n{_table(cells).text()}"
+    common.emit(text, args.out)
+    return 0
+
+
+def _grid(args: argparse.Namespace, listed: tuple[str, ...]) -> dict[str, list[Any]]:
+    """The options' values, but for usual ones where a file gives them."""
+    from iosim.base.errors import InputError
+    from iosim.base.units import sizes
+    from iosim.studies.sweep.cases import NOT_SWEPT
+    from iosim.studies.sweep.study import grid_of
+
+    for name in NOT_SWEPT:
+        if getattr(args, name) is not None:
+            raise InputError(f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict")
+    values: dict[str, Any] = {}
+    for name in ("gpu", "kernel", *SETTINGS, "prefix"):
+        if not hasattr(args, name):
+            continue
+        value = getattr(args, name)
+        if value is not None and not isinstance(value, options.Usual) and value != _unasked(name):
+            values[name] = value
+    if args.seq_q is not None:
+        values["seq_q"] = sizes(args.seq_q, "--seq-len")
+    return grid_of(values | {"causal": args.causal})
+
+
+def _unasked(name: str) -> Any:
+    """What the parsed arguments hold where an option of one value is not given."""
+    field = SETTINGS.get(name)
+    return None if field is None else field.default
+
+
+def _told(summary: Summary) -> str:
+    """What there is, in one line."""
+    rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
+    refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
+    resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
+    return f"{rows}{refused}{resumed}"
+
+
+def _tell(summary: Summary, args: argparse.Namespace) -> None:
+    if summary.one_by_one:
+        announce(f"iosim: {summary.one_by_one:,} of {summary.rows:,} rows have no closed form of --method "
+                 f"{args.method}: each was predicted by itself", in_pipes=True)  # fmt: skip
+
+
+FOUND = ("runs_as", "l2_start", "method", "bound_by", "refused")
+"""Columns of words that a sweep finds."""
+SHOWN = (
+    ("l2_read_bytes", "SM<->L2 read"), ("l2_write_bytes", "written"), ("hbm_read_bytes", "HBM read"),
+    ("hbm_write_bytes", "written"), ("compulsory_read_bytes", "compulsory"),
+)  # fmt: skip
+"""Columns of bytes in the table for a person."""
+
+
+def _table(cells: Cells) -> Table:
+    """What differs from row to row, and what was found."""
+    from iosim.studies.sweep.cases import FOLLOWS
+    from iosim.studies.sweep.cells import Words
+
+    values = {name: column.to_list() for name, column in cells.items()}
+    asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
+    asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
+    columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
+    known = {name for name, column in values.items() if any(value is not None for value in column)}
+    columns += [Column(name, title, "bytes") for name, title in SHOWN if name in known]
+    if "time_s" in cells:
+        columns += [Column("time_s", "time", "seconds"), Column("bound_by", "bound by")]
+    if any(values["refused"]):
+        columns.append(Column("refused", "refused"))
+    rows = zip(*(values[column.key] for column in columns), strict=True)
+    return Table(tuple(columns), tuple(rows))

@@ -1,0 +1,296 @@
+"""The rows of a sweep, before anything is predicted: a grid of values, rows of a file, or rows crossed with a grid.
+
+A column is a list of values and a code a row: a million rows of a grid take no memory until a part of them is asked
+for. Which problem a row is, `problem_of` says; whether it makes sense is found when it is predicted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.fields import About, Kind
+from iosim.base.units import size
+from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import FIELDS
+from iosim.problem.masks.mask import IntArray
+from iosim.studies.sweep.cells import Words
+
+PLACES = ("gpu", "kernel")
+FOLLOWS = {"seq_k": "seq_q", "head_dim_v": "head_dim", "kv_heads": "heads"}
+"""Size -> the one that it equals where it is not given."""
+NOT_SWEPT = ("seq_lens", "seq_lens_k")
+SETTINGS: Mapping[str, About] = {
+    name: field for name, field in (*FIELDS.items(), *OVERRIDES.items()) if field.option and name not in NOT_SWEPT
+}
+SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem": "shared_memory_bytes"} | {
+    spelling[2:].replace("-", "_"): name for name, field in SETTINGS.items() for spelling in
+    (str(field.option), *field.spellings)
+}  # fmt: skip
+NAMES = (*PLACES, *SETTINGS)
+ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "mask", "window", "passes")
+"""Columns of the problem that every row shows."""
+USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", "fa2")} | {
+    name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
+}  # fmt: skip
+"""Values of what is not given; they are those of `iosim predict`."""
+SLOWEST_FIRST = (
+    *PLACES, *(n for n in SETTINGS if n not in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "tile")),
+    "batch", "heads", "kv_heads", "tile", "seq_k", "seq_q",
+)  # fmt: skip
+"""The order of a grid: the last name's values follow each other."""
+MAX_ROWS = 1 << 31
+
+
+def name_of(word: str) -> str:
+    """The column that a name stands for, by its name in Python or its option's.
+
+    Raises:
+        InputError: there is none.
+    """
+    name = SPELLINGS.get(word.strip().lstrip("-").replace("-", "_"), word.strip().replace("-", "_"))
+    if name not in NAMES:
+        raise unknown_name("column", word, NAMES)
+    return name
+
+
+def checked(name: str, value: Any) -> Any:
+    """A value of a column as it is kept.
+
+    Raises:
+        InputError: of another type, or out of range.
+    """
+    if name in PLACES:
+        if not isinstance(value, str) or not value:
+            raise InputError(f"`{name}` {value!r} is no name; accepted: a name, or for `gpu` a profile file")
+        return value
+    field = SETTINGS[name]
+    if value is None:
+        return field.default
+    if isinstance(value, str) and field.kind is not Kind.WORD:
+        value = _read(name, field, value.strip())
+    return field.check(value)
+
+
+def _read(name: str, field: About, text: str) -> Any:
+    """A value of a field from the text of a cell or an option."""
+    if field.kind is Kind.WHOLE:
+        return -size(text[1:], f"`{name}`") if text.startswith("-") else size(text, f"`{name}`")
+    if field.kind is Kind.SIDES:
+        first, _, second = text.lower().partition("x")
+        if not first.isdigit() or not (second or first * field.one_for_both).isdigit():
+            raise InputError(f"`{name}` '{text}' is not of the form QxK, such as 128x64")
+        return int(first), int(second or first)
+    if field.kind is Kind.FLAG:
+        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+    if field.kind is Kind.PROBABILITY:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+@dataclass(frozen=True)
+class Column:
+    """Distinct values, and which of them each row has."""
+
+    values: tuple[Any, ...]
+    codes: IntArray
+
+    def row(self, n: int) -> Any:
+        return self.values[self.codes[n]]
+
+    def words(self, name: str) -> Words:
+        """The column as a table shows it."""
+        if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
+            return Words(tuple(None if v is None else SETTINGS[name].text(v) for v in self.values), self.codes)
+        return Words(self.values, self.codes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some consecutive rows of a sweep."""
+
+    start: int
+    rows: int
+    columns: Mapping[str, Column]
+
+    def case(self, n: int) -> dict[str, Any]:
+        """The values of one row, those that are given."""
+        return {name: column.row(n) for name, column in self.columns.items()}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns that go together row by row."""
+
+    columns: Mapping[str, Column]
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.columns.values())).codes)
+
+
+def column(values: Iterable[Any]) -> Column:
+    """A column from its values, row by row."""
+    codes: dict[Any, int] = {}
+    distinct: list[Any] = []
+    numbers = []
+    for value in values:
+        key = (type(value), tuple(value) if isinstance(value, list) else value)
+        if key not in codes:
+            codes[key] = len(codes)
+            distinct.append(value)
+        numbers.append(codes[key])
+    return Column(tuple(distinct), np.array(numbers, dtype=np.int64))
+
+
+def _checked(columns: Mapping[str, Column]) -> Block:
+    block = {}
+    for name, given in columns.items():
+        block[name] = replace(given, values=tuple(checked(name, value) for value in given.values))
+    return Block(block)
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All rows: every row of each block with every row of the others, those of the last block fastest."""
+
+    blocks: tuple[Block, ...]
+
+    def __len__(self) -> int:
+        return prod(block.rows for block in self.blocks)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Columns that a row has, in the order of a table."""
+        given = {name for block in self.blocks for name in block.columns}
+        return tuple(name for name in NAMES if name in given)
+
+    def values(self, name: str) -> tuple[Any, ...]:
+        """The distinct values of a column; none where no row has it."""
+        return next((block.columns[name].values for block in self.blocks if name in block.columns), ())
+
+    def part(self, start: int, stop: int) -> Part:
+        """Rows `start` to `stop`."""
+        numbers = np.arange(start, stop, dtype=np.int64)
+        columns: dict[str, Column] = {}
+        for block in reversed(self.blocks):
+            numbers, at = np.divmod(numbers, block.rows)
+            columns |= {name: Column(column.values, column.codes[at]) for name, column in block.columns.items()}
+        return Part(start, stop - start, columns)
+
+    def fingerprint(self) -> str:
+        """Two sweeps of the same rows, on profiles and kernels that are the same, have the same."""
+        digest = hashlib.sha256()
+        for block in self.blocks:
+            for name, column in block.columns.items():
+                digest.update(json.dumps([name, [repr(value) for value in column.values]]).encode())
+                digest.update(np.ascontiguousarray(column.codes).tobytes())
+            digest.update(b";")
+        for name in PLACES:
+            for place in map(Path, self.values(name)):
+                digest.update(place.read_bytes() if place.is_file() else b";")
+        return digest.hexdigest()
+
+
+def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None = None) -> Cases:
+    """The rows of a sweep.
+
+    Args:
+        grid: values by column; every combination of them is a row. None among the values stands for the default.
+        rows: columns of one length that go together row by row, each row with every combination of the grid.
+
+    What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
+    of `window` in a grid go with masks that take one alone.
+
+    Raises:
+        InputError: a column that there is not, a value out of range, or a column given twice.
+    """
+    listed = dict(rows or {})
+    given = {name: list(values) for name, values in grid.items()}
+    for name, values in given.items():
+        if not values:
+            raise InputError(f"`{name}` has no values; accepted: one or more")
+        if name in listed:
+            raise InputError(f"`{name}` is given twice, as an option and as a column of the rows; give one of them")
+    blocks = []
+    if listed:
+        blocks.append(_checked(_with_mask(listed)))
+        if not blocks[0].rows:
+            raise InputError("the rows of the sweep are none; accepted: one or more")
+    given = {name: list(values) for name, values in USUAL.items() if name not in listed} | given
+    if "window" in given and "mask" not in listed:
+        pairs = _masks(given.pop("mask", [None]), given.pop("window"))
+        blocks.append(_checked({"mask": column(m for m, _ in pairs), "window": column(w for _, w in pairs)}))
+    prefixes = given.pop("prefix", None)
+    if prefixes is not None:
+        blocks.append(_prefixed(given, prefixes, listed))
+    blocks += [_checked({name: column(given[name])}) for name in SLOWEST_FIRST if name in given]
+    made = Cases(tuple(blocks))
+    if len(made) > MAX_ROWS:
+        raise InputError(f"the sweep has {len(made):,} rows; accepted: up to {MAX_ROWS:,}")
+    return made
+
+
+def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Mapping[str, Column]) -> Block:
+    """Query and key tokens where so many tokens are cached before the queries."""
+    if "seq_k" in given or "seq_k" in listed or "seq_q" in listed:
+        raise InputError("`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of "
+                         "the grid")  # fmt: skip
+    lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
+    pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
+    return _checked({"seq_q": column(q for q, _ in pairs), "seq_k": column(k for _, k in pairs)})
+
+
+WINDOWED = ("window", "window+global")
+
+
+def _mask(mask: str | None, window: int | None) -> str | None:
+    return "window" if mask is None and window is not None else mask
+
+
+def _with_mask(columns: Mapping[str, Column]) -> Mapping[str, Column]:
+    """The columns with the mask that a window implies."""
+    windows = columns.get("window")
+    if windows is None:
+        return columns
+    masks = columns.get("mask", Column((None,), np.zeros_like(windows.codes)))
+    pairs, codes = np.unique(np.stack([masks.codes, windows.codes]), axis=1, return_inverse=True)
+    values = tuple(_mask(masks.values[m], windows.values[w]) for m, w in pairs.T)
+    return {**columns, "mask": Column(values, codes.reshape(-1))}
+
+
+def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """(mask, window): each mask that takes a window with each, the others with none."""
+    pairs = []
+    for mask in masks:
+        for window in windows if mask is None or mask in WINDOWED else (None,):
+            pairs.append((_mask(mask, window), window))
+    return pairs
+
+
+def problem_of(case: Mapping[str, Any]) -> AttentionProblem:
+    """The problem of a row.
+
+    Raises:
+        InputError: its values contradict each other.
+    """
+    values = {name: value for name, value in case.items() if name in FIELDS and value is not None}
+    return AttentionProblem(**values)
+
+
+def settings_of(case: Mapping[str, Any]) -> Overrides:
+    """The settings of a row over its kernel's own choice."""
+    return Overrides(**{name: value for name, value in case.items() if name in OVERRIDES})

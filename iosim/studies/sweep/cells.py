@@ -1,0 +1,114 @@
+"""What a sweep found: columns of numbers and words, and how they are written as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.problem.masks.mask import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import pandas
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column of few distinct values: words, sizes that were asked for, truth values. None is an empty cell."""
+
+    values: tuple[Any, ...]
+    codes: IntArray
+
+    def cells(self) -> list[str]:
+        texts = np.array([_text(value) for value in self.values], dtype=object)
+        return list(texts[self.codes].tolist())
+
+    def to_list(self) -> list[Any]:
+        return [self.values[code] for code in self.codes.tolist()]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of whole numbers or seconds; where `known` is not, the cell is empty."""
+
+    numbers: IntArray | Floats
+    known: BoolArray
+
+    def cells(self) -> list[str]:
+        texts = list(map(repr, self.numbers.tolist()))
+        if self.known.all():
+            return texts
+        return [text if known else "" for text, known in zip(texts, self.known.tolist(), strict=True)]
+
+    def to_list(self) -> list[Any]:
+        return [n if k else None for n, k in zip(self.numbers.tolist(), self.known.tolist(), strict=True)]
+
+
+def _text(value: Any) -> str:
+    """A value as a cell of a CSV file."""
+    if value is None:
+        return ""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([value])
+    return out.getvalue()
+
+
+Cells = Mapping[str, Words | Numbers]
+
+
+def csv_lines(cells: Cells) -> str:
+    """The rows as CSV, with no head."""
+    columns = [column.cells() for column in cells.values()]
+    return "".join(f"{line}\n" for line in map(",".join, zip(*columns, strict=True)))
+
+
+def joined(parts: Sequence[Cells]) -> Cells:
+    """Parts of a sweep one after the other."""
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
+    first = columns[0]
+    if isinstance(first, Numbers):
+        numbers = [c for c in columns if isinstance(c, Numbers)]
+        return Numbers(np.concatenate([c.numbers for c in numbers]), np.concatenate([c.known for c in numbers]))
+    values: dict[Any, int] = {}
+    codes = []
+    for part in columns:
+        assert isinstance(part, Words)
+        at = [values.setdefault((type(value), value), len(values)) for value in part.values]
+        codes.append(np.array(at, dtype=np.int64)[part.codes])
+    return Words(tuple(value for _, value in values), np.concatenate(codes))
+
+
+def to_pandas(cells: Cells) -> pandas.DataFrame:
+    """A DataFrame; whole numbers with empty cells are of pandas' type Int64."""
+    import pandas
+
+    columns: dict[str, Any] = {}
+    for name, column in cells.items():
+        if isinstance(column, Numbers):
+            whole = column.numbers.dtype.kind == "i"
+            columns[name] = pandas.Series(column.numbers, dtype="Int64" if whole else "Float64")
+            columns[name] = columns[name].where(column.known)
+        else:
+            whole = all(value is None or type(value) is int for value in column.values)
+            values = pandas.array(column.values, dtype="Int64" if whole else object)
+            taken = values.take(column.codes)
+            columns[name] = taken.astype("int64") if whole and None not in column.values else taken
+    return pandas.DataFrame(columns)
+
+
+def numbers(values: Iterable[int | float | None], *, whole: bool = True) -> Numbers:
+    """A column of numbers, some of them not known."""
+    listed = list(values)
+    known = np.array([value is not None for value in listed], dtype=np.bool_)
+    kind: Any = np.int64 if whole else np.float64
+    return Numbers(np.array([0 if value is None else value for value in listed], dtype=kind), known)

@@ -1,0 +1,385 @@
+"""Rows of a sweep in closed form: thousands at once, to the byte what `predict` gives one by one.
+
+The rows of one kernel on one GPU go together, whatever their sizes and tiles. The kernel is resolved and planned once,
+for one of them, on duals that carry the sizes of all (`iosim.readers.formula.dual`). Rows for which the library or the
+algorithm would have branched otherwise are done again, from one of their own. What only works number by number is left
+to who asked: masks that are lists of blocks, packed sequences, and sizes beyond 64 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from iosim.base.errors import InputError
+from iosim.hardware.occupancy import Occupancy, occupancy
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.registry import operations
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Domain, Launch, Mode, Per
+from iosim.kernel.libraries import resolve
+from iosim.kernel.residency import estimated_registers
+from iosim.prediction.predictor import does_not_fit, planned
+from iosim.problem.attention import MAX_PAIR_ELEMENTS, MAX_TENSOR_ELEMENTS, AttentionProblem
+from iosim.problem.fields import INTERVAL_MASKS
+from iosim.problem.masks.mask import BoolArray, IntArray
+from iosim.readers.bounds import bounds, memory
+from iosim.readers.capacity import CapacityRule, Reach
+from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
+from iosim.readers.formula.dual import ArrayKind, Dual, lifted
+from iosim.readers.formula.lifting import lifted_problem
+from iosim.readers.formula.sums import BlockSums
+from iosim.studies.sweep.cases import FOLLOWS, Part, problem_of, settings_of
+
+METHODS = ("bounds", "capacity")
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
+SIDES = ("block_q", "block_k")
+AT_ONCE = 1 << 16
+"""Rows that are worked out together: their arrays stay in a core's caches."""
+FEW, FEW_TIMES = 6, 24
+"""So many times in a row that a plan held for so few rows, the others are left to be predicted one by one."""
+UNKNOWN = -1
+MOST_BYTES = float(1 << 58)
+"""Bytes, by a generous estimate, up to which 64-bit arithmetic is trusted."""
+MOSTLY, WORTH_IT = 0.75, 1 << 12
+"""Where a plan holds for a smaller share of so many rows, it is made again for these alone."""
+
+BYTES = (
+    "l2_read_bytes", "l2_write_bytes", "hbm_read_bytes", "hbm_write_bytes", "compulsory_read_bytes",
+    "compulsory_write_bytes", "no_l2_read_bytes", "no_l2_write_bytes",
+)  # fmt: skip
+KERNEL = ("block_q", "block_k", "used_warps", "used_stages", "used_splits")
+"""What the kernel runs with: as asked, or its own choice."""
+FOUND = (*KERNEL, *BYTES, "flops", "memory_peak_bytes")
+"""Columns of whole numbers that are found for a row."""
+
+
+@dataclass
+class Found:
+    """What is known of a part's rows: numbers by column, names of the kernels that run, and why a row is refused.
+
+    `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
+    have too few like them.
+    """
+
+    numbers: dict[str, IntArray]
+    known: dict[str, BoolArray]
+    runs_as: list[str | None]
+    refused: list[str | None]
+    left: IntArray
+    without_form: int = 0
+
+    @classmethod
+    def nothing(cls, rows: int) -> Found:
+        return cls(
+            {name: np.zeros(rows, dtype=np.int64) for name in FOUND},
+            {name: np.zeros(rows, dtype=np.bool_) for name in FOUND},
+            [None] * rows, [None] * rows, np.arange(rows, dtype=np.int64),
+        )  # fmt: skip
+
+    def put(self, name: str, at: IntArray, value: Any) -> None:
+        self.numbers[name][at] = value
+        self.known[name][at] = True
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Rows that differ in sizes and sides alone, with the values that they share."""
+
+    shared: Mapping[str, Any]
+    profile: HardwareProfile
+    rows: IntArray
+    sizes: Mapping[str, IntArray]
+
+    def cut(self, at: Any) -> _Group:
+        return replace(self, rows=self.rows[at], sizes={name: array[at] for name, array in self.sizes.items()})
+
+    def case(self) -> dict[str, Any]:
+        """The values of the first row."""
+        one = {name: int(array[0]) for name, array in self.sizes.items()}
+        tile = (one.pop("block_q"), one.pop("block_k")) if "block_q" in one else None
+        return {**self.shared, **one, "tile": tile}
+
+
+def evaluate(part: Part, method: str) -> Found:
+    """All rows of a part that have a closed form, by "bounds" or "capacity"."""
+    found = Found.nothing(part.rows)
+    if method not in METHODS:
+        return found
+    left = np.ones(part.rows, dtype=np.bool_)
+    found.without_form = part.rows
+    for group in _groups(part):
+        for start in range(0, group.rows.size, AT_ONCE):
+            block = group.cut(slice(start, start + AT_ONCE))
+            rest, has_form = _fill(block, method, found)
+            left[block.rows] = False
+            left[rest] = True
+            found.without_form -= block.rows.size if has_form else block.rows.size - rest.size
+    found.left = np.flatnonzero(left)
+    return found
+
+
+def _groups(part: Part) -> list[_Group]:
+    """The rows that share all but their sizes; those without a closed form are in none."""
+    code = np.zeros(part.rows, dtype=np.int64)
+    for name, column in part.columns.items():
+        codes = column.codes
+        if name in FOLLOWS or name in ("batch", *FOLLOWS.values()):
+            continue
+        if name in SIZES or name == "tile":
+            codes = np.array([value is None for value in column.values], dtype=np.int64)[codes]
+        _, code = np.unique(code * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    order = np.argsort(code, kind="stable")
+    starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    groups: list[_Group] = []
+    profiles: dict[str, HardwareProfile] = {}
+    for rows in np.split(order, starts[1:]) if part.rows else []:
+        case = part.case(int(rows[0]))
+        if case.get("mask") not in (None, *INTERVAL_MASKS) or case.get("seq_lens") is not None:
+            continue
+        try:
+            profile = profiles.get(case["gpu"]) or load_profile(case["gpu"])
+            profiles[case["gpu"]] = profile
+        except InputError:
+            continue
+        group = _group(part, rows, case, profile)
+        groups.append(group.cut(_within_reach(group)))
+    return [group for group in groups if group.rows.size]
+
+
+def _group(part: Part, rows: IntArray, case: Mapping[str, Any], profile: HardwareProfile) -> _Group:
+    sizes: dict[str, IntArray] = {}
+
+    def values(name: str, pick: Any = lambda value: value) -> IntArray:
+        column = part.columns[name]
+        codes = column.codes[rows]
+        used = np.unique(codes)
+        by_code = np.zeros(len(column.values), dtype=np.int64)
+        by_code[used] = [pick(column.values[code]) for code in used]
+        return by_code[codes]
+
+    for name in SIZES:
+        if name in ("window", "offset"):
+            if case.get(name) is not None:
+                sizes[name] = values(name)
+            continue
+        leader = FOLLOWS.get(name)
+        latent = name == "kv_heads" and case.get("latent_kv")
+        usual = np.ones(rows.size, dtype=np.int64) if leader is None or latent else sizes[leader]
+        given = values(name, lambda value: UNKNOWN if value is None else value) if name in part.columns else UNKNOWN
+        sizes[name] = np.where(given == UNKNOWN, usual, given)
+    if case.get("tile") is not None:
+        for n, side in enumerate(SIDES):
+            sizes[side] = values("tile", lambda value, n=n: value[n])
+    shared = {name: value for name, value in case.items() if name not in SIZES and name != "tile"}
+    return _Group(shared, profile, rows, sizes)
+
+
+def _within_reach(group: _Group) -> BoolArray:
+    """Rows that make a problem, of bytes that 64 bits hold with room."""
+    s = group.sizes
+    columns = np.maximum(s["head_dim"], s["head_dim_v"])
+    batch_heads = s["batch"] * s["heads"]
+    elements = batch_heads * np.maximum(s["seq_q"] * s["head_dim"], s["seq_k"] * columns)
+    sides = [np.minimum(s["block_q"], s["block_k"])] if "block_q" in s else [np.array(16)]
+    pairs = 1.0 * batch_heads * (s["seq_q"] + 4096) * (s["seq_k"] + 4096)
+    most = pairs * (columns + 64) * 64 / np.minimum(sides[0], 64)
+    return np.asarray(
+        (s["heads"] % s["kv_heads"] == 0) & (1.0 * batch_heads * s["seq_q"] * columns < MAX_TENSOR_ELEMENTS)
+        & (elements <= MAX_TENSOR_ELEMENTS) & (1.0 * s["seq_q"] * s["seq_k"] * columns <= MAX_PAIR_ELEMENTS)
+        & (most < MOST_BYTES)
+    )  # fmt: skip
+
+
+def _fill(group: _Group, method: str, found: Found) -> tuple[IntArray, bool]:
+    """Plan after plan until every row has the one for the branches that it takes; what is left over, and whether that
+    has a closed form."""
+    poor = 0
+    while group.rows.size >= FEW and poor < FEW_TIMES:
+        done = _planned_as_the_first(group, method, found)
+        if done is None:
+            return group.rows, False
+        poor = poor + 1 if done.sum() < FEW else 0
+        group = group.cut(~done)
+    return group.rows, True
+
+
+def _planned_as_the_first(group: _Group, method: str, found: Found) -> BoolArray | None:
+    """Fill in the rows that take the branches of the first; None where it has no closed form."""
+    try:
+        representative = problem_of(group.case())
+    except InputError:
+        return None
+    done = np.zeros(group.rows.size, dtype=np.bool_)
+    kind = ArrayKind()
+    try:
+        with np.errstate(all="ignore"):  # of rows that take another branch, which are thrown away
+            call = _Call.planned(group, representative, kind)
+            same = np.broadcast_to(kind.holds, done.shape)
+            if same.size > WORTH_IT and same.sum() < MOSTLY * same.size:
+                kind = ArrayKind()
+                call = _Call.planned(group.cut(same), representative, kind)
+                done[same] = call.fill(method, found)
+            else:
+                done[:] = call.fill(method, found)
+    except InputError as error:
+        if str(error) != _refusal(group.case(), group.profile):
+            return None
+        done[:] = kind.says_the_same
+        for row in group.rows[done].tolist():
+            found.refused[row] = str(error)
+    except TypeError:
+        return None
+    return done
+
+
+def _refusal(case: Mapping[str, Any], profile: HardwareProfile) -> str | None:
+    """Why one row by itself is refused; None where it is not."""
+    try:
+        planned(problem_of(case), case["kernel"], profile, settings_of(case))
+    except InputError as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What `iosim.prediction.call.Call` is to one problem, to a group of them."""
+
+    group: _Group
+    problem: AttentionProblem
+    kernel: Kernel
+    chain: Chain
+    kind: ArrayKind
+
+    @classmethod
+    def planned(cls, group: _Group, representative: AttentionProblem, kind: ArrayKind) -> _Call:
+        """Resolved and planned for the first row, on duals that carry the sizes of all.
+
+        Raises:
+            InputError: the kernel cannot run it.
+            TypeError: its description has no other side than the first row's.
+        """
+        case = group.case()
+        profile = group.profile
+        companions = {name: array for name, array in group.sizes.items() if name in SIZES}
+        problem = lifted_problem(representative, companions, kind)
+        overrides = settings_of(case)
+        if case["tile"] is not None:
+            sides = tuple(Dual(case["tile"][n], group.sizes[side], kind) for n, side in enumerate(SIDES))
+            object.__setattr__(overrides, "tile", sides)
+        kernel = resolve(case["kernel"], problem, profile, overrides)
+        return cls(group, problem, kernel, plan(problem, kernel), kind)
+
+    def fill(self, method: str, found: Found) -> BoolArray:
+        """Work the rows out; where that was done."""
+        rows, kernel = self.group.rows, self.kernel
+        fits, slots = self._resident()
+        counted = closed_form(self.chain)
+        moved = dict(zip(BYTES[:2], (counted.total("l2", "read"), counted.total("l2", "write")), strict=True))
+        limits = bounds(self.problem, self.chain, counted, sum(map(self._added, self.chain.launches)))
+        moved |= dict(zip(BYTES[4:], (limits.compulsory_read, limits.compulsory_write, limits.no_l2_read,
+                                      limits.no_l2_write), strict=True))  # fmt: skip
+        if method == "capacity":
+            hbm = CapacityRule(self.chain, self.group.profile, counted, slots, _reach, lifted).traffic()
+            moved |= dict(zip(BYTES[2:4], (hbm.total("hbm", "read"), hbm.total("hbm", "write")), strict=True))
+        moved["flops"] = operations(self.problem, kernel, self.chain)[0]
+        moved["memory_peak_bytes"] = memory(self.chain)["peak"]
+        sides = (kernel.tile.block_q, kernel.tile.block_k, kernel.tile.warps, kernel.tile.stages, kernel.splits)
+        moved |= dict(zip(KERNEL, sides, strict=True))
+        done = np.broadcast_to(self.kind.holds, rows.shape)
+        told = done & self._refused(fits, done, found)
+        at = rows[told]
+        for name, value in moved.items():
+            found.put(name, at, np.broadcast_to(lifted(value), rows.shape)[told])
+        for row in at.tolist():
+            found.runs_as[row] = kernel.name
+        return done
+
+    def _resident(self) -> tuple[list[_Fit], list[Any]]:
+        """Of each launch: how its CTAs fit on an SM, and how many of them run at once."""
+        fits = [_Fit.of(launch, self.group.profile, self.group.rows.size) for launch in self.chain.launches]
+        slots = []
+        for launch, fit in zip(self.chain.launches, fits, strict=True):
+            at_once = np.maximum(1, fit.ctas_per_sm) * self.group.profile.sm_count
+            if launch.persistent_ctas is not None:
+                grid = np.minimum(lifted(launch.persistent_ctas), lifted(launch.work_tiles))
+                at_once = np.minimum(at_once, grid)
+            slots.append(at_once)
+        return fits, slots
+
+    def _refused(self, fits: list[_Fit], rows: BoolArray, found: Found) -> BoolArray:
+        """Where every launch fits; the reason where one does not is noted for `rows`."""
+        fitting = np.ones(rows.shape, dtype=np.bool_)
+        for launch, fit in zip(self.chain.launches, fits, strict=True):
+            refused = fitting & (np.broadcast_to(fit.ctas_per_sm, rows.shape) == 0)
+            fitting &= ~refused
+            block_q, block_k = (np.broadcast_to(lifted(side), rows.shape)
+                                for side in (launch.domain.block_q, launch.domain.block_k))  # fmt: skip
+            for n in np.flatnonzero(refused & rows).tolist():
+                found.refused[self.group.rows[n]] = str(does_not_fit(
+                    f"{block_q[n]}x{block_k[n]}", fit.threads_of(n), fit.occupancy_of(n), self.group.profile
+                ))  # fmt: skip
+        return fitting
+
+    def _added(self, launch: Launch) -> int:
+        """Bytes of a launch's atomic adds."""
+        adds = [access for access in launch.accesses if access.mode is Mode.REDUCE]
+        total = sum(overhead_bytes(launch, over) for over in launch.overheads if over.mode is Mode.REDUCE)
+        if adds:
+            sums, heads = BlockSums(launch.domain), launch.domain.grid_heads
+            for access in adds:
+                moved = access_bytes(sums, self.chain.tensors[access.tensor], access)
+                total += moved if access.per is Per.LAUNCH else moved * heads
+        return total
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The occupancy of a launch's CTAs in each row: the distinct ones, and which of them each row has."""
+
+    distinct: tuple[tuple[int, Occupancy], ...]
+    code: IntArray
+
+    @classmethod
+    def of(cls, launch: Launch, profile: HardwareProfile, rows: int) -> _Fit:
+        stated = launch.resources
+        registers = estimated_registers(launch, profile) if stated.registers is None else stated.registers
+        asked = [lifted(x) for x in (stated.threads, registers, stated.shared_memory_bytes or 0)]
+        code = np.zeros(1, dtype=np.int64)
+        for values in asked:
+            if np.ndim(values):
+                known, codes = np.unique(values, return_inverse=True)
+                code = code * known.size + codes
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+        distinct = []
+        for n in first.tolist():
+            threads, per_thread, shared = (int(values[n] if np.ndim(values) else values) for values in asked)
+            distinct.append((threads, occupancy(profile, threads, per_thread, shared)))
+        return cls(tuple(distinct), np.broadcast_to(code, (rows,)))
+
+    @property
+    def ctas_per_sm(self) -> Any:
+        """Of each row, or the one number of all."""
+        numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
+        return int(numbers[0]) if numbers.size == 1 else numbers[self.code]
+
+    def threads_of(self, row: int) -> int:
+        return self.distinct[int(self.code[row])][0]
+
+    def occupancy_of(self, row: int) -> Occupancy:
+        return self.distinct[int(self.code[row])][1]
+
+
+def _reach(domain: Domain) -> Reach:
+    """`iosim.readers.capacity.reach` in closed form."""
+    sums = BlockSums(domain)
+    visits = sums.visits.total if sums.visits.each is None else sums.visits.each * sums.query_blocks
+    blocks, at_end = sums.key_range()
+    short = sums.key_blocks * domain.block_k - domain.seq_k
+    rows = lifted(blocks) * lifted(domain.block_k) - lifted(at_end) * lifted(short)
+    return Reach(rows, lifted(visits) / lifted(sums.query_blocks))

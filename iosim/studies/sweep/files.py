@@ -1,0 +1,207 @@
+"""Files of sweeps: rows that are read as problems, and rows that were found, as CSV and as Parquet."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from iosim.base.errors import InputError
+from iosim.base.files import require_file, written_whole
+from iosim.studies.sweep.cases import PLACES, Column, checked, name_of
+from iosim.studies.sweep.cells import Cells, csv_lines, to_pandas
+from iosim.studies.sweep.closed import KERNEL
+
+if TYPE_CHECKING:
+    import pandas
+
+CSV, PARQUET = "csv", "parquet"
+AT_ONCE = 32 << 20
+"""Bytes of CSV that make a row group of a Parquet file."""
+FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "time_s", "bound_by", "refused")
+"""Columns that a sweep writes and that ask for nothing, beside those that end in "_bytes"."""
+ASKS_BYTES = ("shared_memory_bytes",)
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """ "csv" or "parquet", by the name's end.
+
+    Raises:
+        InputError: neither.
+    """
+    end = Path(path).suffix.lower()
+    if end not in (".csv", ".parquet"):
+        raise InputError(f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does")
+    return end[1:]
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("Parquet files need the package pyarrow, which is not installed; accepted: "
+                         "pip install 'iosim[parquet]', or a file that ends in .csv") from None  # fmt: skip
+    return pyarrow
+
+
+def check_target(path: Path) -> str:
+    """What kind of file is to be written, before anything is worked out for it.
+
+    Raises:
+        InputError: its name ends in neither .csv nor .parquet, it cannot stand there, or there is no pyarrow for it.
+    """
+    kind = kind_of(path)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
+        raise InputError(f"`path` '{path}' {why}; a file in a directory that exists is needed")
+    if kind == PARQUET:
+        _parquet()
+    return kind
+
+
+def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, str]) -> None:
+    """Write the rows, which come as CSV, to `target`, whole.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if kind == CSV:
+        with written_whole(target) as file:
+            file.write(_head(kinds))
+            for data in lines:
+                file.write(data)
+        return
+    arrow = _parquet()
+    types = {"text": arrow.string(), "int": arrow.int64(), "float": arrow.float64(), "bool": arrow.bool_()}
+    schema = arrow.schema([(name, types[word]) for name, word in kinds.items()])
+    reading = {
+        "read_options": arrow.csv.ReadOptions(column_names=list(kinds)),
+        "convert_options": arrow.csv.ConvertOptions(
+            column_types=schema, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    }
+    with written_whole(target) as file, arrow.parquet.ParquetWriter(file, schema) as writer:
+        for data in _gathered(lines):
+            writer.write_table(arrow.csv.read_csv(io.BytesIO(data), **reading))
+
+
+def _head(kinds: Mapping[str, str]) -> bytes:
+    return (",".join(kinds) + "\n").encode()
+
+
+def _gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
+    waiting: list[bytes] = []
+    for data in lines:
+        waiting.append(data)
+        if sum(map(len, waiting)) >= AT_ONCE:
+            yield b"".join(waiting)
+            waiting = []
+    if waiting:
+        yield b"".join(waiting)
+
+
+def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas.DataFrame:
+    """The rows of a file that a sweep wrote."""
+    import pandas
+
+    if kind_of(path) == PARQUET:
+        _parquet()
+        return pandas.read_parquet(path, dtype_backend="numpy_nullable")
+    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
+    return pandas.read_csv(path, dtype={name: types[word] for name, word in kinds.items()}, keep_default_na=False,
+                           na_values=[""])  # fmt: skip
+
+
+def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
+    """The rows as `read_frame` gives them."""
+    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
+    return to_pandas(cells).astype({name: types[word] for name, word in kinds.items()})
+
+
+def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Column]:
+    """The columns of a file of problems, or of a DataFrame, by their names in Python.
+
+    A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
+
+    Raises:
+        InputError: the file cannot be read, or holds a column or a value that there is not.
+    """
+    if isinstance(source, str | os.PathLike):
+        where, frame = f"'{os.fspath(source)}'", _frame(Path(source))
+    else:
+        where, frame = "the rows", source
+    columns: dict[str, Column] = {}
+    for head in frame.columns:
+        word = str(head).strip()
+        if word in FOUND or (word.endswith("_bytes") and word not in ASKS_BYTES):
+            continue
+        name = "mask" if word == "causal" else _name(word, where)
+        if name in columns:
+            raise InputError(f"{where}: two columns say what `{name}` is; accepted: one")
+        columns[name] = _column(frame[head], name, word == "causal", where)
+    if not columns:
+        raise InputError(f"{where}: no column of a problem; accepted: columns such as seq_len, heads, kernel, gpu")
+    return columns
+
+
+def _name(word: str, where: str) -> str:
+    try:
+        return name_of(word)
+    except InputError as error:
+        raise InputError(f"{where}: {error.marked}") from None
+
+
+def _frame(path: Path) -> pandas.DataFrame:
+    import pandas
+
+    kind = kind_of(path)
+    try:
+        require_file(path, f"'{path}'")
+        if kind == PARQUET:
+            _parquet()
+            return pandas.read_parquet(path)
+        return pandas.read_csv(path, dtype="category", keep_default_na=False, na_values=[""], skipinitialspace=True)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+        raise InputError(f"'{path}' cannot be read: {why}; accepted: a {kind.upper()} file with a head line") from None
+
+
+def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Column:
+    import pandas
+
+    codes, distinct = pandas.factorize(series)
+    values: list[Any] = []
+    for n, value in enumerate(distinct):
+        try:
+            plain = _causal(value) if is_causal else _plain(value)
+            values.append(None if plain is None else checked(name, plain))
+        except InputError as error:
+            row = int(np.argmax(codes == n)) + 1
+            raise InputError(f"{where}, row {row}: {error.marked}") from None
+    if (codes >= 0).all():
+        return Column(tuple(values), codes.astype(np.int64))
+    if name in PLACES:
+        raise InputError(f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name")
+    return Column((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
+
+
+def _plain(value: Any) -> Any:
+    """A cell as a plain value."""
+    item = value.item() if isinstance(value, np.generic) else value
+    return int(item) if isinstance(item, float) and item.is_integer() else item
+
+
+def _causal(value: Any) -> str | None:
+    return "causal" if str(value).strip().lower() in ("true", "1", "yes") else None
+
+
+def written(cells: Cells) -> str:
+    """The rows as CSV, with their head."""
+    return ",".join(cells) + "\n" + csv_lines(cells)

@@ -1,0 +1,163 @@
+"""The rows of a part of a sweep as columns, in closed form or predicted one by one: the same rows whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iosim.base.errors import InputError
+from iosim.base.fields import Kind
+from iosim.prediction.many import Request, try_many
+from iosim.prediction.result import Prediction
+from iosim.studies.sweep import closed
+from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, PLACES, SETTINGS, Part, problem_of, settings_of
+from iosim.studies.sweep.cells import Cells, Numbers, Words, numbers
+
+KEYS = {"passes": "pass"}
+"""Columns that a table calls otherwise than Python."""
+MOST = 1 << 63
+"""Bytes from here on do not fit a file's whole numbers."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is found for the rows: the method of `predict`, or None for its own choice, and the L2's start."""
+
+    method: str | None = None
+    l2_start: str = "cold"
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows have a time: closed forms have none."""
+        return self.method not in closed.METHODS
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows as columns; how many of them were refused, and predicted one by one for want of a closed form."""
+
+    cells: Cells
+    refused: int
+    one_by_one: int
+
+
+def columns(names: tuple[str, ...], asked: Asked) -> dict[str, str]:
+    """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
+    kinds = {"gpu": "text", "kernel": "text", "runs_as": "text"}
+    for name in _shown(names):
+        kinds[KEYS.get(name, name)] = _kind(name)
+    kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
+    kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
+    if asked.timed:
+        kinds |= {"time_s": "float", "bound_by": "text"}
+    return kinds | {"refused": "text"}
+
+
+def _shown(names: tuple[str, ...]) -> list[str]:
+    return [name for name in SETTINGS if name in ALWAYS or name in names]
+
+
+def _kind(name: str) -> str:
+    return {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}.get(SETTINGS[name].kind, "text")
+
+
+def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Rows:
+    """The rows of a part."""
+    found = closed.evaluate(part, asked.method or "")
+    words: dict[str, list[Any]] = {"method": [None] * part.rows, "bound_by": [None] * part.rows}
+    if not asked.timed:
+        words["method"] = [asked.method] * part.rows
+    times: list[float | None] = [None] * part.rows
+    for row, outcome in _one_by_one(part, found.left.tolist(), asked):
+        if isinstance(outcome, InputError):
+            found.refused[row] = str(outcome)
+            continue
+        _fill(found, row, outcome)
+        words["method"][row], words["bound_by"][row] = outcome.method, outcome.time.bound_by
+        times[row] = outcome.time.total_s
+    cells: dict[str, Words | Numbers] = {name: part.columns[name].words(name) for name in PLACES}
+    cells["runs_as"] = _words(found.runs_as)
+    cells |= _problem(part, names)
+    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.KERNEL}
+    cells |= {"l2_start": _words([asked.l2_start] * part.rows), "method": _words(words["method"])}
+    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.BYTES}
+    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in ("flops", "memory_peak_bytes")}
+    if asked.timed:
+        cells |= {"time_s": numbers(times, whole=False), "bound_by": _words(words["bound_by"])}
+    cells["refused"] = _words(found.refused)
+    refused = sum(reason is not None for reason in found.refused)
+    return Rows(cells, refused, 0 if asked.timed else found.without_form)
+
+
+def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int, Prediction | InputError]]:
+    """Rows by themselves, with their predictions or why they are refused; equal replays are shared."""
+    requests: dict[int, Request] = {}
+    for row in rows:
+        case = part.case(row)
+        try:
+            requests[row] = Request(problem_of(case), case["kernel"], case["gpu"], asked.l2_start, asked.method,
+                                    settings_of(case))  # fmt: skip
+        except InputError as error:
+            yield row, error
+    for row, outcome in zip(requests, try_many(list(requests.values()), jobs=1), strict=True):
+        if not isinstance(outcome, InputError) and max(_numbers(outcome).values()) >= MOST:
+            yield row, InputError("more bytes than 64 bits count; accepted: fewer tokens, heads or sequences")
+        else:
+            yield row, outcome
+
+
+def _numbers(p: Prediction) -> dict[str, int]:
+    tile, limits = p.kernel.tile, p.hbm_bounds
+    runs_with = (tile.block_q, tile.block_k, tile.warps, tile.stages, p.kernel.splits)
+    found = dict(zip(closed.KERNEL, runs_with, strict=True))
+    found |= {"l2_read_bytes": p.total("l2", "read"), "l2_write_bytes": p.total("l2", "write")}
+    if p.hbm_known:
+        found |= {"hbm_read_bytes": p.total("hbm", "read"), "hbm_write_bytes": p.total("hbm", "write")}
+    return found | {
+        "compulsory_read_bytes": limits.compulsory_read, "compulsory_write_bytes": limits.compulsory_write,
+        "no_l2_read_bytes": limits.no_l2_read, "no_l2_write_bytes": limits.no_l2_write,
+        "flops": p.flops, "memory_peak_bytes": p.memory_bytes["peak"],
+    }  # fmt: skip
+
+
+def _fill(found: closed.Found, row: int, prediction: Prediction) -> None:
+    for name, value in _numbers(prediction).items():
+        found.numbers[name][row], found.known[name][row] = value, True
+    found.runs_as[row] = prediction.kernel.name
+
+
+def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
+    """The problem's columns; sizes that were not given are those that they follow."""
+    shown: dict[str, Words | Numbers] = {}
+    for name in _shown(names):
+        key, column = KEYS.get(name, name), part.columns.get(name)
+        if column is None and name not in FOLLOWS:
+            default = SETTINGS[name].default
+            shown[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
+        elif name in FOLLOWS and (column is None or None in column.values):
+            shown[key] = _followed(part, name)
+        elif column is not None:
+            shown[key] = column.words(name)
+    return shown
+
+
+def _followed(part: Part, name: str) -> Words:
+    """A size where it is given, and the one that it follows where it is not."""
+    leader, column, latent = part.columns[FOLLOWS[name]], part.columns.get(name), part.columns.get("latent_kv")
+    values = (*leader.values, 1, *(() if column is None else column.values))
+    codes = leader.codes
+    if name == "kv_heads" and latent is not None:
+        codes = np.where(np.array([bool(v) for v in latent.values])[latent.codes], len(leader.values), codes)
+    if column is not None:
+        given = np.array([value is not None for value in column.values])[column.codes]
+        codes = np.where(given, column.codes + len(leader.values) + 1, codes)
+    return Words(values, codes)
+
+
+def _words(values: list[Any]) -> Words:
+    codes: dict[Any, int] = {}
+    at = np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64)
+    return Words(tuple(codes), at)

@@ -1,0 +1,117 @@
+"""`sweep`: predictions of a whole grid, or of every row of a file, as one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.kernel.libraries import entry_name, is_choice
+from iosim.prediction.predictor import L2_STARTS, METHODS
+from iosim.studies.sweep.cases import Cases, cases, name_of
+from iosim.studies.sweep.files import frame_of, problems_of, read_frame
+from iosim.studies.sweep.rows import Asked, columns
+from iosim.studies.sweep.run import Where, in_memory, into_file
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def sweep(
+    problems: str | os.PathLike[str] | pandas.DataFrame | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    method: str | None = None,
+    l2_start: str = "cold",
+    jobs: int | None = None,
+    dask: str | None = None,
+    fresh: bool = False,
+    **values: Any,
+) -> pandas.DataFrame:
+    """A prediction for every combination of `values`, a row each: bytes by level, bounds, time, memory.
+
+        iosim.sweep(gpu=["a100", "h100"], kernel="fa2", seq_len=[1024, 4096], heads=[16, 32], method="capacity")
+
+    A combination that cannot run is a row with its reason in the column `refused`.
+
+    Args:
+        problems: rows to predict, each with every combination of `values`: a CSV or Parquet file, or a DataFrame.
+            Columns are named as fields of `AttentionProblem`, settings of a kernel, or options of the command line;
+            `gpu` and `kernel` may be among them. Empty cells are defaults.
+        out: a file ending in .csv or .parquet that the rows are written to, in a journal beside it until the last is
+            done. Asked for again after an interrupt, the sweep goes on with the rows that are missing.
+        method: as of `predict`. "bounds" and "capacity" have closed forms, a million rows in seconds, and no times.
+        l2_start: "cold" or "warm".
+        jobs: processes; by default one for closed forms, else one a core.
+        dask: address of the scheduler of a Dask cluster whose workers predict the rows instead.
+        fresh: begin anew where `out` was begun.
+        values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
+            `mask="causal"`, None is the default. What is not given is as `iosim predict` has it.
+
+    Raises:
+        InputError: values that make no sense, every row refused, or a file that cannot be written.
+    """
+    grid = grid_of(values)
+    made = cases(grid, None if problems is None else problems_of(problems))
+    asked, where = checked(made, method, l2_start), Where(jobs, dask)
+    kinds = columns(made.names, asked)
+    if out is None:
+        return frame_of(in_memory(made, asked, where)[0], kinds)
+    into_file(made, asked, where, Path(out), fresh=fresh)
+    return read_frame(out, kinds)
+
+
+def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
+    """What is asked for each row.
+
+    Raises:
+        InputError: a GPU, a kernel, a method or a start that there is not, or that do not go together.
+    """
+    if method is not None and method not in METHODS:
+        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
+    if l2_start not in L2_STARTS:
+        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+    if l2_start == "warm" and method == "capacity":
+        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
+    for gpu in made.values("gpu"):
+        load_profile(gpu)
+    for kernel in made.values("kernel"):
+        if not is_choice(kernel):
+            entry_name(kernel)
+    return Asked(method, l2_start)
+
+
+def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Values by column, from one value or several by any name; those that are None are left out.
+
+    Raises:
+        InputError: a name that there is not, or one thing given under two names.
+    """
+    given = dict(values)
+    causal = given.pop("causal", None)
+    prefix = given.pop("prefix", None)
+    grid: dict[str, list[Any]] = {}
+    for word, value in given.items():
+        name = name_of(word)
+        if name in grid:
+            raise InputError(f"`{word}` is given twice; give it once")
+        if value is not None:
+            grid[name] = _several(value)
+    if causal not in (None, False):
+        if "mask" in grid or "window" in grid:
+            other = "mask" if "mask" in grid else "window"
+            raise InputError(f"`causal=True` contradicts `{other}`, which says another mask; give one of them")
+        grid["mask"] = ["causal" if flag else "none" for flag in _several(causal)]
+    if prefix is not None:
+        grid["prefix"] = _several(prefix)
+    return grid
+
+
+def _several(value: Any) -> list[Any]:
+    """A list of one value or several; a tuple of two sides is one value."""
+    if isinstance(value, str | bytes | tuple) or not isinstance(value, Iterable):
+        return [value]
+    return [item.item() if hasattr(item, "item") else item for item in value]
