@@ -17,7 +17,7 @@ import iosim
 PACKAGE = Path(iosim.__file__).resolve().parent
 FLOORS = {
     "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "readers": 4, "prediction": 5, "studies": 6,
-    "api": 7, "integrations": 7, "evidence": 7, "commands": 8,
+    "integrations": 7, "evidence": 7, "api": 8, "commands": 8,
 }  # fmt: skip
 """Room -> floor. `iosim` itself and `iosim.__main__` are the doors: they open on every floor."""
 DOORS = ("iosim", "iosim.__main__")

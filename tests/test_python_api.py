@@ -26,7 +26,7 @@ ROOT = Path(iosim.__file__).resolve().parent.parent
 SMALL: dict[str, Any] = {"heads": 2, "seq_len": 256, "head_dim": 64}
 COMMAND_OF = {
     "predict": "predict", "compare": "compare", "pick_tiles": "tiles", "explain": "explain", "formula": "formula",
-    "decode": "decode", "ring": "ring", "train_memory": "train-memory",
+    "check_claim": "check-claim", "decode": "decode", "ring": "ring", "train_memory": "train-memory",
 }  # fmt: skip
 """Function -> command of the same options."""
 OF_OUTPUT = {"help", "format", "out", "html", "csv", "json", "top", "rejected", "triton", "steps", "gone", "latex",
@@ -43,6 +43,7 @@ RESULTS = {
     "ring": lambda: iosim.ring(num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL),
     "training": lambda: iosim.train_memory("l4", width=256, layers=2),
     "frontier": lambda: iosim.train_memory("l4", layers=2).frontier("batch", [1, 64], "1k,8k"),
+    "claim": lambda: iosim.check_claim(hbm="276.8MB", gpu="a100", seq_len=1024),
     "formula": lambda: iosim.formula("fa2", heads=2, head_dim=64, causal=True),
 }  # fmt: skip
 COMMANDS = {
@@ -52,9 +53,13 @@ COMMANDS = {
     "ring": "ring --num-gpus 2 --gpu h100 --schedule ring,zigzag --causal --heads 2 --seq-len 256 --head-dim 64",
     "training": "train-memory --gpu l4 --width 256 --layers 2",
     "frontier": "train-memory --gpu l4 --layers 2 --frontier batch --batch 1,64 --seq-len 1k,8k",
+    "claim": "check-claim --hbm 276.8MB --gpu a100 --seq-len 1024",
     "formula": "formula fa2 --heads 2 --head-dim 64 --causal",
     "comparison": "compare --kernel naive,fa2,fa3 --gpu l4,a100 --heads 2 --seq-len 256 --head-dim 64",
 }
+
+
+NO_FIGURES = ("formula", "claim")
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +174,14 @@ def test_a_prediction_explains_itself_as_its_keywords_do() -> None:
         iosim.explain(p, heads=4)
 
 
+def test_one_claim_is_checked_at_a_time() -> None:
+    for given in ({}, {"hbm": "1GB", "l2": "2GB"}):
+        with pytest.raises(iosim.InputError, match=f"takes one claim and has {len(given)}"):
+            iosim.check_claim(**given)
+    with pytest.raises(iosim.InputError, match="tolerance '3' is out of range"):
+        iosim.check_claim(hbm="1GB", tolerance=3)
+
+
 def test_tiles_are_picked_by_keywords() -> None:
     ranking = iosim.pick_tiles(gpu="l4", heads=2, seq_len=64, head_dim=64, library=False)
     problem = iosim.AttentionProblem(heads=2, seq_q=64, head_dim=64)
@@ -219,13 +232,14 @@ def test_a_results_text_is_what_its_command_prints(
     assert str(results[name]).strip() in capsys.readouterr().out
 
 
-def test_a_formula_is_read_and_has_no_figure(results: dict[str, Shown]) -> None:
-    assert results["formula"].figures == ()
+@pytest.mark.parametrize("name", NO_FIGURES)
+def test_what_is_read_has_no_figure(name: str, results: dict[str, Shown]) -> None:
+    assert results[name].figures == ()
     with pytest.raises(iosim.InputError, match="there is no figure of this result"):
-        results["formula"].figure()
+        results[name].figure()
 
 
-@pytest.mark.parametrize("name", [name for name in RESULTS if name != "formula"])
+@pytest.mark.parametrize("name", [name for name in RESULTS if name not in NO_FIGURES])
 def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) -> None:
     pytest.importorskip("plotly")
     result = results[name]

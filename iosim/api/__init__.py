@@ -1,4 +1,5 @@
-"""Floor 7, Python's side of the commands: the functions of `import iosim`, with the commands' options as keywords.
+"""Floor 8, Python's side of the commands: the functions of `import iosim`, with the commands' options as keywords.
 
-Imports studies and all below. Not for anything that computes: these functions read keywords, and call a room below.
+Imports evidence and all below; never the commands, which stand beside it. Not for anything that computes: these
+functions read keywords, and call a room below.
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common, options
-from iosim.show.tables import Column, Table
+from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.evidence.claims import Check
@@ -40,7 +40,8 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.evidence.claims import check, parse
+    from iosim.evidence.claims import check, parse, share
+    from iosim.evidence.claims.face import as_text
 
     claims = [parse(name, text) for name, _, _ in CLAIMS if (text := getattr(args, name)) is not None]
     if not claims:
@@ -70,40 +71,3 @@ def run(args: argparse.Namespace) -> int:
 def answer(checks: list[Check]) -> str:
     """A sentence a claim."""
     return " ".join(c.answer() for c in checks)
-
-
-def share(text: str | None) -> float | None:
-    """2% or 0.02.
-
-    Raises:
-        InputError: no such number.
-    """
-    if text is None:
-        return None
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise InputError(f"--tolerance '{text}' is out of range; accepted: above 0 and below 1, such as 2% or 0.02")
-    return value
-
-
-def as_text(c: Check) -> str:
-    """The counts that agree, or the nearest one, as a table."""
-    from iosim.evidence.claims.check import MOST_SHOWN
-
-    columns = (Column("counts", "what it may count"), Column("direction", "direction"), Column("value", "value"),
-               Column("error", "claim is off by"), Column("slips", "if it is"),
-               Column("why", "why a counter differs"))  # fmt: skip
-    listed = c.matches[:MOST_SHOWN] or (c.nearest,)
-    rows = tuple(
-        (m.reading.counts, m.reading.direction or None, c.text(m.reading.value), f"{100 * m.error:+.2f} %",
-         "; ".join(m.reading.slips) or "as asked", m.reading.why or None)
-        for m in listed
-    )  # fmt: skip
-    left = len(c.matches) - len(listed)
-    more = f"and {left} more; --format json has all\n" if left > 0 else ""
-    head = f"{c.claim.text} within {100 * c.tolerance:.2g} % of" if c.matches else f"{c.claim.text}: the nearest count"
-    return f"{head}\n\n{Table(columns, rows).text()}{more}"

@@ -62,3 +62,22 @@ def _unit(quantity: str, typed: str) -> str | None:
     if quantity != "time":
         known |= {name[0].lower(): name for name in UNITS[quantity] if name[:1] in "kMGTP" and not name.endswith("iB")}
     return known.get(typed.lower())
+
+
+def share(text: str | float | None) -> float | None:
+    """2% or 0.02.
+
+    Raises:
+        InputError: no such number.
+    """
+    if text is None:
+        return None
+    text = str(text)
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise InputError(f"`tolerance` '{text}' is out of range; accepted: above 0 and below 1, such as 2% or 0.02")
+    return value

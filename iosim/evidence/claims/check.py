@@ -18,6 +18,7 @@ from iosim.prediction.answer import trust
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.show.shown import Shown
 
 TOLERANCE = 0.01
 MOST_TOLERANCE = 0.05
@@ -39,23 +40,28 @@ class Match:
                 "error": self.error, "slips": list(r.slips), "why": r.why or None}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Check:
-    """A claim and what it agrees with: `matches` with the fewest slips, closest first; `nearest` where there are none.
+@dataclass(frozen=True, repr=False)
+class Check(Shown):
+    """A claim and what it agrees with."""
 
-    `tried` counts the readings that it was held against, so that a chance agreement can be judged.
-    """
+    FACE = "iosim.evidence.claims.face"
 
     claim: Amount
+    """The number as it was published, and of which quantity."""
     prediction: Prediction
+    """What iosim predicts for the same problem."""
     tolerance: float
+    """How far a count may be from the claim, as a share of it."""
     matches: tuple[Match, ...]
+    """The counts that agree with the fewest slips, closest first."""
     nearest: Match
+    """The nearest count, where none agrees."""
     tried: int
+    """Number of counts that the claim was held against, so that a chance agreement can be judged."""
 
     @cached_property
     def counter(self) -> dict[str, float]:
-        """What the claimed quantity is by iosim's prediction."""
+        """What the claimed quantity is by iosim's prediction: bytes read and written, seconds, or operations."""
         p, quantity = self.prediction, self.claim.quantity
         if quantity in ("hbm", "l2"):
             return {direction: p.total(quantity, direction) for direction in ("read", "write")}
