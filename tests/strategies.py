@@ -85,7 +85,10 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
     seq_k = draw(st.one_of(st.just(1), st.just(seq_q), st.integers(1, 70)))
     mask = draw(st.sampled_from(("none", "causal", "causal", "window")))
     if mask == "window":
-        values["window"] = draw(st.integers(0, 80))
+        values["window"] = draw(st.none() | st.integers(0, 80))
+        values["window_right"] = (
+            draw(st.integers(0, 80)) if values["window"] is None else draw(st.none() | st.integers(-1, 80))
+        )
     if mask != "none":
         values["offset"] = draw(st.one_of(st.none(), st.integers(-40, 40)))
     return AttentionProblem(

@@ -81,7 +81,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("predict --accumulate fp8", ("accumulate", "'fp8'", "fp32")),
     ("predict --output-dtype zzz", ("--output-dtype", "'zzz'", "fp16")),
     ("predict --window -1", ("--window", "'-1'")),
-    ("predict --window 5 --causal", ("--causal", "--window 5")),
+    ("predict --mask butterfly --causal", ("--causal", "--mask butterfly")),
     ("predict --offset 3", ("--offset 3", "--mask 'none'", "causal")),
     ("predict --offset x --causal", ("--offset", "'x'")),
     ("predict --offset 99999999999999 --causal", ("offset 99999999999999",)),

@@ -471,7 +471,8 @@ def test_command_prints(name, form, capsys):
 @pytest.mark.parametrize(
     "words",
     [
-        ("nothing",), ("flash", "--batch", "0"), ("flash", "--causal", "--window", "4"), ("naive", "--splits", "2"),
+        ("nothing",), ("flash", "--batch", "0"), ("flash", "--causal", "--mask", "butterfly"),
+        ("naive", "--splits", "2"),
         ("flash", "--splits", "0"), ("flash", "--heads", "3", "--kv-heads", "2"),
         ("minimal", "--causal"), ("fa2", "--gpu", "t4"),
     ],

@@ -145,7 +145,7 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     ({"gpu": "h10"}, "did you mean h100"), ({"gpu": ["l4", "t4"]}, "are 2; accepted: one, and iosim.compare"),
     ({"tile": "64y64"}, "tile '64y64' is no pair"), ({"smem": -1}, "smem -1 is out of range"),
     ({"l2": "hot"}, "l2 'hot' is not known; accepted: cold, warm"),
-    ({"causal": True, "window": 5}, "causal=True contradicts window 5"),
+    ({"causal": True, "mask": "butterfly"}, "causal=True contradicts mask butterfly"),
     ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),
     ({"problem": iosim.AttentionProblem(), "heads": 3}, "heads 3 contradicts problem"),
     ({"problem": 5}, "problem 5 is no AttentionProblem"),

@@ -134,7 +134,7 @@ BAD = [
     ("unknown start", ["--l2", "tepid"], "--l2 'tepid' is not known"),
     ("bad length", ["--seq-len", "4k:1k:x2"], "--seq-len"),
     ("zero length", ["--seq-len", "0"], "out of range"),
-    ("two masks", ["--causal", "--window", "8"], "contradicts"),
+    ("two masks", ["--causal", "--mask", "butterfly"], "contradicts"),
     ("no profile file", ["--gpu", "{tmp}/none.toml"], "none.toml"),
 ]
 

@@ -43,7 +43,11 @@ class ProblemKeywords(TypedDict, total=False):
     """
     window: int | str | None
     """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
-    goes to either side, |i - j| <= W.
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    window_right: int | str | None
+    """Keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys before
+    the diagonal are kept; under causal none after it; by default 0 beside a window.
     """
     offset: int | str | None
     """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
@@ -171,7 +175,11 @@ class FormulaKeywords(TypedDict, total=False):
     """
     window: int | str | None
     """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
-    goes to either side, |i - j| <= W.
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    window_right: int | str | None
+    """Keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys before
+    the diagonal are kept; under causal none after it; by default 0 beside a window.
     """
     offset: int | str | None
     """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention

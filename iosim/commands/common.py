@@ -35,7 +35,16 @@ LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = ("window", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding", "mask_storage")
+OF_MASK = (
+    "window",
+    "window_right",
+    "mask_block",
+    "mask_stride",
+    "global_tokens",
+    "mask_file",
+    "key_padding",
+    "mask_storage",
+)
 CAUSAL = "keep keys up to the query's own position"
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""

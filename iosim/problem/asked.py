@@ -14,7 +14,7 @@ from iosim.base.units import sizes
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 
-OF_MASKS = ("mask", "window", "mask_block", "mask_stride", "global_tokens", "mask_file")
+OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file")
 """The fields of which `mask_of` makes a mask."""
 BESIDES = ("causal", "prefix")
 """What a problem is asked for with that is no field of it."""
@@ -82,11 +82,10 @@ def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: two words that each say another mask.
     """
-    mask, window, causal = values.get("mask"), values.get("window"), values.get("causal")
-    if causal and window is not None:
-        raise InputError(f"`causal=True` contradicts `window` {window}: a window is causal already; give one of them")
-    if causal and mask not in (None, "causal"):
+    mask, causal = values.get("mask"), values.get("causal")
+    window = next((values[n] for n in ("window", "window_right") if values.get(n) is not None), None)
+    if causal and mask not in (None, "causal", "window"):
         raise InputError(f"`causal=True` contradicts `mask` {mask}; give one of them")
     blocks = values.get("mask_file") is not None or values.get("mask_blocks") is not None
     implied = "blocks" if blocks else "window" if window is not None else "none"
-    return {n: values.get(n) for n in OF_MASKS} | {"mask": mask or ("causal" if causal else implied)}
+    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else mask or implied}

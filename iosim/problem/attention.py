@@ -67,14 +67,8 @@ class AttentionProblem(ProblemFields):
         object.__setattr__(self, name, value)
 
     def _check_mask(self) -> None:
-        windowed = self.mask in ("window", "window+global")
-        if windowed and self.window is None:
-            raise InputError(
-                f"`window` is missing; `mask` {self.mask} needs one; accepted: {FIELDS['window'].accepted}"
-            )
-        if self.window is not None and not windowed:
-            raise InputError(f"`window` {self.window} contradicts `mask` '{self.mask}'; a window goes with mask "
-                             "'window' or 'window+global'")  # fmt: skip
+        for name, value in words.check_window(self).items():
+            self._put(name, value)
         if self.offset is not None and self.mask not in ("causal", "window"):
             raise InputError(f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window "
                              "diagonal")  # fmt: skip
@@ -157,6 +151,7 @@ class AttentionProblem(ProblemFields):
             "latent_kv": ("latent_kv", self.latent_kv),
             "page_size": ("page_size", self.page_size is not None),
             "block_lists": ("mask", self.mask in LIST_MASKS),
+            "looks_ahead": ("window_right", self.mask == "window" and self.window_right is not None),
             "seq_lens": ("seq_lens", self.seq_lens is not None),
         }
         return {name: f"{of}={FIELDS[of].text(getattr(self, of))}" for name, (of, there) in asked.items() if there}

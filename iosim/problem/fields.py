@@ -16,6 +16,8 @@ from iosim.problem.dtypes import INPUT_DTYPES, dtype
 if TYPE_CHECKING:
     from iosim.problem.masks.blocks import BlockMask
 
+NO_BOUND = -1
+"""Of `window_right`: no bound on that side, as FlashAttention writes it."""
 INTERVAL_MASKS = ("none", "causal", "window")
 LIST_MASKS = ("butterfly", "strided", "window+global", "blocks")
 PASSES = ("fwd", "bwd", "fwd+bwd")
@@ -81,7 +83,14 @@ class ProblemFields:
     )  # fmt: skip
     window: int | None = about(
         None, Kind.WHOLE, "keys kept before the diagonal: 0 <= i - j <= W", low=0, metavar="W", always=True,
-        more="i is counted from the diagonal's offset; under window+global it goes to either side, |i - j| <= W",
+        more="i is counted from the diagonal's offset; under window+global it goes to either side, |i - j| <= W. With "
+        "causal the window is the same: no key past the diagonal",
+    )  # fmt: skip
+    window_right: int | None = about(
+        None, Kind.WHOLE, "keys kept after the diagonal: j - i <= R; -1: all", low=NO_BOUND, metavar="R",
+        default_text="0 beside a window",
+        more="FlashAttention's right window. Without window, all keys before the diagonal are kept; under causal none "
+        "after it",
     )  # fmt: skip
     offset: int | None = about(
         None, Kind.WHOLE, "key that faces query 0 on the diagonal", low=-MAX_SIZE, metavar="N", always=True,

@@ -37,7 +37,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--kernel fa2 --pass fwd+bwd --seq-len 512 --gpu h200",
         "--kernel fa2 --method bounds",
         "--kernel fa2 --method capacity",
-        "--kernel flash --tile 64x64 --window 64 --dropout 0.1 --seq-len 512",
+        "--kernel flash --tile 64x64 --window 64 --window-right 32 --dropout 0.1 --seq-len 512",
         "--gpu t4 --kernel sdpa --seq-len 512",
         "--kernel fa2 --seq-lens 512,100 --causal",
         "--kernel cutlass --bias full --seq-len 512",

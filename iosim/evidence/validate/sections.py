@@ -63,7 +63,11 @@ def size_text(p: AttentionProblem) -> str:
     heads = str(p.heads) if p.group == 1 else f"{p.heads}/{p.kv_heads}"
     seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q}x{p.seq_k}"
     words = [f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}"]
-    words += [] if p.mask == "none" else [f"window {p.window}" if p.mask == "window" else p.mask]
+    words += (
+        []
+        if p.mask == "none"
+        else [f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text]
+    )
     return ", ".join([*words, *([] if p.passes == "fwd" else [p.passes])])
 
 

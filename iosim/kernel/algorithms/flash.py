@@ -114,7 +114,17 @@ class FlashOptions(SplitOptions, TermOptions):
 
 @algorithm(
     "flash",
-    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "page_size", "block_lists", "seq_lens"),
+    takes=(
+        "bias",
+        "alibi",
+        "bias_grad",
+        "key_padding",
+        "mask_tensor",
+        "page_size",
+        "block_lists",
+        "seq_lens",
+        "looks_ahead",
+    ),
     options=FlashOptions,
     splits=True,
     appends=True,

@@ -52,7 +52,7 @@ class Flash1Options(AlgorithmOptions):
     output_read_once: bool = False
 
 
-@algorithm("flash1", takes=("block_lists",), options=Flash1Options, keys_outside=True)
+@algorithm("flash1", takes=("block_lists", "looks_ahead"), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Chain of the forward, the backward, or both."""
     if problem.passes == "fwd":

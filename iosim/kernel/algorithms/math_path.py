@@ -77,7 +77,12 @@ def _also(b: ChainBuilder, *accesses: Access) -> None:
     b.launches.append(replace(last, accesses=(*accesses, *last.accesses)))
 
 
-@algorithm("math", takes=("bias", "key_padding", "mask_tensor", "block_lists"), options=ProductOptions, standard=True)
+@algorithm(
+    "math",
+    takes=("bias", "key_padding", "mask_tensor", "block_lists", "looks_ahead"),
+    options=ProductOptions,
+    standard=True,
+)
 def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """Forward chain.
 

@@ -46,7 +46,9 @@ _WHEN: Mapping[str, Spec] = {
     "max_rows": Whole(1),
     "min_shared_memory_per_block_bytes": _SHARED,
 }
-"""Conditions of a row: head_dim is the widest that it holds for, the others are true of the problem or the GPU."""
+"""Conditions of a row: head_dim is the widest that it holds for, the others are true of the problem or the GPU.
+
+`causal` is true of any mask, `window` of a window alone."""
 
 
 def _terms() -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from iosim.kernel.libraries.fa2 import drops_mask
 from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import NO_BOUND
 
 CLUSTER_HEAD_DIM = 128
 """16-bit kernels of this head dimension and above multicast K and V to the CTAs of a cluster; in fp8 only 192 does."""
@@ -112,9 +113,7 @@ def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) 
     """
     query_blocks = -(-problem.seq_q * problem.group // block_q)
     tiles = problem.batch * problem.kv_heads * query_blocks
-    keys = problem.seq_k
-    if problem.window is not None:
-        keys = min(keys, problem.window + 1 + block_q)
+    keys = min(problem.seq_k, window_keys(problem) + block_q)
     key_blocks = -(-keys // block_k)
     if tiles >= FULL_SHARE * sms:
         head_bytes = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
@@ -133,6 +132,18 @@ def _splits_of_few(tiles: int, key_blocks: int, sms: int) -> int:
     candidates = range(1, min(MAX_SPLITS, sms, key_blocks) + 1)
     best = max(efficiency(s) for s in candidates)
     return next(s for s in candidates if efficiency(s) >= SPLIT_EFFICIENCY * best)
+
+
+def window_keys(problem: AttentionProblem) -> int:
+    """Keys of a query's window, whatever the sequence's ends cut off; all of them without one.
+
+    hopper/flash_api.cpp, seqlen_k_loaded but for the rows of a tile: a side without a bound is as long as the sequence.
+    """
+    if problem.mask != "window":
+        return problem.seq_k
+    left = problem.seq_k - 1 if problem.window is None else problem.window
+    right = problem.seq_q - 1 if problem.window_right == NO_BOUND else problem.window_right or 0
+    return left + right + 1
 
 
 def fa3_packs_group(problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:

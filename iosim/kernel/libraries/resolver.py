@@ -33,7 +33,7 @@ def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: Hardwar
         and profile.cc in row.get("cc", (profile.cc,))
         and profile.cc < row.get("cc_below", 10_000)
         and row.get("causal", problem.mask != "none") == (problem.mask != "none")
-        and row.get("window", problem.window is not None) == (problem.window is not None)
+        and row.get("window", problem.mask == "window") == (problem.mask == "window")
         and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
         and problem.dtype in row.get("dtype", (problem.dtype,))
         and row.get("paged", problem.page_size is not None) == (problem.page_size is not None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
-from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS
+from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS, NO_BOUND
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class MaskSpecification(Protocol):
     @property
     def window(self) -> int | None: ...
     @property
+    def window_right(self) -> int | None: ...
+    @property
     def offset(self) -> int | None: ...
     @property
     def mask_block(self) -> int | tuple[int, int] | None: ...
@@ -73,6 +75,38 @@ def block_sides(value: object, most: int) -> tuple[int, int]:
 def _check_sum(name: str, lengths: Sequence[int], most: int) -> None:
     if sum(lengths) > most:
         raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {most}")
+
+
+def check_window(p: MaskSpecification) -> dict[str, Any]:
+    """The mask and its window as they are held.
+
+    A causal mask with a window is a window that ends at the diagonal, and a window without a left side that ends there
+    is causal. `window_right` is held where it is not 0.
+
+    Raises:
+        InputError: a window that the mask has no use for or lacks, or one that leaves no bound.
+    """
+    left, right = p.window, p.window_right
+    if p.mask == "causal":  # as in FlashAttention, where causal puts the right side to 0
+        return {"mask": "causal" if left is None else "window", "window_right": None}
+    if p.mask == "window":
+        if left is None and right is None:
+            raise InputError(f"`window` is missing; `mask` window needs one, or `window_right`; accepted: "
+                             f"{FIELDS['window'].accepted}")  # fmt: skip
+        if left is None and right == NO_BOUND:
+            raise InputError(f"`window_right` {NO_BOUND} bounds nothing without `window`; accepted: 0 or more, or with "
+                             "it `window`")  # fmt: skip
+        if left is None and right == 0:
+            return {"mask": "causal", "window_right": None}
+        return {"window_right": right or None}
+    if right is not None:
+        raise InputError(f"`window_right` {right} contradicts `mask` '{p.mask}'; it goes with mask 'window'")
+    if p.mask == "window+global" and left is None:
+        raise InputError(f"`window` is missing; `mask` {p.mask} needs one; accepted: {FIELDS['window'].accepted}")
+    if p.mask != "window+global" and left is not None:
+        raise InputError(f"`window` {left} contradicts `mask` '{p.mask}'; a window goes with mask 'window', 'causal' "
+                         "or 'window+global'")  # fmt: skip
+    return {}
 
 
 def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
@@ -209,7 +243,9 @@ def _interval(p: MaskSpecification, seq_q: int, seq_k: int) -> IntervalMask:
     if p.mask == "none":
         return IntervalMask()
     offset = seq_k - seq_q if p.offset is None else p.offset
-    return IntervalMask(p.window if p.mask == "window" else None, 0, offset)
+    if p.mask == "causal":
+        return IntervalMask(None, 0, offset)
+    return IntervalMask(p.window, None if p.window_right == NO_BOUND else p.window_right or 0, offset)
 
 
 def _list_mask(p: MaskSpecification) -> Mask:
@@ -251,8 +287,16 @@ def mask_text(p: MaskSpecification) -> str:
         m = p.pair_mask
         blocks = f"{m.shape[0] * m.shape[1]:,} blocks of {m.block_q}x{m.block_k}"
         return f"{p.mask} ({m.nnz:,} of {blocks} kept, {m.kept_fraction:.3g} of all)"
+    word = p.mask if p.mask != "window" or p.window_right is None else f"window ({window_text(p)})"
     if p.seq_lens is None or p.seq_lens_k is None:
-        return p.mask
+        return word
     ends = [f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}" for x in (p.seq_lens, p.seq_lens_k)]
     keys = "" if p.seq_lens == p.seq_lens_k else f" and {ends[1]} keys"
-    return f"{p.mask}, packed: {len(p.seq_lens):,} sequences of {ends[0]} tokens{keys}"
+    return f"{word}, packed: {len(p.seq_lens):,} sequences of {ends[0]} tokens{keys}"
+
+
+def window_text(p: MaskSpecification) -> str:
+    """A window's two sides in words."""
+    back = "all keys" if p.window is None else f"{p.window:,}"
+    ahead = "all keys" if p.window_right == NO_BOUND else f"{p.window_right or 0:,}"
+    return f"{back} back, {ahead} ahead"

@@ -68,8 +68,9 @@ def _one_mask(p: AttentionProblem, seq_q: int, seq_k: int) -> npt.NDArray[np.boo
     diagonal = seq_k - seq_q if p.offset is None else p.offset
     i, j = np.mgrid[:seq_q, :seq_k]
     kept = np.ones(i.shape, dtype=np.bool_)
-    if p.mask in ("causal", "window"):
-        kept &= j <= i + diagonal
+    ahead = 0 if p.mask == "causal" else (p.window_right or 0) if p.mask == "window" else None
+    if ahead is not None and ahead >= 0:
+        kept &= j - (i + diagonal) <= ahead
     if p.mask == "window" and p.window is not None:
         kept &= i + diagonal - j <= p.window
     if isinstance(p.pair_mask, BlockMask):

@@ -71,8 +71,9 @@ def _lifted_mask(problem: AttentionProblem, symbols: Callable[[str, int, bool], 
     mask = problem.pair_mask
     if isinstance(mask, IntervalMask):
         left = problem.window if mask.left is not None else None
+        right = problem.window_right if mask.right else mask.right  # 0 and no bound are of the mask's form
         offset = 0 if mask.is_full else problem.offset
-        return _LiftedInterval(left, mask.right, problem.seq_k - problem.seq_q if offset is None else offset)
+        return _LiftedInterval(left, right, problem.seq_k - problem.seq_q if offset is None else offset)
     if not isinstance(mask, BlockMask) or symbols is None:
         return mask
     tiles: list[tuple[int, int]] = []
@@ -111,8 +112,9 @@ def lifted_chain(problem: AttentionProblem, kernel: Kernel, companions: Mapping[
     """The chain of `kernel` on `problem`, planned on duals.
 
     `companions` are those of the problem's sizes (batch, heads, kv_heads, seq_q, seq_k, head_dim, head_dim_v, window,
-    offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q, backward_block_k,
-    splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem sets none.
+    window_right, offset, element_bytes, output_bytes) and the kernel's (block_q, block_k, backward_block_q,
+    backward_block_k, splits); what is not among them stays an int. The offset follows seq_k - seq_q where the problem
+    sets none.
     """
 
     def lift(name: str, value: int) -> int:

@@ -16,7 +16,7 @@ import sympy as sp
 
 from iosim.readers.formula.symbolic import ClippedFloorSum, FloorSum, symbol
 
-LONG = ("seq", "seq_q", "seq_k", "window", "offset")
+LONG = ("seq", "seq_q", "seq_k", "window", "window_right", "offset")
 """Sizes that grow together in the limit: tokens, windows and offsets; heads, columns and tiles stay."""
 
 _T = sp.Symbol("t", positive=True)

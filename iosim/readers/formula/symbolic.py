@@ -157,6 +157,7 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     "head_dim": ("d", "columns of Q and K"),
     "head_dim_v": ("d_v", "columns of V and O"),
     "window": ("W", "keys kept before the diagonal"),
+    "window_right": ("W_r", "keys kept after the diagonal"),
     "offset": ("Delta", "key that faces query 0"),
     "block_q": ("B_q", "query rows of a tile"),
     "block_k": ("B_k", "key rows of a tile"),
@@ -214,6 +215,8 @@ def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[d
         use("head_dim_v", problem.head_dim_v)
     if problem.window is not None:
         use("window", problem.window)
+    if problem.window_right is not None and problem.window_right > 0:
+        use("window_right", problem.window_right)
     if problem.offset is not None:
         use("offset", problem.offset)
     use("element_bytes", problem.input_type.bytes)

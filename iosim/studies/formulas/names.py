@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v")
-SYMBOLS = (*SIZES, "window", "offset", "splits")
+SYMBOLS = (*SIZES, "window", "window_right", "offset", "splits")
 """Fields of the problem and the kernel that are symbols of a formula."""
-CHOICES = ("offset", "dropout", "passes", "layout", "window", "mask_block", "mask_stride", "global_tokens", "mask_file",
-           "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding", "mask_storage")  # fmt: skip
+CHOICES = ("offset", "dropout", "passes", "layout", "window", "window_right", "mask_block", "mask_stride",
+           "global_tokens", "mask_file", "bias", "bias_shared", "bias_dtype", "bias_grad", "key_padding",
+           "mask_storage")  # fmt: skip
 """Fields of the problem that decide which formula it is."""

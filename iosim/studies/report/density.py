@@ -28,7 +28,7 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
 
 def without_mask(problem: AttentionProblem) -> AttentionProblem:
     """The problem with every pair kept."""
-    return problem.with_(mask="none", window=None, **dict.fromkeys(OF_THE_MASK))
+    return problem.with_(mask="none", window=None, window_right=None, **dict.fromkeys(OF_THE_MASK))
 
 
 def kept(p: Point) -> float:

@@ -34,14 +34,18 @@ def subject(request: ReportRequest) -> str:
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({p.kv_heads} key/value heads)"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
-    known = {"none": "no mask", "causal": "causal mask", "window": f"window of {p.window}"}
+    known = {
+        "none": "no mask",
+        "causal": "causal mask",
+        "window": f"window of {p.window}" if p.window_right is None else p.mask_text,
+    }
     mask = known.get(p.mask, "") if p.seq_lens is None else ""
     mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"
     first, last = request.lengths[0], request.lengths[-1]
     span = f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens ({len(request.lengths)} lengths)"
     keys = f", {request.other_keys:,} keys" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
-    others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens")]
+    others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
     terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
     return (
         f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}"

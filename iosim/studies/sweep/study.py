@@ -101,10 +101,10 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
         if value is not None:
             grid[name] = _several(value)
     if causal not in (None, False):
-        if "mask" in grid or "window" in grid:
-            other = "mask" if "mask" in grid else "window"
-            raise InputError(f"`causal=True` contradicts `{other}`, which says another mask; give one of them")
-        grid["mask"] = ["causal" if flag else "none" for flag in _several(causal)]
+        if "mask" in grid:
+            raise InputError("`causal=True` contradicts `mask`, which says another mask; give one of them")
+        if "window" not in grid and "window_right" not in grid:  # beside a window it says the same
+            grid["mask"] = ["causal" if flag else "none" for flag in _several(causal)]
     if prefix is not None:
         grid["prefix"] = _several(prefix)
     return grid

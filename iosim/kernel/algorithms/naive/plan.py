@@ -79,7 +79,7 @@ def softmax_values(keys: int) -> int:
 
 @algorithm(
     "naive",
-    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists"),
+    takes=("bias", "alibi", "bias_grad", "key_padding", "mask_tensor", "block_lists", "looks_ahead"),
     options=NaiveOptions,
     standard=True,
 )
