@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from public_docs import wanting
 from scripts import load_script
 
 import iosim
 from iosim.api import keywords
 from iosim.commands.cli import build_parser, main
+from iosim.hardware.quantities import QUANTITIES
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.show.shown import Shown
@@ -258,3 +260,44 @@ def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) ->
 def test_text_of_users_stays_text_in_html() -> None:
     kernel = iosim.Kernel("<b>mine</b>", "flash", iosim.Tile(64, 32))
     assert "<b>" not in iosim.predict(iosim.AttentionProblem(seq_q=64), kernel, "l4")._repr_html_()
+
+
+# --- what is said of what is returned ---------------------------------------------------------------------------------
+
+
+def returned() -> list[type[Any]]:
+    """The classes of the results and of what a reader of them meets first."""
+    from iosim.evidence.claims import Check
+    from iosim.readers.bounds import HbmBounds
+    from iosim.readers.timing.chain_time import ChainTime, LaunchTime
+    from iosim.studies.compare import Comparison
+    from iosim.studies.compare.study import Baseline
+    from iosim.studies.decode import Decoding
+    from iosim.studies.distributed.ring import Ring
+    from iosim.studies.explain import Explanation, Source
+    from iosim.studies.formulas.study import FormulaStudy
+    from iosim.studies.training import Frontier, TrainingPrediction
+
+    exported = [one for name in iosim.__all__ if inspect.isclass(one := getattr(iosim, name))]
+    moved = type(iosim.predict(heads=1, seq_len=64).l2)
+    results = [Check, Comparison, Decoding, Explanation, FormulaStudy, Frontier, Ring, TrainingPrediction]
+    return [*exported, moved, *results, Baseline, ChainTime, HbmBounds, LaunchTime, Source]
+
+
+def test_every_public_attribute_is_documented_with_its_unit() -> None:
+    unsaid = [line for one in returned() if one is not iosim.HardwareProfile for line in wanting(one)]
+    assert unsaid == []
+
+
+def test_every_quantity_of_a_profile_has_its_unit_in_its_name_and_its_meaning_in_the_docs() -> None:
+    page = ROOT / "docs" / "profiles.md"
+    if not page.is_file():
+        pytest.skip("iosim runs from an install without its docs")
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in QUANTITIES if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", [n for n in iosim.__all__ if n != "__version__"])
+def test_every_public_method_is_documented(name: str) -> None:
+    for method, value in inspect.getmembers(getattr(iosim, name), inspect.isfunction):
+        assert method.startswith("_") or inspect.getdoc(value), method

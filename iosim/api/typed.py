@@ -138,7 +138,7 @@ class SettingKeywords(TypedDict, total=False):
     registers: int | str | None
     """Registers a thread, from the compiler's report (1 to 255)."""
     smem: int | str | None
-    """Shared memory a CTA."""
+    """Bytes of shared memory a CTA."""
     pack_group: bool | None
     """Query heads of a group in the rows of one tile."""
     append_kv: bool

@@ -20,9 +20,13 @@ class Tile:
     """block_q query rows x block_k key rows, computed by `warps` warps with `stages` key/value buffers."""
 
     block_q: int
+    """Query rows."""
     block_k: int
+    """Key rows."""
     warps: int = 4
+    """Warps a CTA."""
     stages: int = 1
+    """Key/value buffers of the software pipeline."""
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -108,25 +112,41 @@ class Kernel:
     """
 
     name: str
+    """Under which name results have it."""
     algorithm: str
+    """What it computes by: flash, naive, ..."""
     tile: Tile
+    """Query and key rows of a work tile, its warps and stages."""
     schedule: Schedule = field(default_factory=Schedule)
+    """In which order its work tiles reach the SMs."""
     splits: int = 1
+    """Number of parts that the keys of a head are split into."""
     writes_lse: bool = True
+    """Whether it writes the log-sum-exp of every row."""
     edge_q: Edge = Edge.EXACT
+    """What it fetches of the last, ragged block of queries."""
     edge_k: Edge = Edge.EXACT
+    """What it fetches of the last, ragged block of keys."""
     rereads_q: bool = False
+    """Whether it loads Q again at every key block."""
     packs_group: bool = False
+    """Whether the query heads of a group share the rows of a tile."""
     compiled_head_dim: int | None = None
+    """Columns that it computes with, where they are more than the problem's."""
     threads: int | None = None
     """Threads a CTA, where it is not 32 x warps."""
     registers: int | None = None
+    """Registers a thread; None where they are estimated."""
     shared_memory_bytes: int | None = None
+    """Bytes of shared memory a CTA; None where they follow from the tile."""
     persistent_ctas: int | None = None
+    """Number of CTAs of a persistent kernel; None for one a work tile."""
     overheads: tuple[Overhead, ...] = ()
+    """Bytes that it moves beside the tensors."""
     backward: PassSettings = field(default_factory=PassSettings)
     """What differs in the backward pass; the fields above are the forward's."""
     spill: Spill | None = None
+    """Bytes of registers that it spills."""
     matrix_unit: MatrixUnit | None = None
     """What computes the products on cc 9.0 and later, where the kernel states it."""
     cluster: int = 1
@@ -138,7 +158,9 @@ class Kernel:
     cta_shares: str = ""
     """Under which name the recorded table of shares by age has the compiled kernel; empty where it has none."""
     options: AlgorithmOptions | None = None
+    """Those of its algorithm; None for its defaults."""
     notes: tuple[str, ...] = ()
+    """What a reader of its predictions should know, a sentence each."""
 
     def __post_init__(self) -> None:
         if self.matrix_unit is not None and not isinstance(self.matrix_unit, MatrixUnit):
@@ -146,6 +168,7 @@ class Kernel:
 
     @property
     def cta_threads(self) -> int:
+        """Threads a CTA."""
         return self.threads if self.threads is not None else 32 * self.tile.warps
 
     @property
@@ -160,6 +183,7 @@ class Kernel:
         return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
 
     def with_(self, **changes: Any) -> Kernel:
+        """A copy with some fields changed."""
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Overrides:
         None, Kind.WHOLE, "registers a thread, from the compiler's report", high=MAX_REGISTERS, metavar="N"
     )
     shared_memory_bytes: int | None = about(
-        None, Kind.WHOLE, "shared memory a CTA", low=0, option="--smem", metavar="BYTES"
+        None, Kind.WHOLE, "bytes of shared memory a CTA", low=0, option="--smem", metavar="BYTES"
     )
     pack_group: bool | None = about(None, Kind.FLAG, "query heads of a group in the rows of one tile")
     append_kv: bool = about(False, Kind.FLAG, "a launch before writes the queries' K and V to the cache")

@@ -38,6 +38,7 @@ class AttentionProblem(ProblemFields):
         head_dim_v: Resolved[int] = UNSET
         output: Resolved[str] = UNSET
     pair_mask: Mask = field(init=False, repr=False, compare=False)
+    """The mask, as what keeps which pairs of query and key."""
 
     def __post_init__(self) -> None:
         for name, about in FIELDS.items():
@@ -126,10 +127,12 @@ class AttentionProblem(ProblemFields):
 
     @property
     def input_type(self) -> DType:
+        """Type of Q, K and V."""
         return dtype(self.dtype)
 
     @property
     def output_type(self) -> DType:
+        """Type of O and of the gradients."""
         return dtype(self.output)
 
     @property
@@ -174,14 +177,17 @@ class AttentionProblem(ProblemFields):
 
     @property
     def accumulate_type(self) -> DType:
+        """Type of the running sums."""
         return dtype(self.accumulate)
 
     @property
     def forward(self) -> bool:
+        """Whether the forward pass is asked for."""
         return self.passes in ("fwd", "fwd+bwd")
 
     @property
     def backward(self) -> bool:
+        """Whether the backward pass is asked for."""
         return self.passes in ("bwd", "fwd+bwd")
 
     def with_(self, **changes: Any) -> AttentionProblem:

@@ -16,9 +16,13 @@ class HbmBounds:
     goes to HBM, an atomic add as a read and a write."""
 
     compulsory_read: int
+    """Bytes that have to be read at least."""
     compulsory_write: int
+    """Bytes that have to be written at least."""
     no_l2_read: int
+    """Bytes read if the L2 kept nothing."""
     no_l2_write: int
+    """Bytes written if the L2 kept nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -75,10 +75,15 @@ class Source:
     of an output written."""
 
     launch: str
+    """The launch that moves them."""
     tensor: str
+    """The tensor."""
     direction: str
+    """read or write."""
     hbm_bytes: int
+    """Bytes at HBM."""
     once_bytes: int
+    """Bytes of them that are compulsory."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -45,12 +45,17 @@ class LaunchTime:
     """
 
     name: str
+    """The launch."""
     seconds: dict[str, float]
+    """Seconds that each resource alone would need, and those of waiting."""
     waves: float
+    """Rounds of resident CTAs that the launch takes."""
     total_s: float
+    """Seconds of the launch."""
 
     @property
     def bound_by(self) -> str:
+        """The resource that needs most of the time."""
         return max(self.seconds, key=lambda k: self.seconds[k])
 
 
@@ -59,11 +64,15 @@ class ChainTime:
     """Times of a chain's launches, at one set of ceilings."""
 
     launches: tuple[LaunchTime, ...]
+    """The launches in order."""
     ceilings: str
+    """Whose rates they are at: measured ones, or those of the specification."""
     missing: tuple[str, ...]
+    """What the profile does not know and the time leaves out, a sentence each."""
 
     @property
     def total_s(self) -> float:
+        """Seconds of all launches."""
         return sum(t.total_s for t in self.launches)
 
     @property

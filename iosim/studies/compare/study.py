@@ -32,7 +32,9 @@ class Baseline:
     """A kernel, on each row's own GPU or on one that is named."""
 
     kernel: str
+    """Its name."""
     gpu: str | None = None
+    """The GPU that all rows are held against; None for each row's own."""
 
     def __str__(self) -> str:
         return self.kernel if self.gpu is None else f"{self.kernel}@{self.gpu}"
