@@ -212,18 +212,15 @@ def hbm_traffic(
 
 
 def _sampled(call: Call, l2_start: str, replays: Replays) -> Replay:
-    """A replay of a part: of long launches, or of some heads where all would take many seconds or gigabytes. From a
-    warm start of long launches alone.
+    """A replay of a part: of the heads, where some of them may stand for all, else of long launches. From a warm start
+    of long launches alone.
 
     Raises:
-        TooLargeError: so would they.
+        TooLargeError: that part would take gigabytes, too.
     """
     heads = heads_for_all(call) if l2_start == "cold" else None
     if heads is None:
         return replays.of(call, l2_start=l2_start, part=True)
-    if _played_whole(call.chain) <= QUICK_ACCESSES:
-        with suppress(TooLargeError):
-            return replays.of(call, l2_start=l2_start, part=True)
     return replays.of(call, l2_start=l2_start, share=heads)
 
 
