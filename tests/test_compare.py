@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from operator import length_hint
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ from iosim.show.axes import linear_axis
 from iosim.show.html import html
 from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group, compare
 from iosim.studies.compare.figures import figures
-from iosim.studies.compare.study import QUANTITIES, choose_method
+from iosim.studies.compare.study import QUANTITIES
 from iosim.studies.compare.tensors import group_of
-from iosim.studies.report import ReportRequest
 
 KERNELS = ("naive", "fa2", "fa3")
 GPUS = ("a100", "h100")
@@ -125,27 +125,21 @@ def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
     assert compare([problem()], ["fa2", "flash"], ["a100"]).baseline.kernel == "fa2"
 
 
-# --- one method for all -----------------------------------------------------------------------------------------------
+# --- the method -----------------------------------------------------------------------------------------------
 
 
-def test_one_method_for_all_rows() -> None:
-    small = compare([problem()], KERNELS, ["a100"])
-    assert small.request.method == "replay"
-    assert {p.prediction.method for p in small.points} == {"replay"}
-    # 32k tokens of 32 heads alone: 256 x 512 tiles x 32 heads x 2 tensors = 8.4 million accesses; at 128k 16 times that
-    large = compare([problem(n, heads=32, head_dim=128) for n in (1024, 131072)], ["flash"], ["a100"])
-    assert large.request.method == "capacity"
-    assert {p.prediction.method for p in large.points} == {"capacity"}
-    assert any("method replay does them" in note for note in large.notes)
+def test_all_rows_are_as_predict_has_them() -> None:
+    found = compare([problem(n, heads=8, head_dim=128) for n in (1024, 32768)], ["naive", "flash"], ["a100"])
+    assert found.request.method is None
+    for point in found.points:
+        alone = predict(point.prediction.problem, point.kernel, "a100")
+        assert (point.prediction.method, point.prediction.traffic) == (alone.method, alone.traffic)
     assert compare([problem()], ["fa2"], ["a100"], method="bounds").to_dict()["rows"][0]["hbm_read_bytes"] is None
 
 
-def test_the_choice_counts_what_would_be_played() -> None:
-    p = problem(4096, heads=32, head_dim=128)
-    chain = predict(p, "flash", "a100", method="bounds").chain
+def test_what_would_be_played() -> None:
+    chain = predict(problem(4096, heads=32, head_dim=128), "flash", "a100", method="bounds").chain
     assert tile_accesses(chain) == 32 * (4096 // 128) * (4096 // 64) * 2  # K and V at every pair
-    request = ReportRequest.of(("a100",), ("flash",), (p,), l2_start="warm", method="bounds")
-    assert choose_method(request) == ("replay", ())  # the capacity rule knows no warm start
 
 
 # --- bytes by tensor --------------------------------------------------------------------------------------------------
@@ -332,7 +326,7 @@ def test_progress_hands_on_every_job() -> None:
     seen: list[int] = []
 
     def watch(jobs: Any) -> Any:
-        seen.append(len(jobs))
+        seen.append(length_hint(jobs))
         return jobs
 
     compare([problem(256)], KERNELS, GPUS, progress=watch)

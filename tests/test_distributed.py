@@ -280,7 +280,7 @@ def test_memory_traffic_of_a_gpu_is_that_of_its_pairs() -> None:
     problem = AttentionProblem(heads=8, seq_q=4 * 1024, head_dim=64, mask="causal")
     (ring,) = study(problem, 4, H100, cluster(H100), kernel="flash", names=["ring"])
     chunk = AttentionProblem(heads=8, seq_q=1024, head_dim=64)
-    full, diagonal = (predict(p, "flash", H100, method="capacity") for p in (chunk, chunk.with_(mask="causal")))
+    full, diagonal = (predict(p, "flash", H100) for p in (chunk, chunk.with_(mask="causal")))
     assert ring.l2_bytes == 3 * full.total("l2") + diagonal.total("l2")  # the last GPU: three chunks and its own
     assert ring.hbm_bytes == 3 * full.total("hbm") + diagonal.total("hbm")
 

@@ -139,7 +139,7 @@ class TestRanking:
     def test_a_candidate_is_what_predict_says(self) -> None:
         found = pick_tiles(problem(mask="causal", kv_heads=8), "a100", library=False)
         for c in (found.candidates[0], found.candidates[-1]):
-            p = predict(problem(mask="causal", kv_heads=8), Kernel("flash", "flash", c.tile), "a100", method="capacity")
+            p = predict(problem(mask="causal", kv_heads=8), Kernel("flash", "flash", c.tile), "a100", method=c.method)
             assert (c.time_s, c.bound_by) == (p.time.total_s, p.time.bound_by)
             assert (c.l2_read_bytes, c.l2_write_bytes) == (p.total("l2", "read"), p.total("l2", "write"))
             assert (c.hbm_read_bytes, c.hbm_write_bytes) == (p.total("hbm", "read"), p.total("hbm", "write"))

@@ -27,7 +27,7 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_problem_options(parser)
     common.add_l2_option(parser)
-    common.add_method_option(parser, "replay where all take seconds")
+    common.add_method_option(parser)
     common.add_output_options(parser)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")

@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernels(parser, "naive,fa2")
     common.add_problem_options(parser, lengths="1k:64k:x2")
     common.add_l2_option(parser)
-    common.add_method_option(parser, "capacity")
+    common.add_method_option(parser)
     g = common.group(parser, "output")
     g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
                    help="both, html or md (default: both)")  # fmt: skip
@@ -37,13 +37,12 @@ def run(args: argparse.Namespace) -> int:
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.answer import verdicts
-    from iosim.studies.report.request import QUICK_METHOD
     from iosim.studies.report.words import omission
 
     before = {path for path in targets(args.out, args.format).values() if path.exists()}
     request = ReportRequest.of(
         tuple(args.gpu), tuple(args.kernel), tuple(common.problems(args)),
-        l2_start=args.l2, method=args.method or QUICK_METHOD,
+        l2_start=args.l2, method=args.method,
     )  # fmt: skip
     report = build(request, progress("predicting"))
     paths = write(report, args.out, args.format)

@@ -9,6 +9,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.kernel.overrides import OVERRIDES
 from iosim.show.tables import Table
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
         common.emit(triton_text(args), args.out)
         return 0
     picks = [
-        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit) for gpu in args.gpu for problem in common.problems(args)
+        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"))
+        for gpu in args.gpu
+        for problem in common.problems(args)
     ]
     if args.tile is None and (args.warps or args.stages):
         raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
@@ -99,6 +102,7 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
     """One tile for a person: the answer, the choices of warps and stages that fit, and why the others do not."""
+    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import excess_text
 
     write = Table.markdown if markdown else Table.text
@@ -107,6 +111,9 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
         out.append(write(Table.of([_row(rank, c) for rank, c in study.ranked])))
     elif study.nearest is not None:
         out += ["The nearest tile that fits\n", write(Table.of([_row(*study.nearest)]))]
+    shown = [c for _, c in study.ranked] or ([] if study.nearest is None else [study.nearest[1]])
+    told = legend_of(c.method for c in shown)
+    out += [] if told is None else [f"{told}\n"]
     if study.rejected:
         rows = [{"warps": r.tile.warps, "stages": r.tile.stages, "reason": r.reason + excess_text(r.reason)}
                 for r in study.rejected]  # fmt: skip
@@ -183,13 +190,13 @@ def as_csv(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
     """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
+    from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import by_reason
 
     write = Table.markdown if markdown else Table.text
     out = [
         f"{'### ' if markdown else ''}{heading(ranking)}\n",
-        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; HBM bytes by the capacity rule, an estimate; "
-        "e: registers estimated\n",
+        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated\n",
         write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
     ]
     if ranking.library:
@@ -197,6 +204,8 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
             "Library kernels, with their own tiles\n",
             write(Table.of([_row(c.kernel, c) for c in ranking.library])),
         ]
+    told = legend_of(c.method for c in (*ranking.candidates[:top], *ranking.library))
+    out += [] if told is None else [f"{told}\n"]
     if rejected:
         listed = [
             {"tiles": len(g.tiles), "reason": g.reason, "such as": _examples(g)} for g in by_reason(ranking.rejected)
@@ -214,6 +223,7 @@ def _examples(group: Rejections) -> str:
 
 def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
     from iosim.base.units import bytes_text, seconds_text
+    from iosim.prediction.estimates import mark_of
 
     estimated = "e" if c.registers_source == "estimated" else ""
     return {
@@ -225,7 +235,7 @@ def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
         "bound by": c.bound_by,
         "L2 read": bytes_text(c.l2_read_bytes),
         "L2 written": bytes_text(c.l2_write_bytes),
-        "HBM": bytes_text(c.hbm_read_bytes + c.hbm_write_bytes),
+        "HBM": bytes_text(c.hbm_read_bytes + c.hbm_write_bytes) + mark_of(c.method),
         "CTAs/SM": c.ctas_per_sm,
         "occupancy": f"{c.occupancy:.0%}",
         "limited by": " ".join(c.limited_by),

@@ -101,6 +101,8 @@ def predict_with(
         if not chooses or l2_start != "cold":
             raise
         method, method_notes, (hbm, notes, played) = _smaller(call, method, error, replays)
+    if method == "sampled" and played is not None and played.is_whole:
+        method = "replay"
     traffic = call.counted + hbm
     return Prediction(
         call=call,

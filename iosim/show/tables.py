@@ -45,6 +45,24 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
 }
 
 
+class Marked(float):
+    """A number that people read with a mark behind it; everybody else finds the number alone."""
+
+    mark: str
+
+    @staticmethod
+    def of(value: float, mark: str) -> float:
+        """`value`, whole or not, with a mark."""
+        kind = _MarkedInt if isinstance(value, int) else Marked
+        number = kind(value)
+        number.mark = mark
+        return number
+
+
+class _MarkedInt(int):
+    mark: str
+
+
 @dataclass(frozen=True)
 class Column:
     """`key` heads the column in CSV and carries the unit; `title` heads it for people; `kind` says how cells read."""
@@ -67,7 +85,8 @@ class Column:
         """A cell for a person; "-" where there is no value."""
         if value is None:
             return "-"
-        return _AS_TEXT[self.kind](value) if self.numeric and not isinstance(value, str) else str(value)
+        text = _AS_TEXT[self.kind](value) if self.numeric and not isinstance(value, str) else str(value)
+        return text + getattr(value, "mark", "")
 
     def aligned(self, part: str, width: int, cell: str) -> str:
         """A line of a cell's text, as wide as its column."""

@@ -4,8 +4,8 @@
     >>> found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive")
     >>> print(as_text(found))
 
-What cannot run somewhere is a row with its reason. One method finds the HBM traffic of all rows, so that their ratios
-compare like with like.
+What cannot run somewhere is a row with its reason. HBM traffic is replayed; a row whose replay would take too long has
+an estimate, with a mark in its cells.
 """
 
 from iosim.studies.compare.page import as_page

@@ -44,7 +44,8 @@ def bars_of(comparison: Comparison, quantity: str, title: str, text: Text) -> Fi
     for e in there:
         assert e.point is not None
         ids = dict.fromkeys(p.id for p in (e.point, e.baseline) if p is not None)
-        rows.append((*who(e.point), e.value(quantity), e.ratio(quantity), " ".join(ids)))
+        value = e.point.hbm_shown if quantity == "hbm" else e.value(quantity)
+        rows.append((*who(e.point), value, e.shown(quantity), " ".join(ids)))
     top = max(e.value(quantity) or 0.0 for e in there)
     kernels = comparison.request.kernels
     panels = []

@@ -17,10 +17,11 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in comparison.missing)
     ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
     first, *others = figures(comparison)
+    told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
         first.section(folded=False),
-        Section("summary", "Side by side", (ratios,), table=summary(there).without("reason")),
+        Section("summary", "Side by side", (ratios, *told), table=summary(there).without("reason")),
         *listed("missing", "Cannot run", tuple(missing)),
         *(f.section() for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),

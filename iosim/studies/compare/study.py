@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.kernel.algorithms import algorithm_of, plan
-from iosim.kernel.libraries import entry, is_choice, resolve
-from iosim.prediction.predictor import L2_STARTS, METHODS, QUICK_ACCESSES, playable
-from iosim.prediction.replays import tile_accesses
+from iosim.kernel.algorithms import algorithm_of
+from iosim.kernel.libraries import entry, is_choice
+from iosim.prediction.estimates import legend, marked
+from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
@@ -62,6 +62,12 @@ class Entry:
         above, below = _value(self.baseline, quantity), _value(self.point, quantity)
         return above / below if above is not None and below else None
 
+    def shown(self, quantity: str) -> float | None:
+        """A ratio as `ratio` gives it, with marks where it follows from estimates of HBM bytes."""
+        if self.point is None or self.baseline is None or quantity != "hbm":
+            return self.ratio(quantity)
+        return marked(self.ratio(quantity), self.baseline.prediction, self.point.prediction)
+
     def to_dict(self) -> dict[str, Any]:
         """One row of the CSV and of the JSON's `rows`; bytes are integers."""
         p = None if self.point is None else self.point.prediction
@@ -71,6 +77,7 @@ class Entry:
             known = p is not None and (level == "l2" or p.hbm_known)
             for direction in ("read", "write"):
                 row[f"{level}_{direction}_bytes"] = p.total(level, direction) if p is not None and known else None
+        row["method"] = None if p is None else p.method
         row["compulsory_bytes"] = None if self.point is None else self.point.compulsory
         row["time_s"] = None if p is None else p.time.total_s
         row["bound_by"] = None if p is None else p.time.bound_by
@@ -105,6 +112,11 @@ class Comparison(Shown):
     """The command line of every prediction, by its id."""
 
     @property
+    def legend(self) -> str | None:
+        """What the marks of HBM bytes mean; None where none is marked."""
+        return legend(p.prediction for p in self.points)
+
+    @property
     def missing(self) -> tuple[Entry, ...]:
         """What cannot run."""
         return tuple(e for e in self.entries if e.point is None)
@@ -122,6 +134,7 @@ class Comparison(Shown):
             "problem": {k: v for k, v in first.items() if k not in ("seq_q", "seq_k", "offset")},
             "baseline": str(self.baseline),
             "method": self.request.method,
+            "legend": self.legend,
             "l2_start": self.request.l2_start,
             "rows": [e.to_dict() for e in self.entries],
             "tensors": [
@@ -156,8 +169,8 @@ def compare(
         baseline: a kernel, or `kernel@gpu` to hold everything against one GPU's; by default the first kernel that makes
             passes over N x N tensors, else the first, of those that run. It joins the kernels where it is not among
             them.
-        method: of HBM traffic, for all alike. By default all are replayed where that takes seconds together, else all
-            are estimated by the capacity rule.
+        method: how HBM traffic is found, as in `predict`. By default all are replayed; what then is an estimate
+            carries a mark, and `Comparison.legend` says what the marks mean.
         progress: hands on the jobs one by one, and may show how far it is.
 
     Raises:
@@ -172,13 +185,10 @@ def compare(
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
     kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
-    request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method or "bounds")
+    request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, _gpu_label(request, where) if where else None)
     notes: tuple[str, ...] = ()
-    if method is None:
-        method, notes = choose_method(request)
-        request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
-    elif method == "bounds":
+    if method == "bounds":
         notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
     points, omissions, commands = collect(request, progress)
     if baseline is None and all(p.kernel != kernel for p in points):
@@ -214,22 +224,3 @@ def _gpu_label(request: ReportRequest, name: str) -> str:
     if wanted not in known:
         raise InputError(f"`baseline` @{name} is none of the GPUs compared; accepted: {', '.join(known)}")
     return wanted
-
-
-def choose_method(request: ReportRequest) -> tuple[str, tuple[str, ...]]:
-    """Replay where all predictions together take seconds, else the capacity rule for all; and what to say of it."""
-    if request.l2_start != "cold":
-        return "replay", ()
-    total = 0
-    for gpu in request.gpus:
-        for kernel in request.kernels:
-            for problem in request.problems:
-                try:
-                    total += tile_accesses(plan(problem, resolve(kernel, problem, gpu.profile)))
-                except InputError:
-                    continue
-                if total > QUICK_ACCESSES:
-                    note = (f"HBM: replays of more than {QUICK_ACCESSES:,} tile accesses were not begun, all rows are "
-                            "the capacity rule's; method replay does them")  # fmt: skip
-                    return "capacity", (note,)
-    return playable("replay", request.l2_start), ()

@@ -5,10 +5,8 @@ from __future__ import annotations
 from iosim.studies.compare.answer import answer
 from iosim.studies.compare.study import Comparison, Entry
 from iosim.studies.compare.tables import summary, tensors
+from iosim.studies.report.assemble import ALWAYS_SAID
 from iosim.studies.report.words import subject
-
-ALWAYS_SAID = "HBM: replay; "
-"""Part of a note that every replayed prediction has: the bytes left dirty, which JSON and the page keep."""
 
 
 def as_text(comparison: Comparison) -> str:
@@ -21,6 +19,7 @@ def as_text(comparison: Comparison) -> str:
             by_tensor = tensors(mine, level)
             if by_tensor.rows:
                 parts.append(f"{name} bytes by tensor\n{by_tensor.text().rstrip()}")
+    parts += [comparison.legend] if comparison.legend else []
     cannot = missing(comparison)
     parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in cannot)])] if cannot else []
     below = notes(comparison)

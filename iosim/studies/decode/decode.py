@@ -15,7 +15,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction.predictor import predict
+from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
@@ -190,22 +190,27 @@ def decode_point(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
-    if not 1 <= batch <= MAX_SIZE:
-        raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
-    problem = shape.problem(batch, context, new_tokens)
-    prediction = predict(problem, kernel or default_kernel(shape, profile), profile, overrides=overrides, method=method)
-    return DecodePoint(shape, batch, context, new_tokens, prediction)
+    settings = {"batch": batch, "new_tokens": new_tokens, "overrides": overrides, "method": method}
+    return next(sweep(shape, [context], gpu, kernel, **settings))
 
 
 def sweep(
     shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None,
     **settings: Any,
 ) -> Iterator[DecodePoint]:  # fmt: skip
-    """`decode_point` at every context; `settings` are its keyword arguments."""
+    """`decode_point` at every context, predicted side by side; `settings` are its keyword arguments."""
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
-    for context in contexts:
-        yield decode_point(shape, context, profile, kernel, **settings)
+    batch, new_tokens = settings.get("batch", 1), settings.get("new_tokens", 1)
+    if not 1 <= batch <= MAX_SIZE:
+        raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
+    at = list(contexts)
+    asked = [
+        Request(shape.problem(batch, context, new_tokens), kernel or default_kernel(shape, profile), profile, "cold",
+                settings.get("method"), settings.get("overrides"))
+        for context in at
+    ]  # fmt: skip
+    for context, prediction in zip(at, predict_many(asked), strict=True):
+        yield DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from iosim.base.units import bytes_text, count_text
+from iosim.prediction.estimates import legend, marked
 from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends, layered
@@ -47,7 +48,8 @@ def table(points: Sequence[DecodePoint]) -> Table:
     """A row a point."""
     return Table(COLUMNS, tuple(
         (p.prediction.profile.name, p.prediction.kernel.name, p.context, p.prediction.kernel.splits, p.cache_bytes,
-         {True: "yes", False: "no", None: None}[p.fits], p.per_token("hbm"), p.per_token("l2"), p.step_s / p.tokens,
+         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), p.prediction),
+         p.per_token("l2"), p.step_s / p.tokens,
          p.tokens_per_s, p.bound_tokens_per_s, p.prediction.time.bound_by)
         for p in points
     ))  # fmt: skip
@@ -55,7 +57,9 @@ def table(points: Sequence[DecodePoint]) -> Table:
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     """What a reader should know of the kernels, and of all numbers."""
-    return (*dict.fromkeys(n for p in points for n in p.prediction.kernel.notes), NOTE)
+    told = legend(p.prediction for p in points)
+    of_kernels = dict.fromkeys(n for p in points for n in p.prediction.kernel.notes)
+    return (*([] if told is None else [told]), *of_kernels, NOTE)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:

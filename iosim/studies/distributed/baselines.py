@@ -43,6 +43,8 @@ class Baseline:
     memory_bytes: int
     l2_bytes: int
     hbm_bytes: int
+    method: str
+    """How `hbm_bytes` was found."""
 
     @property
     def seconds(self) -> float:
@@ -77,13 +79,13 @@ def megatron(
     check_problem(problem)
     passes = "bwd" if backward else "fwd"
     share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
-    prediction = predict(share, kernel, profile, method="capacity")
+    prediction = predict(share, kernel, profile)
     one, seconds = ring_collective(sequence_width_bytes(problem), gpus, cluster)
     number = MEGATRON_COLLECTIVES[passes]
     return Baseline(
         "megatron", "Megatron-LM, heads and sequence split", number * one, prediction.time.total_s, number * seconds,
         megatron_bytes(problem, gpus, kernel, profile, backward=backward),
-        prediction.total("l2"), prediction.total("hbm"),
+        prediction.total("l2"), prediction.total("hbm"), prediction.method,
     )  # fmt: skip
 
 
@@ -142,11 +144,11 @@ def ring_self_attention(
     """
     check_problem(problem)
     check_gpus(gpus)
-    prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile, method="capacity")
+    prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile)
     one, seconds = ring_collective(token_bytes(problem)["K"] * problem.seq_q, gpus, cluster)
     number = RSA_ROTATIONS["bwd" if backward else "fwd"]
     return Baseline(
         "rsa", "ring self-attention", number * one, prediction.time.total_s, number * seconds,
         rsa_bytes(problem, gpus, profile, backward=backward),
-        prediction.total("l2"), prediction.total("hbm"),
+        prediction.total("l2"), prediction.total("hbm"), prediction.method,
     )  # fmt: skip

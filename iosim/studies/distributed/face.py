@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base.units import bytes_text, seconds_text
+from iosim.prediction.estimates import legend_of
 from iosim.show.page import Page, Panel
 from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Table
@@ -33,7 +34,9 @@ def said(ring: Ring) -> str:
 
 def text(ring: Ring) -> str:
     """As the command line prints it."""
-    return f"{said(ring)}\n\n{subject(ring)}\n\n{table(ring.results).text()}\n{NOTES}"
+    told = legend_of(r.method for r in ring)
+    marks = "" if told is None else f"  times with {told}\n"
+    return f"{said(ring)}\n\n{subject(ring)}\n\n{table(ring.results).text()}\n{NOTES}{marks}"
 
 
 def parts(ring: Ring) -> list[Part]:

@@ -13,7 +13,8 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
-from iosim.prediction.predictor import predict
+from iosim.prediction.estimates import method_of
+from iosim.prediction.many import Request, predict_many
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines
 from iosim.studies.distributed.baselines import Baseline
@@ -32,7 +33,8 @@ BASELINES = ("megatron", "rsa")
 @dataclass(frozen=True)
 class Result:
     """One method. Sums over the passes that the problem asks for; `received_bytes` is a GPU's average, `l2_bytes` and
-    `hbm_bytes` (capacity rule) are moved by the GPU with most, in its own memory."""
+    `hbm_bytes` are moved by the GPU with most, in its own memory; `method` is how the latter were found, of several the
+    least exact."""
 
     name: str
     title: str
@@ -47,6 +49,7 @@ class Result:
     longest_sequence: int | None
     l2_bytes: int
     hbm_bytes: int
+    method: str
     formula: str = ""
     schedules: tuple[ChunkSchedule, ...] = field(default=(), repr=False)
     timelines: tuple[Timeline, ...] = field(default=(), repr=False)
@@ -72,7 +75,7 @@ class Result:
             "formula": self.formula, "compute_s": self.compute_s, "exposed_s": self.exposed_s, "time_s": self.seconds,
             "speedup": self.speedup, "memory_bytes_per_gpu": self.memory_bytes,
             "longest_sequence": self.longest_sequence, "l2_bytes_per_gpu": self.l2_bytes,
-            "hbm_bytes_per_gpu": self.hbm_bytes,
+            "hbm_bytes_per_gpu": self.hbm_bytes, "method": self.method,
         }  # fmt: skip
 
 
@@ -137,13 +140,15 @@ class _Study:
         self.passes = [b for b, asked in ((False, problem.forward), (True, problem.backward)) if asked]
         self.times = ChunkTimes(problem, kernel, profile)
         words = [problem.with_(passes="bwd" if b else "fwd") for b in self.passes]
-        self.alone_s = sum(predict(p, kernel, profile, method="capacity").time.total_s for p in words)
+        self.alone_s = sum(p.time.total_s for p in predict_many([Request(p, kernel, profile) for p in words]))
         self.width = sequence_width_bytes(problem)
 
     def of_schedule(self, name: str) -> Result:
         """A chunk schedule, forward and backward as far as the problem asks for them."""
         p = self.problem
         built = [build(name, p, self.gpus, backward=b) for b in self.passes]
+        for schedule in built:
+            self.times.prepare(schedule)
         lines = [simulate(s, p, self.cluster, self.times, overlap=self.overlap) for s in built]
         total = sum(line.total_s for line in lines)
         return Result(
@@ -162,6 +167,7 @@ class _Study:
             ),
             l2_bytes=self._most_moved(built, "l2"),
             hbm_bytes=self._most_moved(built, "hbm"),
+            method=method_of(method for s in built for method in self.times.methods(s)),
             formula=" + ".join(FORMULAS[name, b] for b in self.passes),
             schedules=tuple(built),
             timelines=tuple(lines),
@@ -189,6 +195,7 @@ class _Study:
             ),
             l2_bytes=sum(b.l2_bytes for b in passes),
             hbm_bytes=sum(b.hbm_bytes for b in passes),
+            method=method_of(b.method for b in passes),
         )
 
     def _baseline(self, name: str, backward: bool) -> Baseline:

@@ -10,14 +10,14 @@ NB: adding up partial outputs takes no time here, and messages do not slow the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.prediction.predictor import predict
+from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.chunks import Pair
@@ -77,11 +77,24 @@ class ChunkTimes:
 
     def prediction(self, pair: Pair, passes: str) -> Prediction:
         """The call of one pair on one GPU, from a cold L2."""
-        key = (pair, passes)
-        if key not in self.known:
-            local = pair.problem(self.problem, passes)
-            self.known[key] = predict(local, self.kernel, self.profile, method="capacity")
-        return self.known[key]
+        if (pair, passes) not in self.known:
+            self._predict([(pair, passes)])
+        return self.known[pair, passes]
+
+    def prepare(self, schedule: ChunkSchedule) -> None:
+        """Predict all calls of a schedule that are not known yet, side by side."""
+        passes = "bwd" if schedule.backward else "fwd"
+        kinds = dict.fromkeys((schedule.pair(c), passes) for step in schedule.steps for c in step.computes)
+        self._predict([kind for kind in kinds if kind not in self.known])
+
+    def _predict(self, kinds: Sequence[tuple[Pair, str]]) -> None:
+        asked = [Request(pair.problem(self.problem, passes), self.kernel, self.profile) for pair, passes in kinds]
+        self.known |= zip(kinds, predict_many(asked), strict=True)
+
+    def methods(self, schedule: ChunkSchedule) -> set[str]:
+        """How the HBM bytes of a schedule's calls were found."""
+        passes = "bwd" if schedule.backward else "fwd"
+        return {self.prediction(schedule.pair(c), passes).method for step in schedule.steps for c in step.computes}
 
     def __call__(self, pair: Pair, passes: str) -> float:
         return self.prediction(pair, passes).time.total_s

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.prediction.predictor import predict
+from iosim.prediction.estimates import marked
+from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
 from iosim.studies.report.request import Gpu, ReportRequest
 
@@ -31,6 +32,11 @@ class Point:
     def hbm(self) -> int | None:
         """Bytes between L2 and HBM; None where only bounds are known."""
         return self.prediction.total("hbm") if self.prediction.hbm_known else None
+
+    @property
+    def hbm_shown(self) -> float | None:
+        """The same with a mark where it is an estimate."""
+        return marked(self.hbm, self.prediction)
 
     @property
     def compulsory(self) -> int:
@@ -74,14 +80,13 @@ def collect(
     refused: dict[tuple[str, str, str], list[int]] = {}
     refusals: list[InputError] = []
     jobs = [(gpu, kernel, p) for gpu in request.gpus for kernel in request.kernels for p in request.problems]
-    for gpu, kernel, problem in progress(jobs):
-        try:
-            prediction = predict(problem, kernel, gpu.profile, l2_start=request.l2_start, method=request.method)
-        except InputError as error:
-            refusals.append(error)
-            refused.setdefault((gpu.label, kernel, str(error)), []).append(problem.seq_q)
+    asked = [Request(problem, kernel, gpu.profile, request.l2_start, request.method) for gpu, kernel, problem in jobs]
+    for (gpu, kernel, problem), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
+        if isinstance(outcome, InputError):
+            refusals.append(outcome)
+            refused.setdefault((gpu.label, kernel, str(outcome)), []).append(problem.seq_q)
             continue
-        point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, prediction)
+        point = Point(f"P{len(points) + 1:03d}", gpu, kernel, problem.seq_q, outcome)
         commands[point.id] = request.predict_line(gpu, kernel, problem)
         points.append(point)
     omissions = tuple(Omission(gpu, kernel, tuple(at), why) for (gpu, kernel, why), at in refused.items())

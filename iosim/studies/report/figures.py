@@ -10,6 +10,7 @@ from typing import Any
 
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.kernel.algorithms import algorithm_of
+from iosim.prediction.estimates import legend, marked
 from iosim.show import axes
 from iosim.show.labels import hollow, layered
 from iosim.show.page import Figure, Panel, Series
@@ -106,10 +107,10 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     known = request.method != "bounds"
     columns = (*WHO, Column("hbm_read_bytes", "read", "bytes"), Column("hbm_write_bytes", "written", "bytes"),
                Column("hbm_bytes", "HBM bytes", "bytes"), Column("compulsory_bytes", "compulsory", "bytes"),
-               Column("no_l2_bytes", "with no L2", "bytes"), FROM)  # fmt: skip
+               Column("no_l2_bytes", "with no L2", "bytes"), Column("method", "method"), FROM)  # fmt: skip
     rows = tuple(
-        (*who(p), *((p.prediction.total("hbm", d) if known else None) for d in ("read", "write")), p.hbm,
-         p.compulsory, p.no_l2, p.id)
+        (*who(p), *(marked(p.prediction.total("hbm", d), p.prediction) if known else None for d in ("read", "write")),
+         p.hbm_shown, p.compulsory, p.no_l2, p.prediction.method, p.id)
         for p in points
     )  # fmt: skip
 
@@ -126,8 +127,10 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
     how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
     if known:
-        how = (f"as the method '{request.method}' has it, L2 {request.l2_start} at the start. The truth lies between "
-               "the compulsory bytes (inputs once, outputs once; dotted) and those with no L2.")  # fmt: skip
+        by = "replay" if request.method is None else f"the method '{request.method}'"
+        told = legend(p.prediction for p in points)
+        how = (f"by {by}, L2 {request.l2_start} at the start. The truth lies between the compulsory bytes (inputs "
+               f"once, outputs once; dotted) and those with no L2.{'' if told is None else f' {told}.'}")  # fmt: skip
     return Figure(
         "traffic-hbm", "Traffic between L2 and HBM",
         f"Bytes that cross between L2 and device memory, read and written together, {how}"
@@ -211,7 +214,11 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
     columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
                Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", "ratio", "ratio"),
                FROM)  # fmt: skip
-    rows = tuple((*who(p), base, value(p), value(b), r, f"{p.id} {b.id}") for p, b, r in pairs)
+    estimated = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
+    rows = tuple(
+        (*who(p), base, estimated(value(p), p), estimated(value(b), b), estimated(r, p, b), f"{p.id} {b.id}")
+        for p, b, r in pairs
+    )
     gpus = [g.label for g in request.gpus]
     x = axes.length_axis(request.lengths)
     y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)

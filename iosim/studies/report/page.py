@@ -13,9 +13,10 @@ def as_page(report: Report) -> Page:
     first, *others = report.figures
     length = report.request.lengths[-1]
     at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
+    told = () if report.legend is None else (f"{report.legend}.",)
     sections = (
         first.section(folded=False),
-        Section("summary", f"{at}, N = {length:,}", (words.RATIOS,) * report.has_ratios, table=report.summary),
+        Section("summary", f"{at}, N = {length:,}", ((words.RATIOS,) * report.has_ratios) + told, table=report.summary),
         *listed("left-out", "Left out", [words.omission(o, report.request.lengths) for o in report.omissions]),
         *(f.section() for f in others),
         *listed("notes", "Notes of the predictions", report.notes, folded=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from iosim.prediction.estimates import legend
 from iosim.show.page import Figure
 from iosim.show.tables import Table
 from iosim.studies.report.collect import Omission, Point
@@ -28,6 +29,11 @@ class Report:
     def has_ratios(self) -> bool:
         """Whether the summary compares anything with a naive kernel."""
         return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
+
+    @property
+    def legend(self) -> str | None:
+        """What the marks of HBM bytes mean; None where none is marked."""
+        return legend(p.prediction for p in self.points)
 
     def figure(self, figure_id: str) -> Figure:
         """The figure called `figure_id`.

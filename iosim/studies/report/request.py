@@ -13,9 +13,6 @@ from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 
-QUICK_METHOD = "capacity"
-"""How a report finds HBM traffic unless told: hundreds of predictions a second, where their replay takes minutes."""
-
 
 @dataclass(frozen=True)
 class Gpu:
@@ -39,14 +36,15 @@ class ReportRequest:
     kernels: tuple[str, ...]
     problems: tuple[AttentionProblem, ...]
     l2_start: str = "cold"
-    method: str = QUICK_METHOD
+    method: str | None = None
+    """How HBM traffic is found, as in `predict`: None for its choice in each case."""
 
     def __post_init__(self) -> None:
         for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
             if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
         for name, value, accepted in (("`method`", self.method, METHODS), ("`l2_start`", self.l2_start, L2_STARTS)):
-            if value not in accepted:
+            if value is not None and value not in accepted:
                 raise InputError(f"{name} '{value}' is not known; accepted: {', '.join(accepted)}")
         others = {_but_length(p) for p in self.problems}
         if len(others) > 1 or (self.other_keys and len({p.seq_k for p in self.problems}) > 1):
@@ -65,7 +63,7 @@ class ReportRequest:
         problems: tuple[AttentionProblem, ...],
         *,
         l2_start: str = "cold",
-        method: str = QUICK_METHOD,
+        method: str | None = None,
     ) -> ReportRequest:
         """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted.
 
@@ -108,7 +106,7 @@ class ReportRequest:
         return command_line(["report", *gpus, *kernels, *lengths], problem, self._how())
 
     def _how(self) -> list[str]:
-        return ["--l2", self.l2_start, "--method", self.method]
+        return ["--l2", self.l2_start, *([] if self.method is None else ["--method", self.method])]
 
 
 def _but_length(problem: AttentionProblem) -> tuple[object, ...]:

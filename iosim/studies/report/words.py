@@ -47,9 +47,10 @@ def subject(request: ReportRequest) -> str:
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
     terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
+    by = "replay" if request.method is None else f"the method '{request.method}'"
     return (
         f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}"
-        f"{terms}, {span}{keys}. HBM by the method '{request.method}', L2 {request.l2_start} at the start."
+        f"{terms}, {span}{keys}. HBM by {by}, L2 {request.l2_start} at the start."
     )
 
 

@@ -11,7 +11,17 @@ from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.kernel import Tile
-from iosim.studies.tiles.pick import RejectedTile, TileCandidate, TileRanking, by_time, try_tile, unit_of
+from iosim.studies.tiles.pick import (
+    QUICK,
+    PlannedTile,
+    RejectedTile,
+    TileCandidate,
+    TileRanking,
+    by_time,
+    replayed_tiles,
+    try_tile,
+    unit_of,
+)
 from iosim.studies.tiles.space import STAGES, WARPS
 
 NUMBER = re.compile(r"\d[\d,]*")
@@ -74,14 +84,17 @@ def study_tile(
 ) -> TileStudy:  # fmt: skip
     """What there is to say of a tile beside the `ranking` of all that are tried; it need not be one of them."""
     unit = unit_of(ranking.problem, matrix_unit)
-    known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1)}
-    ranked, rejected = [], []
+    known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != QUICK}
+    ranked, rejected, planned = [], [], []
     for tile in (Tile(*sides, w, s) for w in _choices(warps, WARPS) for s in _choices(stages, STAGES)):
-        tried = known[tile][1] if tile in known else try_tile(tile, ranking.problem, ranking.profile, unit)
+        tried = known.get(tile) or try_tile(tile, ranking.problem, ranking.profile, unit)
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
+        elif isinstance(tried, PlannedTile):
+            planned.append(tried)
         else:
-            ranked.append((known[tile][0] if tile in known else _rank(ranking, tried), tried))
+            ranked.append(tried)
+    ranked += [(_rank(ranking, one.candidate), one.candidate) for one in replayed_tiles(planned)]
     nearest = None
     if not ranked and ranking.candidates:
         ranks = enumerate(ranking.candidates, 1)
@@ -95,8 +108,9 @@ def _choices(asked: int | None, usual: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rank(ranking: TileRanking, candidate: TileCandidate) -> int:
-    """Where a tile that was not tried would stand."""
-    return 1 + sum(by_time(other) < by_time(candidate) for other in ranking.candidates)
+    """Where a tile stands whose replay is no part of the ranking."""
+    others = (other for other in ranking.candidates if other.tile != candidate.tile)
+    return 1 + sum(by_time(other) < by_time(candidate) for other in others)
 
 
 def _distance(tile: Tile, sides: tuple[int, int]) -> float:

@@ -4,16 +4,19 @@
     ranking.best.tile, ranking.rejected[0].reason, ranking.library[0].tile
 
 Tiles are those of the `flash` algorithm, forward or backward. Candidates are counted, placed and timed by the code that
-`predict` uses. Registers come from the compiler's report where one covers the tile, else from an estimate, and the
-candidate says which. Splitting keys among CTAs is not searched.
+`predict` uses. A quick rule for HBM bytes ranks all of them; the first, and the library's kernels, are then replayed as
+`predict` does, and ranked again. Registers come from the compiler's report where one covers the tile, else from an
+estimate, and the candidate says which. Splitting keys among CTAs is not searched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
@@ -23,6 +26,8 @@ from iosim.kernel.libraries import entry, entry_names, resolve
 from iosim.kernel.residency import needed_registers, residency
 from iosim.kernel.resource_table import BuildReport, build_report
 from iosim.prediction.call import Call
+from iosim.prediction.many import Request, try_all
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
@@ -34,6 +39,12 @@ if TYPE_CHECKING:
 
 ALGORITHM = "flash"
 """The algorithm whose tiles are picked."""
+QUICK = "capacity"
+"""The method that ranks all tiles before any is replayed."""
+REPLAYED = 10
+"""Of the ranking's first tiles, how many are replayed."""
+MOST_REPLAYED = 40
+"""And at most, where replayed ones fall behind others."""
 MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
@@ -63,6 +74,8 @@ class TileCandidate:
     shared_memory_bytes: int | None
     registers: int
     registers_source: str
+    method: str = QUICK
+    """How the HBM bytes were found, as in `Prediction`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, the tile flattened."""
@@ -74,7 +87,7 @@ class TileCandidate:
             "hbm_write_bytes": self.hbm_write_bytes, "ctas_per_sm": self.ctas_per_sm,
             "limited_by": list(self.limited_by), "occupancy": self.occupancy, "waves": self.waves,
             "shared_memory_bytes": self.shared_memory_bytes, "registers": self.registers,
-            "registers_source": self.registers_source,
+            "registers_source": self.registers_source, "method": self.method,
         }  # fmt: skip
 
 
@@ -122,6 +135,8 @@ def pick_tiles(
     *,
     matrix_unit: str = "mma.sync",
     library: bool = True,
+    replayed: int = REPLAYED,
+    progress: Progress = silent,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time.
 
@@ -130,6 +145,9 @@ def pick_tiles(
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         matrix_unit: what the kernel would compute with: "mma.sync", as iosim's own kernel does, or "wgmma" (cc 9.0).
         library: also predict the catalog's kernels of the same algorithm that can run the problem there.
+        replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
+            bytes are the capacity rule's. 0 for none.
+        progress: hands the replays on one by one, and may show how far they are.
 
     Raises:
         InputError: both passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
@@ -147,23 +165,66 @@ def pick_tiles(
         raise InputError(f"`dtype` {problem.dtype}: tensor cores take it from cc {least / 10:.1f}; {gpu.name} has cc "
                          f"{gpu.cc / 10:.1f}; accepted there: {there}")  # fmt: skip
     unit = unit_of(problem, matrix_unit)
-    candidates, rejected = [], []
+    candidates: list[PlannedTile] = []
+    rejected = []
     for tile in tile_space():
         tried = try_tile(tile, problem, gpu, unit)
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         else:
             candidates.append(tried)
-    return TileRanking(
-        problem,
-        gpu,
-        tuple(sorted(candidates, key=by_time)),
-        tuple(rejected),
-        tuple(sorted(library_tiles(problem, gpu), key=by_time)) if library else (),
-    )
+    of_library = library_tiles(problem, gpu) if library else []
+    if replayed > 0:
+        candidates, of_library = _replayed(candidates, of_library, replayed, progress)
+    first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
+    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others))
 
 
-def try_tile(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> TileCandidate | str:
+@dataclass(frozen=True, eq=False)
+class PlannedTile:
+    """A candidate with what its replay needs."""
+
+    candidate: TileCandidate
+    request: Request
+
+    def by(self, prediction: Prediction) -> PlannedTile:
+        """The candidate with what was predicted of it."""
+        time, total = prediction.time, prediction.total
+        replayed = replace(
+            self.candidate, time_s=time.total_s, bound_by=time.bound_by, hbm_read_bytes=total("hbm", "read"),
+            hbm_write_bytes=total("hbm", "write"), method=prediction.method,
+        )  # fmt: skip
+        return PlannedTile(replayed, self.request)
+
+
+def replayed_tiles(planned: Sequence[PlannedTile], progress: Progress = silent) -> list[PlannedTile]:
+    """The same tiles with what a replay of each says, on all cores."""
+    outcomes = try_all([one.request for one in planned], progress=progress)
+    return [
+        one if isinstance(outcome, InputError) else one.by(outcome)
+        for one, outcome in zip(planned, outcomes, strict=True)
+    ]
+
+
+def _replayed(
+    candidates: list[PlannedTile], library: list[PlannedTile], first: int, progress: Progress
+) -> tuple[list[PlannedTile], list[PlannedTile]]:
+    """(candidates, library's kernels), the latter and the `first` of the former by replay. Replayed tiles may fall
+    behind others, which are then replayed in their turn."""
+    ranked = sorted(candidates, key=lambda one: by_time(one.candidate))
+    known: list[PlannedTile] = []
+    todo, also = ranked[:first], library
+    while todo or also:
+        played = replayed_tiles([*todo, *also], progress)
+        again = dict(zip(map(id, todo), played, strict=False))
+        library = played[len(todo) :] or library
+        ranked = sorted((again.get(id(one), one) for one in ranked), key=lambda one: by_time(one.candidate))
+        known += again.values()
+        todo, also = [one for one in ranked[:first] if one not in known][: max(0, MOST_REPLAYED - len(known))], []
+    return ranked, library
+
+
+def try_tile(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> PlannedTile | str:
     """What is predicted of a tile, or why it does not fit or makes no sense."""
     return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
 
@@ -179,7 +240,7 @@ def by_time(candidate: TileCandidate) -> tuple[float, int, int]:
     return candidate.time_s, bytes_, candidate.shared_memory_bytes or 0
 
 
-def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[TileCandidate]:
+def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[PlannedTile]:
     """The catalog's kernels of the flash algorithm that run the problem on that GPU, with their own tiles."""
     candidates = []
     for name in entry_names():
@@ -211,7 +272,7 @@ def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
     return elements * problem.input_type.bytes
 
 
-def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> TileCandidate | str:
+def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> PlannedTile | str:
     """The candidate, or why the tile does not fit on an SM."""
     report = build_report(problem, tile, gpu) if problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC else None
     kernel = Kernel(
@@ -255,15 +316,16 @@ def _misfit(launch: Launch, gpu: HardwareProfile, report: BuildReport | None) ->
 
 def _candidate(
     problem: AttentionProblem, gpu: HardwareProfile, kernel: Kernel, chain: Chain, source: str
-) -> TileCandidate:
-    """What is predicted of a chain; `source` is where its registers come from, unless they are estimated."""
+) -> PlannedTile:
+    """What is predicted of a chain by the capacity rule; `source` is where its registers come from, unless they are
+    estimated."""
     launch = main_launch(chain, problem)
     call = Call.of(problem, kernel, gpu, chain)
     resident = residency(launch, gpu)
     traffic = call.counted + call.capacity()
     time = call.time(traffic)
     tile = kernel.tile if problem.passes == "fwd" else kernel.tile_backward
-    return TileCandidate(
+    candidate = TileCandidate(
         kernel=kernel.name,
         tile=tile,
         time_s=time.total_s,
@@ -280,3 +342,4 @@ def _candidate(
         registers=resident.registers,
         registers_source="estimated" if resident.registers_estimated else source,
     )
+    return PlannedTile(candidate, Request(problem, kernel, gpu, chain=chain))

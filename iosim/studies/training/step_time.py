@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
+from iosim.prediction.estimates import method_of
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.training.graph import Graph, Node, Part
@@ -31,6 +32,8 @@ class StepTime:
     nodes: tuple[tuple[str, int, float], ...]
     parts: dict[str, dict[Part, float]]
     kernel: str
+    method: str
+    """How the attention's HBM bytes were found; of several, the least exact."""
 
     @property
     def total_s(self) -> float:
@@ -41,7 +44,7 @@ class StepTime:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "time_s": self.total_s, "attention_kernel": self.kernel,
+            "time_s": self.total_s, "attention_kernel": self.kernel, "attention_method": self.method,
             "phases": {phase: {str(p): s for p, s in parts.items()} for phase, parts in self.parts.items()},
         }  # fmt: skip
 
@@ -95,7 +98,7 @@ def step_time(
         InputError: the profile lacks a rate, or the kernel cannot run the attention.
     """
     rates = Rates.of(profile, setup.number.dtype)
-    attention = _attention_seconds(model, setup, profile, kernel)
+    attention, method = _attention_seconds(model, setup, profile, kernel)
     timed: list[tuple[str, int, float]] = []
     for phase in ("forward", "backward"):
         seconds = [_seconds(graph, node, setup, rates, phase) for node in graph.nodes]
@@ -115,7 +118,7 @@ def step_time(
     moved = setup.rule.moved_bytes(graph.parameters, setup.number.parameter_bytes)
     if moved:
         parts["step"][Part.OPTIMIZER] = rates.seconds(0, moved)
-    return StepTime(tuple(timed), parts, kernel or KERNELS[setup.attention])
+    return StepTime(tuple(timed), parts, kernel or KERNELS[setup.attention], method)
 
 
 def _run_again(graph: Graph) -> list[int]:
@@ -174,18 +177,23 @@ def _beyond_prediction(graph: Graph, setup: Setup, rates: Rates, phase: str) -> 
     }
 
 
-def _attention_seconds(model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None) -> dict[str, float]:
-    seconds = {}
+def _attention_seconds(
+    model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None
+) -> tuple[dict[str, float], str]:
+    """(seconds of a layer's attention by phase, how its HBM bytes were found)."""
+    seconds, methods = {}, []
     for phase, passes in (("forward", "fwd"), ("backward", "bwd")):
         problem = AttentionProblem(
             batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=setup.seq_len,
             head_dim=model.head_dim, dtype=setup.number.dtype, mask="causal" if setup.causal else "none",
             passes=passes, layout="bshd",
         )  # fmt: skip
-        seconds[phase] = _predicted(problem, kernel or KERNELS[setup.attention], profile)
-    return seconds
+        seconds[phase], how = _predicted(problem, kernel or KERNELS[setup.attention], profile)
+        methods.append(how)
+    return seconds, method_of(methods)
 
 
 @lru_cache(maxsize=4096)
-def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> float:
-    return predict(problem, kernel, profile, method="capacity").time.total_s
+def _predicted(problem: AttentionProblem, kernel: str, profile: HardwareProfile) -> tuple[float, str]:
+    prediction = predict(problem, kernel, profile)
+    return prediction.time.total_s, prediction.method

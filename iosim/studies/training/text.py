@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iosim.base.units import bytes_text, seconds_text
+from iosim.prediction.estimates import legend_of
 from iosim.show.tables import Column, Table
 from iosim.studies.training.prediction import TrainingPrediction
 from iosim.studies.training.step_time import StepTime
@@ -46,4 +47,6 @@ def _time_lines(time: StepTime) -> list[str]:
             parts[part] = parts.get(part, 0.0) + seconds
     longest_first = sorted(parts.items(), key=lambda x: -x[1])
     shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
-    return [f"step {seconds_text(time.total_s)}: {phases}", f"of it {shares} (attention as {time.kernel})"]
+    told = legend_of([time.method])
+    return [f"step {seconds_text(time.total_s)}: {phases}", f"of it {shares} (attention as {time.kernel})",
+            *([] if told is None else [f"attention's {told}"])]  # fmt: skip
