@@ -51,6 +51,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--seq-len 512,1k",
         "--gpu a100,t4 --kernel naive,fa2,cudnn --seq-len 512 --causal",
         "--kernel fa2 --seq-len 512 --method bounds",
+        "--kernel fa2 --seq-len 512 --method capacity",
         "--bias full --kernel naive,cutlass --seq-len 512",
     ),
     "explain": (
