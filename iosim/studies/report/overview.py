@@ -53,7 +53,7 @@ def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
     legend = (
         () if several else tuple(Series(name, LEVEL_COLOURS[name], "■" if name == "HBM" else "●") for name in LEVELS)
     )
-    rows = tuple((*who(p), p.l2, p.hbm, p.compulsory, p.id) for p in shown)
+    rows = tuple((*who(p), p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
     caption = f"Bytes {which}, read and written together. {how}" + HOLLOW * any(map(estimated, shown))
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
