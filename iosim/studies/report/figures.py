@@ -214,10 +214,9 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
     columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
                Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", "ratio", "ratio"),
                FROM)  # fmt: skip
-    estimated = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
+    cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
     rows = tuple(
-        (*who(p), base, estimated(value(p), p), estimated(value(b), b), estimated(r, p, b), f"{p.id} {b.id}")
-        for p, b, r in pairs
+        (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
     )
     gpus = [g.label for g in request.gpus]
     x = axes.length_axis(request.lengths)
