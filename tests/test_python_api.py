@@ -190,6 +190,16 @@ def test_tiles_are_picked_by_keywords() -> None:
     assert ranking.best.tile == iosim.pick_tiles(problem, "l4", library=False).best.tile
 
 
+def test_a_ranking_shows_its_first_tiles() -> None:
+    ranking = iosim.pick_tiles(gpu="l4", heads=2, seq_len=64, head_dim=64, library=False)
+    assert re.fullmatch(r"<TileRanking: l4, \d+ fit, \d+ do not; best \d+x\d+>", repr(ranking))
+    page = ranking._repr_html_()
+    assert page.count("<tr>") == 1 + min(10, len(ranking.candidates))
+    assert str(ranking.best.tile) in page
+    study = iosim.study_tile("64x64", gpu="l4", heads=2, seq_len=64, head_dim=64)
+    assert repr(study) == f"<TileStudy: {study.answer}>"
+
+
 # --- the namespace ----------------------------------------------------------------------------------------------------
 
 

@@ -46,8 +46,12 @@ class TileStudy:
     of: int
     """Tiles that fit, in the ranking."""
 
+    def __repr__(self) -> str:
+        return f"<TileStudy: {self.answer}>"
+
     @property
     def fits(self) -> bool:
+        """Whether some choice of warps and stages fits."""
         return bool(self.ranked)
 
     @property

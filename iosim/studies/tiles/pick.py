@@ -31,7 +31,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
-from iosim.show.tables import Table
+from iosim.show.tables import Column, Table
 from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
@@ -49,6 +49,16 @@ MAIN_LAUNCH = {"fwd": "main", "bwd": "bwd.main"}
 TENSOR_DTYPE_CC = {"fp16": 70, "bf16": 80, "tf32": 80, "fp8": 89}
 """Compute capability from which tensor cores multiply a type (PTX ISA, mma)."""
 UNITS = {"mma.sync": MatrixUnit.MMA_SYNC, "wgmma": MatrixUnit.WGMMA}
+
+
+MOST_SHOWN = 10
+"""Tiles of a ranking that a notebook shows."""
+SHOWN = (
+    Column("tile", "tile"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
+    Column("l2_read_bytes", "L2 read", "bytes"), Column("hbm_read_bytes", "HBM read", "bytes"),
+    Column("ctas_per_sm", "CTAs/SM", "count"), Column("waves", "waves", "number"),
+    Column("registers", "registers", "count"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,17 @@ class TileRanking:
     def to_pandas(self) -> pandas.DataFrame:
         """The candidates as a DataFrame, fastest first, with the keys of `TileCandidate.to_dict`."""
         return Table.of(c.to_dict() for c in self.candidates).to_pandas()
+
+    def __repr__(self) -> str:
+        best = f"best {self.candidates[0].tile}" if self.candidates else "none fits"
+        return f"<TileRanking: {self.profile.name}, {len(self.candidates)} fit, {len(self.rejected)} do not; {best}>"
+
+    def _repr_html_(self) -> str:
+        from iosim.show.shown import html
+
+        shown = Table(SHOWN, tuple(tuple(getattr(c, column.key) if column.key != "tile" else str(c.tile)
+                                         for column in SHOWN) for c in self.candidates[:MOST_SHOWN]))  # fmt: skip
+        return html([repr(self).strip("<>"), shown])
 
     @property
     def best(self) -> TileCandidate:
