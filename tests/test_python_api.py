@@ -32,7 +32,7 @@ COMMAND_OF = {
 }  # fmt: skip
 """Function -> command of the same options."""
 OF_OUTPUT = {"help", "format", "out", "html", "csv", "json", "top", "rejected", "triton", "steps", "gone", "latex",
-             "frontier"}  # fmt: skip
+             "bound", "frontier"}  # fmt: skip
 """Options that say what a command prints of its result; in Python the result does."""
 OF_PYTHON = {"problem", "overrides", "library", "mask_blocks"}
 """Parameters that only Python can give."""

@@ -27,12 +27,18 @@ def add_parser(subparsers: Any) -> None:
     m = common.group(parser, "what is computed")
     common.add_mask_options(m)
     options.add(m, FIELDS, CHOICES)
+    common.group(parser, "output").add_argument(
+        "--bound", action="store_true",
+        help="instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them",
+    )  # fmt: skip
     common.group(parser, "output").add_argument("--latex", action="store_true", help="formulas as LaTeX, not as text")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.bound:
+        return _run_bound(args)
     from iosim.studies.formulas.face import answer, markdown, table
     from iosim.studies.formulas.study import describe
 
@@ -45,5 +51,21 @@ def run(args: argparse.Namespace) -> int:
         text = f"{answer(description)}\n\n{markdown(description, args.latex)}"
     else:
         text = f"{answer(description)}\n\n{table(description, 'latex' if args.latex else 'text')}"
+    common.emit(text, args.out)
+    return 0
+
+
+def _run_bound(args: argparse.Namespace) -> int:
+    from iosim.studies.formulas import bounds
+
+    made = bounds.kernel_bounds(vars(args))
+    if args.format == "json":
+        text = common.json_text({"schema": 1, "answer": bounds.answer(made), "bounds": made.to_dict()})
+    elif args.format == "csv":
+        text = bounds.table(made).csv()
+    elif args.format == "md":
+        text = f"{bounds.answer(made)}\n\n{bounds.table(made).markdown()}"
+    else:
+        text = bounds.text(made)
     common.emit(text, args.out)
     return 0

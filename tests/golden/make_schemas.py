@@ -63,6 +63,8 @@ LINES: dict[str, tuple[str, ...]] = {
     "formula": (
         "flash",
         "naive --gpu a100",
+        "fa2 --bound --seq-len 512 --pass fwd+bwd",
+        "fa2 --bound --seq-len 512 --window 64",
         "fa2 --pass bwd",
         "flash --seq-len 4k --gpu a100 --heads 8 --batch 1",
         "flash --mask butterfly --seq-len 4k --heads 8 --batch 1 --head-dim 128 --tile 128x64 --dtype fp16",
