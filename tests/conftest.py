@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 os.environ["IOSIM_CACHE"] = "off"  # no test finds or leaves anything in the user's cache
+os.environ["IOSIM_PROFILES"] = os.devnull  # nor the user's own profiles
 os.environ.pop("COLUMNS", None)  # output is as wide as it comes, whatever terminal the tests are started from
 QUICK = "not slow"
 TOGETHER = {

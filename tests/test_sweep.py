@@ -422,6 +422,17 @@ def test_windows_go_with_the_masks_that_take_one() -> None:
     ]  # fmt: skip
 
 
+def test_windows_to_the_right_are_swept() -> None:
+    frame = sweep(kernel="flash", window_right=[0, 64, 128], seq_len=[512, 1024], method="capacity")
+    assert set(frame["mask"]) == {"window"}
+    for _, row in frame.iterrows():
+        numbers, _ = single({"kernel": "flash", "gpu": "a100", "heads": 32, "head_dim": 128, "seq_q": int(row.seq_q),
+                             "mask": "window", "window_right": int(row.window_right)}, "capacity")  # fmt: skip
+        assert {name: row[name] for name in numbers} == numbers
+    causal = sweep(kernel="flash", causal=True, window=64, method="bounds")
+    assert list(causal.l2_read_bytes) == list(sweep(kernel="flash", window=64, method="bounds").l2_read_bytes)
+
+
 def test_the_package_offers_it() -> None:
     frame = iosim.sweep(kernel="flash", seq_len=np.array([64, 128]), method="bounds")
     assert list(frame.seq_q) == [64, 128]

@@ -26,3 +26,24 @@ def cache_dir() -> Path | None:
         return Path.home() / ".cache" / "iosim"
     except RuntimeError:
         return None
+
+
+PROFILES = "IOSIM_PROFILES"
+"""The variable that names the directory of a user's own profiles."""
+
+
+def profiles_dir() -> Path | None:
+    """The directory of the user's own hardware profiles, which need not exist; None where there is no home.
+
+    It is $IOSIM_PROFILES, else $XDG_DATA_HOME/iosim/profiles, else ~/.local/share/iosim/profiles.
+    """
+    named = os.environ.get(PROFILES, "").strip()
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if base and os.path.isabs(base):
+        return Path(base, "iosim", "profiles")
+    try:
+        return Path.home() / ".local" / "share" / "iosim" / "profiles"
+    except RuntimeError:
+        return None

@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--out", "-o", metavar="FILE", help="profile to write (default: standard output)")
     parser.add_argument("--name", help="name inside the profile (default: the file's, else my-gpu)")
     parser.add_argument("--raw", metavar="FILE", help="also keep the raw numbers, as JSON")
+    parser.add_argument("--bundle", metavar="FILE", help="also write one small file to send: raw numbers and profile")
     parser.add_argument("--from", dest="given", metavar="FILE", help="take raw numbers from there; needs no GPU")
     parser.add_argument("--no-profiler", action="store_true", help="do without ncu, and so without the L2's constants")
     parser.set_defaults(run=run)
@@ -47,14 +48,20 @@ def run(args: argparse.Namespace) -> int:
     from iosim.evidence.measure.profile_text import profile_text
 
     name = _name(args)
-    for path in (args.out, args.raw):
-        common.check_place(path)
+    for option, path in (("--out", args.out), ("--raw", args.raw), ("--bundle", args.bundle)):
+        common.check_place(path, option)
     raw = _read(args.given) if args.given else _measure(args.no_profiler)
     if args.raw:
         write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
     measured = _derive(raw)
-    common.emit(profile_text(raw, name, measured), args.out)
-    if args.out is not None:
+    text = profile_text(raw, name, measured)
+    if args.bundle is not None:
+        from iosim.evidence.measure.bundle import bundle
+
+        write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
+    if args.out is not None or args.bundle is None:
+        common.emit(text, args.out)
+    if args.out is not None or args.bundle is not None:
         print(comparison(raw, measured), end="")
     if not raw.get("counters"):
         print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
@@ -63,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _name(args: argparse.Namespace) -> str:
-    name = args.name or (Path(args.out).stem if args.out else "") or "my-gpu"
+    name = args.name or Path(args.out or args.bundle or "").stem or "my-gpu"
     if not re.fullmatch(r"[\w.-]{1,64}", name):
         raise InputError(f"--name '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
     return str(name)

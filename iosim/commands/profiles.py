@@ -1,4 +1,4 @@
-"""`iosim profiles list | show NAME | check FILE`: the GPUs that iosim knows."""
+"""`iosim profiles list | show NAME | check FILE | add FILE`: the GPUs that iosim knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = (
     Column("name", "name"), Column("title", "GPU"), Column("compute_capability", "cc", RIGHT),
     Column("sm_count", "SMs", RIGHT), Column("l2_bytes", "L2", RIGHT),
     Column("l2_partitions", "L2 partitions", RIGHT), Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", RIGHT),
-    Column("memory_bytes", "memory", RIGHT),
+    Column("memory_bytes", "memory", RIGHT), Column("from", "from"),
 )  # fmt: skip
 KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green"}
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
@@ -22,8 +22,8 @@ KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measure
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser("profiles", help="list, show and check hardware profiles")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
-    listing = actions.add_parser("list", help="all shipped profiles")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|add")
+    listing = actions.add_parser("list", help="all profiles: those shipped, and your own")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="every number of a profile, with its source")
     show.add_argument("name", metavar="NAME", help="GPU or profile file")
@@ -31,23 +31,29 @@ def add_parser(subparsers: Any) -> None:
     check = actions.add_parser("check", help="what is wrong with a profile file of your own")
     check.add_argument("file", metavar="FILE")
     common.add_output_options(check, ("table", "json"))
+    add = actions.add_parser("add", help="take a calibration's bundle, or a profile file, among your own profiles")
+    add.add_argument("file", metavar="FILE", help="of iosim calibrate --bundle, or a profile that ends in .toml")
+    add.add_argument("--name", help="name of the profile (default: that in the file)")
+    add.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    return {"list": _list, "show": _show, "check": _check}[args.action](args)
+    return {"list": _list, "show": _show, "check": _check, "add": _add}[args.action](args)
 
 
 def _list(args: argparse.Namespace) -> int:
-    from iosim.hardware.profile import list_profiles, load_profile
+    from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
     rows = []
-    for name in list_profiles():
-        p = load_profile(name)
+    own = added_profiles()
+    for name in (*list_profiles(), *own):
+        p = load_profile(own.get(name, name))
         rows.append({
             "name": p.name, "title": p.title, "compute_capability": ".".join(map(str, p.compute_capability)),
             "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
+            "from": "you" if name in own else "iosim",
         })  # fmt: skip
     if args.format == "json":
         common.emit(common.json_text({"schema": 1, "profiles": rows}), args.out)
@@ -115,4 +121,12 @@ def _check(args: argparse.Namespace) -> int:
     if problems:
         wrong = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise InputError(f"profile file '{args.file}' has {wrong}, as listed; docs/profiles.md shows what is accepted")
+    return 0
+
+
+def _add(args: argparse.Namespace) -> int:
+    from iosim.evidence.measure.bundle import add
+
+    name, place = add(args.file, args.name, replace=args.replace)
+    common.emit(f"{name}: {place}\n", None)
     return 0

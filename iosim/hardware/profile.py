@@ -19,6 +19,7 @@ from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.places import profiles_dir
 from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
 from iosim.hardware.quantities import QUANTITIES, SCHEMA
@@ -264,10 +265,14 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     stem = _find(name_or_path)
     if stem is not None:
         return _load_shipped(stem)
+    added = _find_added(name_or_path)
+    if added is not None:
+        return _load_file(added)
     if name_or_path and _exists(name_or_path):
         return _load_file(Path(name_or_path))
     shown, stems = one_line(name_or_path, 60), list_profiles()
-    names = [*stems, *(alias for stem in stems for alias in _head_names(stem)[1:])]
+    stems += list(added_profiles())
+    names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
     raise unknown_name("GPU", shown, names if get_close_matches(shown.lower(), names, cutoff=0.5) else stems)
 
 
@@ -275,6 +280,21 @@ def list_profiles() -> list[str]:
     """The names of the profiles that iosim ships, sorted. Reads no file."""
     files = data_dir("hardware_profiles").glob("*.toml")
     return sorted(path.stem for path in files if path.name != _file.INHERITANCE_FILE)
+
+
+def added_profiles() -> dict[str, Path]:
+    """The user's own profiles, those that `iosim profiles add` has put in their place: file by name, sorted."""
+    folder = profiles_dir()
+    try:
+        files = sorted(folder.glob("*.toml")) if folder is not None else []
+    except OSError:
+        return {}
+    return {path.stem: path for path in files}
+
+
+def _find_added(name: str) -> Path | None:
+    """The file of the user's own profile called `name`."""
+    return next((path for stem, path in added_profiles().items() if _key(stem) == _key(name)), None)
 
 
 def check_profile_file(path: str | os.PathLike[str]) -> list[str]:

@@ -231,6 +231,8 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
         if not blocks[0].rows:
             raise InputError("the rows of the sweep are none; accepted: one or more")
     given = {name: list(values) for name, values in USUAL.items() if name not in listed} | given
+    if "window_right" in given and not {"mask", "window"} & {*given, *listed}:
+        given["mask"] = ["window"]
     if "window" in given and "mask" not in listed:
         pairs = _masks(given.pop("mask", [None]), given.pop("window"))
         blocks.append(_checked({"mask": column(m for m, _ in pairs), "window": column(w for _, w in pairs)}))

@@ -1,0 +1,148 @@
+"""A bundle: one small file of a calibration that someone can send, and what takes it in.
+
+It holds the raw numbers of the microbenchmarks, curves and counters among them, and the profile made of them. Who takes
+it in does not trust the profile in it: it is made anew from the raw numbers, and both must be valid.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.files import require_file, write_together
+from iosim.base.places import profiles_dir
+from iosim.base.version import __version__
+from iosim.evidence.measure.calibrate import check_raw
+from iosim.evidence.measure.fit import misses_by_time
+from iosim.evidence.measure.profile_text import profile_text
+from iosim.hardware.profile import HardwareProfile, added_profiles, load_profile
+from iosim.hardware.profile_file import missing_for_predictions, parse
+
+SCHEMA = 1
+MAX_BYTES = 4 << 20
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+
+
+def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
+    """The structure of a bundle's JSON; `profile` is the text of the profile file."""
+    return {
+        "iosim_bundle": SCHEMA,
+        "iosim": __version__,
+        "gpu": raw["gpu"],
+        "l2_misses_by_time": [list(point) for point in misses_by_time(raw)],
+        "raw": dict(raw),
+        "profile": profile,
+    }
+
+
+def read_bundle(path: str | Path) -> dict[str, Any]:
+    """A bundle from its file, checked.
+
+    Raises:
+        InputError: the file cannot be read, or is none.
+    """
+    where = f"`file` '{path}'"
+    try:
+        require_file(path, where)
+        with open(path, encoding="utf-8") as file:
+            whole = json.loads(file.read(MAX_BYTES))
+    except OSError as error:
+        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: a bundle of iosim calibrate "
+                         "--bundle, or a profile that ends in .toml") from None  # fmt: skip
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where} is no bundle: {error}; accepted: what iosim calibrate --bundle writes") from None
+    if not isinstance(whole, dict) or whole.get("iosim_bundle") != SCHEMA:
+        raise InputError(f"{where} is no bundle of version {SCHEMA}; accepted: what iosim calibrate --bundle writes")
+    if not isinstance(whole.get("raw"), dict) or not isinstance(whole.get("profile"), str):
+        raise InputError(
+            f"{where} lacks its raw numbers or its profile; accepted: what iosim calibrate --bundle writes"
+        )
+    check_raw(whole["raw"], where)
+    return whole
+
+
+def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> tuple[str, Path]:
+    """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place.
+
+    A bundle's profile is made anew from its raw numbers, which are kept beside it.
+
+    Args:
+        name: in place of the one in the file.
+        replace: where there is one of that name, put this in its place.
+
+    Raises:
+        InputError: the file or the profile in it is not valid, predictions would miss a number, or the name is taken.
+    """
+    if str(path).lower().endswith(".toml"):
+        try:
+            text, raw = Path(path).read_text(encoding="utf-8"), None
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise InputError(f"`file` '{path}' cannot be read: {why}; accepted: a "
+                             "profile file, or a bundle of iosim calibrate --bundle") from None  # fmt: skip
+    else:
+        whole = read_bundle(path)
+        raw = whole["raw"]
+        own = _toml(whole["profile"], f"the profile in '{path}'").get("name", "")
+        text = profile_text(raw, _checked_name(name or str(own)))
+    values = _toml(text, f"'{path}'")
+    profile = HardwareProfile.from_dict(values, f"'{path}'")
+    missing = missing_for_predictions(parse(values).values)
+    if missing:
+        raise InputError(f"'{path}' lacks what predictions need: {missing[0]}; 'iosim profiles check' lists all of it")
+    place = _place(_checked_name(name or profile.name), replace)
+    if place.stem != profile.name:
+        text = re.sub(r"(?m)^name\s*=.*$", f'name = "{place.stem}"', text, count=1)
+    files = {place: text}
+    if raw is not None:
+        files[place.with_suffix(".json")] = json.dumps(raw, indent=1) + "\n"
+    write_together(files)
+    return place.stem, place
+
+
+def _toml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{where} is no TOML: {error}; accepted: a profile file, see docs/profiles.md") from None
+
+
+def _checked_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise InputError(f"`name` '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
+    return name
+
+
+def _place(name: str, replace: bool) -> Path:
+    """Where the profile of that name goes.
+
+    Raises:
+        InputError: the name is taken, or there is no place.
+    """
+    folder = profiles_dir()
+    if folder is None:
+        raise InputError("there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES")
+    there = {stem.lower(): path for stem, path in added_profiles().items()}.get(name.lower())
+    if there is None:
+        try:
+            shipped = load_profile(name).name
+        except InputError:
+            shipped = ""
+        if shipped:
+            raise InputError(f"`name` '{name}' is the shipped profile {shipped}; accepted: another name")
+    elif not replace:
+        raise InputError(f"`name` '{name}' is taken by '{there}'; accepted: another name, or `replace=True`")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"'{folder}' cannot be made: {error.strerror}; accepted: a directory in IOSIM_PROFILES"
+        ) from None
+    return there or folder / f"{name}.toml"
