@@ -29,20 +29,13 @@ def counted() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def one_sided(row: dict[str, str]) -> bool:
-    """Whether the window looks back alone, or is as wide as there are keys."""
-    return row["causal"] == "1" or int(row["window"]) >= int(row["seq"])
-
-
-ROWS = [row for row in counted() if one_sided(row)]
+ROWS = counted()
 
 
 @cache
 def problem(seq: int, window: int, causal: bool) -> AttentionProblem:
     sizes = {"heads": 32, "kv_heads": 8, "seq_q": seq, "head_dim": 128, "dtype": "fp16"}
-    if causal:
-        return AttentionProblem(**sizes, mask="window", window=window)
-    return AttentionProblem(**sizes)
+    return AttentionProblem(**sizes, mask="window", window=window, window_right=0 if causal else window)
 
 
 def problem_of(row: dict[str, str]) -> AttentionProblem:

@@ -277,7 +277,6 @@ def test_the_page_and_the_table_show_the_same_peak(recompute: str) -> None:
         (["--precision", "int4"], "--precision 'int4' is not known"),
         (["--optimizer", "lion"], "--optimizer 'lion' is not known"),
         (["--optimizer", "adam8bit", "--step", "loop"], "--step loop: adam8bit"),
-        (["--gpu", "t4"], "--precision, accepted, amp-fp16, fp32"),
         (["--attention", "ring"], "--attention 'ring' is not known; accepted: flash, naive"),
         (["--recompute", "some"], "--recompute 'some' is not known"),
         (["--norm", "batch"], "--norm 'batch' is not known"),

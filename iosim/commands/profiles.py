@@ -74,12 +74,13 @@ def _cell(key: str, value: Any) -> str:
 def _show(args: argparse.Namespace) -> int:
     from iosim.hardware.answer import answer
     from iosim.hardware.profile import load_profile
-    from iosim.hardware.trust import evidence
+    from iosim.hardware.trust import by_group, evidence
 
     profile = load_profile(args.name)
-    data, basis = profile.to_dict(), evidence(profile)
+    data, basis, groups = profile.to_dict(), evidence(profile), by_group(profile)
     if args.format == "json":
-        whole = {"schema": 1, "answer": answer(profile), "profile": data, "evidence": basis.to_dict()}
+        whole = {"schema": 1, "answer": answer(profile), "profile": data, "evidence": basis.to_dict(),
+                 "evidence_by_group": [group.to_dict() for group in groups]}  # fmt: skip
         common.emit(common.json_text(whole), args.out)
         return 0
     rows = []
@@ -94,12 +95,15 @@ def _show(args: argparse.Namespace) -> int:
         common.emit(Table.of(rows).csv(), args.out)
         return 0
     shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
+    known = Table.of([
+        {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
+    ]).coloured("known", KINDS).text()  # fmt: skip
     models = Table.of([
         {"model": one.model, "rests on": how, "numbers": " ".join(names), "validated by": one.validated_by or "nothing"}
         for one in basis.bases for how, names in one.rests_on.items()
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", KINDS).text()
-    common.emit(f"{answer(profile)}\n\n{table}\n{basis}\n\n{models}", args.out)
+    common.emit(f"{answer(profile)}\n\n{table}\n{basis}\n\n{known}\n{models}", args.out)
     return 0
 
 

@@ -28,6 +28,37 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The quantities of a profile that each model reads."""
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "L2 structure": ("l2_bytes", "l2_partitions", "l2_side_ends"),
+    "L2 replacement": (
+        "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_foreign_dirty_bytes",
+        "launch_fetch_bytes",
+    ),
+    "L2 rates": (
+        "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s", "l2_over_dram_bandwidth",
+        "l2_latency_near_cycles", "l2_latency_far_cycles",
+    ),
+    "HBM rates": ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_latency_cycles"),
+    "SM rates": (
+        "boost_clock_hz", "sustained_clock_hz", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
+        "achieved_tensor_fraction", "mma_sync_tensor_fraction", "exp_per_clock_per_sm", "fp32_flops_per_s",
+        "sm_speed_spread_fraction",
+    ),
+    "step times": (
+        "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles",
+        "add_packet_cycles",
+    ),
+    "launch times": ("launch_latency_s",),
+}  # fmt: skip
+"""The quantities that models read, by what they tell of."""
+L2_KNOWN: Mapping[str, tuple[float, float]] = {
+    "l2_partitions": (1, 2),
+    "l2_ways": (8, 16),
+    "l2_effective_capacity_fraction": (0.96, 1.0),
+    "l2_dirty_fraction": (0.49, 0.75),
+}
+"""Least and most of what the shipped profiles know of their own GPU, of what decides how much an L2 keeps."""
+BORROWED = ("taken", "estimate")
 REPLACED = {
     "dram_bandwidth_bytes_per_s": "dram_bandwidth_measured_bytes_per_s",
     "l2_read_bandwidth_bytes_per_s": "l2_read_bandwidth_measured_bytes_per_s",
@@ -111,6 +142,36 @@ def evidence(profile: HardwareProfile) -> Evidence:
     return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS))
 
 
+@dataclass(frozen=True)
+class Group:
+    """Quantities of one group that are known in one way: `how` as in `Basis.rests_on`, with the GPUs they are from."""
+
+    group: str
+    how: str
+    numbers: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the command line's JSON has it."""
+        return {"group": self.group, "how": self.how, "numbers": list(self.numbers)}
+
+
+def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
+    """What each group of quantities rests on."""
+    found = []
+    for group, names in GROUPS.items():
+        known: dict[str, list[str]] = {}
+        for name in _known(profile, names):
+            how = WORDS[profile.kinds[name]]
+            known.setdefault(f"{how} from {profile.taken[name]}" if name in profile.taken else how, []).append(name)
+        found += [Group(group, how, tuple(numbers)) for how, numbers in known.items()]
+    return tuple(found)
+
+
+def borrowed_l2(profile: HardwareProfile) -> tuple[str, ...]:
+    """What decides how much the L2 keeps and is another GPU's, or assumed."""
+    return tuple(name for name in L2_KNOWN if profile.kinds.get(name) in BORROWED)
+
+
 def _basis(profile: HardwareProfile, model: str) -> Basis:
     rests_on: dict[str, list[str]] = {}
     taken: Counter[str] = Counter()
@@ -124,8 +185,12 @@ def _basis(profile: HardwareProfile, model: str) -> Basis:
 
 def read_by(profile: HardwareProfile, model: str) -> list[str]:
     """The quantities that the profile knows and the model reads, tables by dtype with every dtype."""
+    return _known(profile, MODELS[model])
+
+
+def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
     names = []
-    for name in MODELS[model]:
+    for name in quantities:
         if REPLACED.get(name) and getattr(profile, REPLACED[name]):
             continue
         value = getattr(profile, name)

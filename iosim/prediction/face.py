@@ -55,9 +55,20 @@ def foot_lines(p: Prediction) -> list[str]:
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
         f"{seconds_text(p.time_specification.total_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
+        *range_lines(p),
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
         *(f"  note: {n}" for n in (*p.notes, *p.time.missing)),
     ]
+
+
+def range_lines(p: Prediction) -> list[str]:
+    """How far off HBM bytes may be for constants of the L2 that are not the GPU's own, where they are."""
+    span = p.hbm_range
+    if span is None:
+        return []
+    read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
+    return [f"  range: HBM read {read}, written {write}, for L2 constants that are not this GPU's own "
+            f"({', '.join(span.constants)})"]  # fmt: skip
 
 
 def level_table(p: Prediction) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -23,6 +24,7 @@ from iosim.show.tables import Table
 if TYPE_CHECKING:
     import pandas
 
+    from iosim.prediction.hbm_range import HbmRange
     from iosim.readers.replay.replay import Replay
 
 
@@ -136,6 +138,17 @@ class Prediction(Shown):
         """How far the bytes at HBM and the times can be trusted: what the models of this GPU rest on."""
         return evidence(self.profile)
 
+    @cached_property
+    def hbm_range(self) -> HbmRange | None:
+        """Least and most bytes at HBM, where constants of the L2 are another GPU's; None where they are its own, or no
+        L2 was played. Up to two more replays."""
+        from iosim.prediction.hbm_range import range_of
+
+        if not self.hbm_known:
+            return None
+        heads = self.replay is not None and self.replay.share is not None
+        return range_of(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write), heads)
+
     @property
     def exactness(self) -> str:
         """How exact the bytes between SMs and L2 are: what is counted, and which of it no counter confirms."""
@@ -166,6 +179,7 @@ class Prediction(Shown):
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),
+            "range": None if self.hbm_range is None else self.hbm_range.to_dict(),
             "flops": self.flops,
             "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,

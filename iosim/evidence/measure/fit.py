@@ -13,7 +13,7 @@ from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
+from iosim.readers.replay.scan import PATTERNS, block_scan, fill, scan, with_capacity
 
 USUAL_WAYS = 16
 """Ways of the L2s that were measured set by set (H100 and H200)."""
@@ -27,15 +27,28 @@ ON_CLIFF = (0.002, 0.998)
 """Share of re-reads that miss, between which a footprint is on the cliff."""
 
 
+BLOCK_SCAN = "block_scan"
+CURVES = (*PATTERNS, BLOCK_SCAN)
+FOOT = 0.25
+"""Of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the L2."""
+MOST_DIRTY_ERROR = 1.2
+"""Numbers of dirty ways whose error is up to this many times the least are told as a range."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """A counted scan. `misses` is the share of re-reads that HBM served: (reads / footprint - 1) / (passes - 1)."""
+    """A counted scan. `misses` is the share of re-reads that HBM served: (reads / footprint - 1) / (passes - 1).
+
+    Of a `block_scan`, `ctas` run at once on `sms` SMs, and each takes the next `block_bytes`.
+    """
 
     pattern: str
     footprint_bytes: int
     passes: int
     ctas: int
     hbm_read: int
+    block_bytes: int = 0
+    sms: int = 0
 
     @property
     def misses(self) -> float:
@@ -50,6 +63,27 @@ class L2Fit:
     ways: int
     capacity_fraction: float
     error: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A footprint that all SMs store to over and over, and at what rate."""
+
+    footprint_bytes: int
+    sms: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class DirtyFit:
+    """`ways` of a set hold dirty lines at most; `error` is the mean error of the time of a store, over that of one that
+    HBM limits; `low` and `high` are the least and most ways that do about as well."""
+
+    ways: int
+    error: float
+    low: int
+    high: int
     points: int
 
 
@@ -78,23 +112,30 @@ def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
 
 def half_missing_bytes(points: Sequence[Point], pattern: str) -> float | None:
     """The footprint at which half of the re-reads miss, between two counted ones; None where the curve has no cliff."""
-    curve = sorted((p.footprint_bytes, p.misses) for p in points if p.pattern == pattern)
+    return _missing_bytes([p for p in points if p.pattern == pattern], 0.5)
+
+
+def _missing_bytes(points: Sequence[Point], share: float) -> float | None:
+    curve = sorted((p.footprint_bytes, p.misses) for p in points)
     for (size, low), (larger, high) in pairwise(curve):
-        if low < 0.5 <= high:
-            return size + (larger - size) * (0.5 - low) / (high - low)
+        if low < share <= high:
+            return size + (larger - size) * (share - low) / (high - low)
     return None
 
 
 def partitions_of(points: Sequence[Point], l2_bytes: int) -> int | None:
-    """2 where data that all SMs read stop fitting nearer to half of the L2 than to all of it, else 1."""
+    """2 where data that all SMs read stop fitting nearer to half of the L2 than to all of it, else 1; where none such
+    were counted, data that one SM reads."""
     half = half_missing_bytes(points, "shared_scan")
+    if half is None:
+        half = _missing_bytes([p for p in points if p.ctas == 1], FOOT)
     return None if half is None else 2 if half < 0.72 * l2_bytes else 1  # the middle of 1/2 and 1, in ratios
 
 
 def cliff(points: Sequence[Point]) -> list[Point]:
     """Points where some re-reads miss and some do not, and the nearest on either side of them."""
     near: list[Point] = []
-    for pattern in PATTERNS:
+    for pattern in CURVES:
         curve = sorted((p for p in points if p.pattern == pattern), key=lambda p: p.footprint_bytes)
         inside = [n for n, p in enumerate(curve) if ON_CLIFF[0] < p.misses < ON_CLIFF[1]]
         if inside:
@@ -119,7 +160,7 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
 
     def error(fraction: float, ways: int = USUAL_WAYS) -> float:
         one = with_capacity(replace(base, ways=ways), size, fraction)
-        mean = sum(_error(one, p) for p in picked) / len(picked)
+        mean = sum(error_of(one, p) for p in picked) / len(picked)
         tried()
         return mean
 
@@ -131,6 +172,38 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
     return L2Fit(partitions, ways, fraction, by_ways[ways], len(picked))
 
 
-def _error(l2: L2Model, p: Point) -> float:
-    read = scan(l2, p.footprint_bytes, p.pattern, p.passes, p.ctas)[0]
+def fit_dirty(l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_bytes_per_s: float) -> DirtyFit:
+    """The most dirty ways of a set, from rates of fills that fit in the L2, partly fit and do not fit.
+
+    Args:
+        l2_bytes_per_s: rate of fills that fit.
+        hbm_bytes_per_s: rate of fills far larger than the L2.
+    """
+
+    def error(ways: int) -> float:
+        one = replace(l2, dirty_ways=float(ways))
+        return sum(abs(_fill_time(one, f, l2_bytes_per_s, hbm_bytes_per_s) - hbm_bytes_per_s / f.bytes_per_s)
+                   for f in fills) / len(fills)  # fmt: skip
+
+    by_ways = {ways: error(ways) for ways in range(1, l2.ways + 1)}
+    best = min(by_ways, key=lambda w: by_ways[w])
+    near = [ways for ways, off in by_ways.items() if off <= MOST_DIRTY_ERROR * by_ways[best]]
+    return DirtyFit(best, by_ways[best], min(near), max(near), len(fills))
+
+
+FILL_PASSES = 4
+
+
+def _fill_time(l2: L2Model, f: Filled, l2_bytes_per_s: float, hbm_bytes_per_s: float) -> float:
+    """Time of a pass over that of one whose lines all go to HBM: what lasts longer, the L2 or HBM."""
+    some, more = (fill(l2, f.footprint_bytes, f.sms, passes) for passes in (FILL_PASSES, 2 * FILL_PASSES))
+    return max(hbm_bytes_per_s / l2_bytes_per_s, (more - some) / (FILL_PASSES * f.footprint_bytes))
+
+
+def error_of(l2: L2Model, p: Point) -> float:
+    """|replayed - counted| HBM reads of a scan, in shares of its re-reads."""
+    if p.pattern == BLOCK_SCAN:
+        read = block_scan(l2, p.footprint_bytes, p.block_bytes, p.sms, p.ctas, p.passes)
+    else:
+        read = scan(l2, p.footprint_bytes, p.pattern, p.passes, p.ctas)[0]
     return abs(read - p.hbm_read) / ((p.passes - 1) * p.footprint_bytes)

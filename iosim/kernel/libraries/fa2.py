@@ -8,6 +8,7 @@ from __future__ import annotations
 from iosim.base.pointwise import pointwise
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import NO_BOUND
 
 MAX_SPLITS = 128
 SPLIT_EFFICIENCY = 0.85
@@ -38,10 +39,19 @@ def drops_mask(problem: AttentionProblem) -> AttentionProblem:
 
 
 def drops_window(problem: AttentionProblem) -> AttentionProblem:
-    """The problem without a window that no query fills: at least as wide as the keys are many."""
-    if problem.mask != "window" or problem.window is None or problem.window < problem.seq_k:
+    """The problem without a side of its window that is at least as wide as the keys are many: causal where the other
+    side is 0, none where it is as wide."""
+    if problem.mask != "window" or not _unbounded(problem.window, problem.seq_k):
         return problem
-    return problem.with_(mask="causal", window=None)
+    ahead = problem.window_right or 0
+    unmasked = _unbounded(ahead, problem.seq_k)
+    if unmasked and problem.offset is None:
+        return problem.with_(mask="none", window=None, window_right=None)
+    return problem if ahead else problem.with_(mask="causal", window=None, window_right=None)
+
+
+def _unbounded(side: int | None, keys: int) -> bool:
+    return side is None or side == NO_BOUND or side >= keys
 
 
 def fa2_splits(tiles: int, key_blocks: int, machine_width: int) -> int:

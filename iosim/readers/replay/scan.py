@@ -2,6 +2,7 @@
 
 Every CTA (one an SM) reads its part of a footprint a few times over. "shared_scan": all CTAs read all of it, in step;
 "private_scan": each CTA re-reads its own slice. experiments/measurements/l2_capacity_curve.csv holds both, measured.
+Others published scans whose CTAs take the blocks of a footprint in turn, again and again (`block_scan`), and fills.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.engine import L2, Ctas
-from iosim.readers.replay.l2 import L2Model, model
+from iosim.readers.replay.l2 import L2Model, model, sm_partitions
 from iosim.readers.replay.lowering import LoweredLaunch, Template
 
 PATTERNS = ("shared_scan", "private_scan")
@@ -61,6 +62,47 @@ def scan(
     l2 = L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
+
+
+def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: int, ctas: int, passes: int = 6) -> int:
+    """Bytes read from HBM, from an empty L2, where `ctas` CTAs run at once, each reads one block of a footprint, and
+    the next to start takes the next block, round and round, `passes` times in all.
+
+    Raises:
+        InputError: a footprint of less than one block.
+    """
+    each = OBJECT_BYTES["private_scan"]
+    blocks, steps = footprint_bytes // block_bytes, block_bytes // each
+    if min(blocks, steps) < 1:
+        raise InputError(f"blocks of {block_bytes} bytes in {footprint_bytes}; accepted: at least one of {each} bytes")
+    count = blocks * passes
+    zero = np.zeros(count, dtype=np.int32)
+    launch = LoweredLaunch(
+        name="block_scan",
+        first=(np.arange(count) % blocks * steps).astype(np.int32),
+        count=np.full(count, steps, dtype=np.int32),
+        prologue=(),
+        loop=(Template("data", 0, zero, coef=1),),
+        epilogue=(),
+        down=zero.astype(np.uint8),
+        head=zero,
+        block=zero,
+    )
+    l2 = L2(l2_of_gpu, np.full(blocks * steps, each, dtype=np.int32), np.zeros(blocks * steps, dtype=np.uint8))
+    l2.replay(launch, Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)))
+    return int(l2.state.hbm_read[0])
+
+
+def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) -> int:
+    """Bytes written to HBM where all SMs store to a footprint, each to what comes next, `passes` times over."""
+    each = OBJECT_BYTES["private_scan"]
+    objects = footprint_bytes // each
+    number = np.tile(np.arange(objects, dtype=np.int32), passes)
+    sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends)
+    side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
+    l2 = L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+    l2.access(np.ones(number.size, dtype=np.uint8), number, side)
+    return int(l2.state.hbm_write[0])
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:

@@ -17,7 +17,6 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.training.graph import Graph, Node, Part
 from iosim.studies.training.model import Decoder
-from iosim.studies.training.precision import PRECISIONS, precision
 from iosim.studies.training.setup import Setup
 
 PHASES = ("forward", "backward", "recompute", "step")
@@ -70,11 +69,6 @@ class Rates:
         share, launch_s = profile.need("achieved_tensor_fraction"), profile.need("launch_latency_s")
         if dtype == "fp32":
             return cls(share * profile.need("fp32_flops_per_s"), hbm, launch_s)
-        known = profile.tensor_flops_per_s or {}
-        if dtype not in known:
-            there = ", ".join(name for name in PRECISIONS if precision(name).dtype in ("fp32", *known))
-            raise InputError(f"`precision` with {dtype} products: the tensor cores of {profile.name} do not take them; "
-                             f"accepted there: {there}")  # fmt: skip
         try:
             return cls(profile.tensor_flops(dtype, measured=True), hbm, launch_s)
         except InputError:
