@@ -18,6 +18,8 @@ NEUTRAL = "#8b8f98"
 SYMBOLS = (("circle", "●"), ("square", "■"), ("diamond", "◆"), ("triangle-up", "▲"),
            ("triangle-down", "▼"), ("x", "✖"), ("star", "★"), ("hexagon", "⬢"))  # fmt: skip
 MOST_TICKS = 6
+MOST_LENGTHS = 4
+"""As many ticks of lengths stand beside each other on paper, and one more."""
 NARROWEST = 1.4
 """Ticks stand no nearer to each other than if this many times their most shared the axis."""
 TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
@@ -96,7 +98,7 @@ def linear_axis(values: Iterable[float], title: str, text: Callable[[float], str
 def length_axis(lengths: Sequence[int], title: str = "sequence length N (tokens)") -> dict[str, Any]:
     """The axis of sequence lengths: ticks at lengths that were asked for, thinned out until they fit."""
     ends = log_axis(lengths, title, str)
-    nearest = math.log(max(lengths) / min(lengths)) / MOST_TICKS
+    nearest = math.log(max(lengths) / min(lengths)) / MOST_LENGTHS
     shown: list[int] = []
     for n in sorted(lengths, reverse=True):
         if not shown or math.log(shown[0] / n) > nearest:
