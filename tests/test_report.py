@@ -140,6 +140,10 @@ def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
                 for trace in figure.panels[0].data:
                     open_ones = "-open" in str(trace.get("marker", {}).get("symbol"))
                     assert open_ones is (hollow and "marker" in trace and "SM<->L2" not in trace["name"]), trace["name"]
+            if len(lengths) > 1:
+                cells = {row[1]: row[2:] for row in made.figure("overview").brief.cells()}
+                assert all(cell.endswith("*") is hollow for cell in cells["naive HBM"])
+                assert not any(cell.endswith("*") for cell in cells["naive SM<->L2"])
             assert not any("-open" in str(t["marker"]["symbol"]) for t in made.figure("traffic-l2").panels[0].data)
 
 

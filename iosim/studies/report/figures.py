@@ -10,7 +10,7 @@ from typing import Any
 
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.kernel.algorithms import algorithm_of
-from iosim.prediction.estimates import legend, marked
+from iosim.prediction.estimates import legend, mark_of, marked
 from iosim.show import axes
 from iosim.show.labels import hollow, layered
 from iosim.show.page import Figure, Panel, Series
@@ -80,7 +80,7 @@ HOLLOW = " Hollow marks are estimates."
 
 def estimated(p: Point) -> bool:
     """Whether its HBM bytes are an estimate, not a replay of the whole."""
-    return p.prediction.method in ("sampled", "capacity")
+    return bool(mark_of(p.prediction.method))
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:

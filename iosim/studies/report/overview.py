@@ -70,8 +70,8 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
         members = [p for p in points if p.gpu.label == gpu]
         for _, kernel, row in series(members):
             at = {p.seq_len: p for p in row}
-            rows += [(gpu, f"{kernel} {level}", *(getattr(at[n], key) if n in at else None for n in lengths))
-                     for level, (key, _) in LEVELS.items()]  # fmt: skip
+            rows += [(gpu, f"{kernel} {level}", *(getattr(at[n], cell) if n in at else None for n in lengths))
+                     for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))]  # fmt: skip
         least = _least(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
     columns = (
