@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     rows = "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ..."
     g.add_argument("--problems", metavar="FILE", help=f"{rows}; each row with every combination of the options given")
     g.add_argument("--jobs", type=options.whole, metavar="N", action=options.One,
-                   help="processes (default: one for closed forms, else one a core)")  # fmt: skip
+                   help="processes (default: one a core where the rows are worth it)")  # fmt: skip
     g.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster, such as tcp://host:8786, whose "
                    "workers do the work")  # fmt: skip
     g.add_argument("--fresh", action="store_true", help="begin anew where --out was begun")

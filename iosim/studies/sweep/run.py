@@ -26,8 +26,8 @@ MOST_ROWS_ONE_BY_ONE = 16
 PARTS_AHEAD = 3
 """Parts a process that are begun before their turn."""
 CONNECT_S = 10
-FEW_ROWS = 8
-"""Rows that are predicted one by one before a second process is worth its start."""
+FEW_ROWS, FEW_CLOSED_ROWS = 8, 1 << 18
+"""Rows, predicted one by one or in closed form, up to which a second process is not worth its start."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Where:
         """Processes on this machine."""
         if self.jobs is not None:
             return self.jobs
-        return cores() if asked.timed and rows > FEW_ROWS else 1
+        return cores() if rows > (FEW_ROWS if asked.timed else FEW_CLOSED_ROWS) else 1
 
 
 @dataclass(frozen=True)

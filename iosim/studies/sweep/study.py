@@ -45,7 +45,7 @@ def sweep(
             done. Asked for again after an interrupt, the sweep goes on with the rows that are missing.
         method: as of `predict`. "bounds" and "capacity" have closed forms, a million rows in seconds, and no times.
         l2_start: "cold" or "warm".
-        jobs: processes; by default one for closed forms, else one a core.
+        jobs: processes; by default one a core where the rows are worth it.
         dask: address of the scheduler of a Dask cluster whose workers predict the rows instead.
         fresh: begin anew where `out` was begun.
         values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
