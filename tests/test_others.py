@@ -1,0 +1,57 @@
+"""`benchmarks/others.py` and its page: what others measured, beside predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from scripts import ROOT, load_script
+
+PAGE = (ROOT / "docs" / "validation-others.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def others() -> ModuleType:
+    return load_script(Path("benchmarks/others.py"))
+
+
+def test_the_counters_on_the_page_are_what_the_script_finds(others: ModuleType) -> None:
+    section = "\n".join([*others.counters_section(), *others.hand_written_section()])
+    assert section in PAGE
+    rows = others.counted()
+    assert len(rows) == 63
+    for start, tokens, measured, predicted in rows:
+        if start == "cold":
+            assert predicted == pytest.approx(measured, rel=0.05)
+        else:
+            assert predicted == pytest.approx(measured, rel=0.10, abs=2e6), tokens
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_script_writes(others: ModuleType) -> None:
+    assert others.text() == PAGE
+
+
+def test_no_time_reaches_its_prediction(others: ModuleType) -> None:
+    rows = others.table("published_attention_times.csv")[::60]
+    assert len(rows) > 5
+    for row in rows:
+        assert others.prediction(row | {"seconds": "1.0"}).time_s == others.prediction(row).time_s
+
+
+def test_every_file_is_described_and_every_row_left_out_has_a_reason(others: ModuleType) -> None:
+    rows = others.table("published_attention_times.csv")
+    assert {row["file"] for row in rows} == set(others.FILES)
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    left = others.table("published_left_out.csv")
+    assert all(row["reason"] and int(row["rows"]) > 0 for row in left)
+    assert {row["file"] for row in left} > set(others.FILES)
+
+
+def test_errors_are_summed_up_by_group(others: ModuleType) -> None:
+    """-10, 0 and +40 %: the median 0, of the sizes 10, the ninetieth percentile 40."""
+    file = next(iter(others.FILES))
+    times = [others.Timed(file, "a30", "fa2", "prefill fwd", "cold", e) for e in (-0.1, 0.0, 0.4)]
+    (line,) = [line for line in others.times_section(times) if "| a30 |" in line]
+    assert line.endswith("| 3 | +0 % | 10.0 % | 40 % |")
