@@ -67,7 +67,8 @@ def _reduction(tokens: int, claimed: float) -> Iterator[Row]:
     for level, name in (("l2", "SM<->L2"), ("hbm", "HBM, capacity rule")):
         over, under = (predictions[k].total(level) for k in ("naive", FLASH_KERNEL))
         reads = (
-            f"each of the {-(-tokens // tile.block_q)} query blocks of a head reads all of K and V"
+            f"each of the {-(-tokens // tile.block_q)} query blocks of a head reads all of K and V; spilled "
+            "registers count"
             if level == "l2"
             else "an estimate: K and V of the heads in use fit in half of L2 and are read once"
         )
