@@ -155,3 +155,14 @@ def test_profiles_show_evidence_by_group(capsys: pytest.CaptureFixture[str]) -> 
     assert {"group": "L2 structure", "how": "published", "numbers": ["l2_bytes"]} in json.loads(
         capsys.readouterr().out
     )["evidence_by_group"]
+
+
+def test_a_table_of_totals_plays_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CSV has no range."""
+    monkeypatch.setattr("iosim.prediction.hbm_range._again", lambda *_: pytest.fail("played"))
+    assert (
+        main(["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "4k", "--heads", "8", "--format", "csv"]) == 0
+    )
+    assert "hbm_read_bytes" in capsys.readouterr().out

@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 def flat(p: Prediction) -> dict[str, Any]:
     """One row of the CSV: what was asked, and the totals."""
-    d = p.to_dict()
+    d = p.to_dict(ranged=False)
     row = {"gpu": d["profile"], **{f"kernel_{k}" if k in ("name",) else k: v for k, v in d["kernel"].items()}}
     row |= d["problem"]
     row |= {"l2_start": p.l2_start, "method": p.method}

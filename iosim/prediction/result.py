@@ -166,8 +166,13 @@ class Prediction(Shown):
             out[level] = {d: int(self.traffic.total(level, d, launch=launch)) for d in DIRECTIONS} if known else None
         return out
 
-    def to_dict(self) -> dict[str, Any]:
-        """One entry of `predictions` in the command line's JSON; bytes are integers."""
+    def to_dict(self, *, ranged: bool = True) -> dict[str, Any]:
+        """One entry of `predictions` in the command line's JSON; bytes are integers.
+
+        Args:
+            ranged: with `range`, for which up to two more replays are played; null without.
+        """
+        span = self.hbm_range if ranged else None
         return {
             "problem": self.problem.to_dict(),
             "kernel": self.kernel.to_dict(),
@@ -179,7 +184,7 @@ class Prediction(Shown):
             "launches": [{"name": n.name, "totals": self._totals(n.name)} for n in self.chain.launches],
             "traffic": [row.to_dict() for row in self.traffic],
             "hbm_bounds": self.hbm_bounds.to_dict(),
-            "range": None if self.hbm_range is None else self.hbm_range.to_dict(),
+            "range": None if span is None else span.to_dict(),
             "flops": self.flops,
             "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,
