@@ -20,11 +20,11 @@ from types import SimpleNamespace
 from recorders import measurements
 
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.kernel import Config, unit_of
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.triton import unit_of
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
@@ -105,8 +105,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
     """The kernel with the unit that Triton computes its products with."""
-    t = kernel.tile
-    unit = unit_of(Config(t.block_q, t.block_k, t.warps, t.stages), problem, profile)
+    unit = unit_of(kernel.tile, problem, profile)
     return kernel.with_(matrix_unit=unit)
 
 

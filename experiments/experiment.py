@@ -26,14 +26,17 @@ FROM_EMPTY = ("--clock-control", "none", "--cache-control", "all")
 """Options of the profiler: the GPU's own clocks, and every launch from a flushed L2."""
 
 
-def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None) -> Path:
+def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None, *, accelerated: bool = False) -> Path:
     """Compiles a source to `cubin`; gives `cubin`.
+
+    Args:
+        accelerated: for the instructions that only this GPU's own generation has (wgmma).
 
     Raises:
         InputError: no nvcc, or what it says.
     """
     flags = [f"-D{name}={value}" for name, value in (defines or {}).items()]
-    architecture = "sm_" + driver.compute_capability().replace(".", "")
+    architecture = "sm_" + driver.compute_capability().replace(".", "") + ("a" if accelerated else "")
     command = [
         str(find_nvcc()),
         f"-arch={architecture}",

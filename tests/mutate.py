@@ -77,7 +77,14 @@ AREAS = {
         ),
     ),
     "timing": Area(
-        ("iosim/readers/timing/chain_time.py", "iosim/readers/timing/step_time.py", "iosim/readers/timing/makespan.py"),
+        (
+            "iosim/readers/timing/chain_time.py",
+            "iosim/readers/timing/launch_time.py",
+            "iosim/readers/timing/energy.py",
+            "iosim/readers/timing/rates.py",
+            "iosim/readers/timing/step_time.py",
+            "iosim/readers/timing/makespan.py",
+        ),
         studies("timing"),
         ("tests/test_once_missed.py", "tests/test_timing.py"),
     ),

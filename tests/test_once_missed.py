@@ -15,7 +15,7 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
 from iosim.readers.replay.sampling import sampling_plan
-from iosim.readers.timing.chain_time import reuses_keys
+from iosim.readers.timing.launch_time import reuses_keys
 from iosim.studies.distributed.links import Cluster, Link
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, predict_training

@@ -35,7 +35,7 @@ from iosim.readers.timing.step_time import (
     step_cycles,
 )
 
-WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7)
+WAITS = Waits(load=460.0, sync=350.0, single_buffer=150.0, add_packet=2.7, product_step=400.0, spill_access=18.0)
 RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
 
 
@@ -87,10 +87,10 @@ class TestStep:
         assert self.cost(Tile(64, 64, 4, 1), MatrixUnit.WGMMA).exposed == 2 * WAITS.load
 
     def test_one_stream_adds_its_phases(self) -> None:
-        # one CTA of four warps: nothing hides the softmax, nor 27 % of the fragments
+        # one CTA of four warps: nothing hides the softmax, nor 32 % of the fragments
         alone = StepCost(100, 50, 10, 5, exposed=7, streams=1, unit=MatrixUnit.WGMMA)
         assert step_cycles(alone, 1) == 157
-        assert step_cycles(replace(alone, unit=MatrixUnit.MMA_SYNC), 1) == pytest.approx(157 + 0.27 * 10)
+        assert step_cycles(replace(alone, unit=MatrixUnit.MMA_SYNC), 1) == pytest.approx(157 + 0.32 * 10)
 
     def test_further_streams_add_the_busiest_unit(self) -> None:
         cost = StepCost(100, 50, 10, 5, exposed=7, streams=1, unit=MatrixUnit.WGMMA)
@@ -246,7 +246,7 @@ class TestChainTime:
     def test_mma_sync_stays_below_its_share_on_hopper(self) -> None:
         flops = problem(seq_q=16384).matmul_flops()
         rate = flops / timed(problem(seq_q=16384), flash(Tile(128, 64, 4, 2), registers=255), "h200").total_s
-        assert 0.35 * 989e12 < rate < 0.62 * 989e12
+        assert 0.35 * 989e12 < rate < 0.66 * 989e12
 
     def test_what_is_unknown_is_said_and_left_out(self) -> None:
         bare = replace(load_profile("a100"), exp_per_clock_per_sm=None, dram_bandwidth_bytes_per_s=None,

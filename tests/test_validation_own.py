@@ -20,7 +20,7 @@ from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
 from iosim.problem.masks.mask import IntervalMask
-from iosim.readers.timing.chain_time import executed_pairs
+from iosim.readers.timing.launch_time import executed_pairs
 
 PROFILE = load_profile("h200")
 OWN = measurements("h200_iosim_kernels.csv")
@@ -167,7 +167,7 @@ def test_time_of_the_backward_with_its_adds(monkeypatch: pytest.MonkeyPatch) -> 
         return [r.error or 0.0 for (_, launch, q), r in found(rows).items() if (launch, q) == ("bwd.main", "time")]
 
     assert len(errors()) == 6
-    assert max(errors()) < 0.07
+    assert max(errors()) < 0.08
     monkeypatch.setitem(globals(), "PROFILE", replace(PROFILE, add_packet_cycles=0.0))
     assert min(errors()) > 0.2
 
@@ -190,5 +190,5 @@ def test_products_of_naive_go_through_shared_memory(call: int) -> None:
         wavefronts = executed_pairs(launch) * launch.shared_bytes_per_pair / 128
         assert wavefronts == pytest.approx(counted[str(row.launch)], rel=0.01)
         time = at[call, launch.name, "time"]
-        cycles = PROFILE.sm_count * (PROFILE.sustained_clock_hz or 0)
+        cycles = PROFILE.sm_count * (PROFILE.boost_clock_hz or 0)  # no tensor core slows it
         assert wavefronts / cycles < time.predicted < time.measured

@@ -39,6 +39,8 @@ def predict(
     l2: str = "cold",
     method: str | None = None,
     overrides: Overrides | None = None,
+    clocks: str | float = "boost",
+    launched: str = "alone",
     **asked: Unpack[Keywords],
 ) -> Prediction:
     """Bytes by level and tensor, bounds, time and memory of one attention call on one GPU.
@@ -55,6 +57,9 @@ def predict(
             part), "capacity" (an estimate) or "bounds" (the interval alone); by default a replay, of a part where all
             of it would take long.
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
+        clocks: "boost" (a call after a pause), "sustained" (calls for seconds, held by the board's power limit) or the
+            SMs' clock in hertz.
+        launched: "alone" (each launch as a profiler times it) or "graph" (the call replayed in a CUDA graph).
         **asked: the fields of a problem and the settings over a kernel's choice.
 
     Returns:
@@ -65,7 +70,7 @@ def predict(
     """
     return predict_typed(
         problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu"), l2_start=l2, method=method,
-        overrides=overrides_of(asked, kernel, overrides),
+        overrides=overrides_of(asked, kernel, overrides), clocks=clocks, launched=launched,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 from iosim.base.errors import InputError
 
 _BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_ENERGY_UNITS = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _FACTORS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
@@ -25,6 +26,12 @@ def seconds_text(s: float) -> str:
         if s >= size:
             return f"{s / size:.3g} {unit}"
     return f"{s * 1e9:.3g} ns"
+
+
+def joules_text(joules: float) -> str:
+    """0.00123 -> "1.23 mJ"."""
+    size, unit = next((one for one in _ENERGY_UNITS if joules >= one[0]), _ENERGY_UNITS[-1])
+    return f"{joules / size:.3g} {unit}"
 
 
 def count_text(n: int | float) -> str:

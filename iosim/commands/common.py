@@ -29,6 +29,8 @@ KERNEL_OF_OLD = ("--kernels",)
 """Spellings that are still understood; help does not show them."""
 MODEL = "how the L2 and HBM are modelled"
 L2_STARTS = ("cold", "warm")
+CLOCKS = ("boost", "sustained")
+LAUNCHED = ("alone", "graph")
 METHODS = ("bounds", "capacity", "sampled", "replay")
 """The words of `iosim.prediction.predictor`, which takes longer to load than a parser may."""
 LENGTH_ALONE = ("seq_q",)
@@ -91,6 +93,34 @@ def add_l2_option(parser: argparse.ArgumentParser) -> None:
         "--l2", choices=L2_STARTS, default=L2_STARTS[0], metavar="START",
         help="the L2 at the start: cold (empty) or warm, as the same call left it (default: cold)",
     )  # fmt: skip
+
+
+def add_time_options(parser: argparse.ArgumentParser) -> None:
+    """--clocks boost|sustained|MHZ and --launched alone|graph."""
+    group(parser, MODEL).add_argument(
+        "--clocks", type=clocks, default="boost", metavar="CLOCKS",
+        help="boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
+        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known (default: boost)",
+    )  # fmt: skip
+    group(parser, MODEL).add_argument(
+        "--launched", choices=LAUNCHED, default=LAUNCHED[0], metavar="HOW",
+        help="alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (default: alone)",
+    )  # fmt: skip
+
+
+def clocks(text: str) -> str | float:
+    """argparse type of --clocks: a word, or MHz as hertz."""
+    if text in CLOCKS:
+        return text
+    number = text.lower().removesuffix("mhz").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 100 <= value <= 10_000:
+        accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
+        raise argparse.ArgumentTypeError(f"value '{text}' is not known; accepted: {accepted}")
+    return value * 1e6
 
 
 def add_method_option(parser: argparse.ArgumentParser, usual: str = "replay where that takes seconds") -> None:

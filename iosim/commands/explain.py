@@ -7,6 +7,7 @@ from typing import Any
 
 from iosim.base.progress import progress
 from iosim.commands import common
+from iosim.show.tables import Table
 
 CHANGES = 15
 """That are tried and replayed at most, alone and in pairs, about."""
@@ -21,6 +22,10 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_l2_option(parser)
+    common.add_time_options(parser)
+    parser.add_argument(
+        "--time", action="store_true", help="where the time goes, launch by launch, in place of the bytes"
+    )
     common.add_output_options(parser, ("table", "json", "md"))
     parser.set_defaults(run=run)
 
@@ -34,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_place(args.out)
     settings = common.overrides(args)
+    if args.time:
+        return explain_time(args)
     asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
     for one in asked:
         accesses = check_traceable(planned(*one, settings))
@@ -55,5 +62,30 @@ def run(args: argparse.Namespace) -> int:
     else:
         parts = (as_text(e, markdown=args.format == "md") for e in explanations)
         text = "\n".join([f"{answer(explanations)}\n", *parts])
+    common.emit(text, args.out)
+    return 0
+
+
+def explain_time(args: argparse.Namespace) -> int:
+    """Where the time goes: the predictions that `iosim predict` makes, and their launches' times by part."""
+    from iosim.base.units import seconds_text
+    from iosim.prediction.face import energy_line, line, time_table
+    from iosim.prediction.many import Request, predict_many
+
+    settings = common.overrides(args)
+    requests = [
+        Request(problem, kernel, gpu, args.l2, None, settings, clocks=args.clocks, launched=args.launched)
+        for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel
+    ]  # fmt: skip
+    predictions = list(predict_many(requests, progress=progress("predicting")))
+    answers = [f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
+               for p in predictions]  # fmt: skip
+    if args.format == "json":
+        found = [p.to_dict() for p in predictions]
+        text = common.json_text({"schema": 1, "answer": " ".join(answers), "predictions": found})
+    else:
+        written = Table.markdown if args.format == "md" else Table.text
+        parts = [f"{line(p)}\n\n{written(time_table(p))}\n\n{energy_line(p)}" for p in predictions]
+        text = "\n\n".join([" ".join(answers), *parts]) + "\n"
     common.emit(text, args.out)
     return 0

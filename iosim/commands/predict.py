@@ -23,6 +23,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernel_options(parser)
     common.add_l2_option(parser)
     common.add_method_option(parser)
+    common.add_time_options(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -40,6 +41,7 @@ def flat(p: Prediction) -> dict[str, Any]:
     for name, bound in d["hbm_bounds"].items():
         row |= {f"{name}_{k}_bytes": v for k, v in bound.items()}
     row |= {"flops": d["flops"], "time_s": d["time_s"], "bound_by": d["bound_by"]}
+    row |= {"energy_j": sum(d["energy_j"].values()) if d["energy_j"] else None}
     row |= {f"memory_{k}_bytes": v for k, v in d["memory_bytes"].items()}
     return row
 
@@ -52,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     common.check_place(args.out)
     settings = common.overrides(args)
     asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
-    requests = [Request(*one, args.l2, args.method, settings) for one in asked]
+    how = {"clocks": args.clocks, "launched": args.launched}
+    requests = [Request(*one, args.l2, args.method, settings, **how) for one in asked]
     predictions = list(predict_many(requests, progress=progress("predicting")))
     if args.format == "json":
         text = common.json_text(

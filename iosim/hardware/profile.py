@@ -90,23 +90,43 @@ class HardwareProfile:
     dram_latency_cycles: float | None = None
     l2_over_dram_bandwidth: float | None = None
     launch_latency_s: float | None = None
+    graph_call_latency_s: float | None = None
+    graph_launch_latency_s: float | None = None
     tile_cycles: float | None = None
     pingpong_tile_cycles: float | None = None
     step_load_cycles: float | None = None
     step_sync_cycles: float | None = None
     step_single_buffer_cycles: float | None = None
+    product_step_cycles: float | None = None
+    spill_access_cycles: float | None = None
     add_packet_cycles: float | None = None
     mma_sync_tensor_fraction: float | None = None
     achieved_tensor_fraction: float | None = None
     memory_bytes: int | None = None
     dram_bandwidth_bytes_per_s: float | None = None
     dram_bandwidth_measured_bytes_per_s: float | None = None
+    dram_read_bandwidth_bytes_per_s: float | None = None
+    dram_write_bandwidth_bytes_per_s: float | None = None
+    dram_copy_bandwidth_bytes_per_s: float | None = None
+    pass_bandwidth_fraction: float | None = None
     tensor_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     tensor_flops_achieved_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     fp32_flops_per_s: float | None = None
     nvlink_bytes_per_s: float | None = None
     pcie_bytes_per_s: float | None = None
     power_w: float | None = None
+    peak_power_w: float | None = None
+    awake_power_w: float | None = None
+    tensor_clock_fraction: float | None = None
+    energy_clock_exponent: float | None = None
+    hbm_read_pj_per_byte: float | None = None
+    hbm_write_pj_per_byte: float | None = None
+    l2_read_pj_per_byte: float | None = None
+    l2_write_pj_per_byte: float | None = None
+    shared_pj_per_byte: float | None = None
+    tensor_pj_per_flop: float | None = None
+    mma_sync_pj_per_flop: float | None = None
+    warp_instruction_pj: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     kinds: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     taken: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)

@@ -53,6 +53,7 @@ class Quantity(NamedTuple):
 _BANDWIDTH = (1e9, 1e15)  # bytes per second: a slower memory or link means that giga was forgotten
 _CLOCK = (1e8, 1e10)  # hertz
 _RATE = (1e10, 1e18)  # operations per second
+_ENERGY = (1e-3, 1e5)  # picojoules
 
 QUANTITIES: Mapping[str, Quantity] = {
     "sm_count": Quantity("int", 1, 4096, required=True),
@@ -94,17 +95,25 @@ QUANTITIES: Mapping[str, Quantity] = {
     "dram_latency_cycles": Quantity("float", 10, 1e5),
     "l2_over_dram_bandwidth": Quantity("float", 1, 100),
     "launch_latency_s": Quantity("float", 1e-7, 1e-3),
+    "graph_call_latency_s": Quantity("float", 1e-7, 1e-3),
+    "graph_launch_latency_s": Quantity("float", 1e-7, 1e-3),
     "tile_cycles": Quantity("float", 0, 1e6),
     "pingpong_tile_cycles": Quantity("float", 0, 1e6),
     "step_load_cycles": Quantity("float", 0, 1e5),
     "step_sync_cycles": Quantity("float", 0, 1e5),
     "step_single_buffer_cycles": Quantity("float", 0, 1e5),
+    "product_step_cycles": Quantity("float", 0, 1e5),
+    "spill_access_cycles": Quantity("float", 0, 1e4),
     "add_packet_cycles": Quantity("float", 0, 1e4),
     "mma_sync_tensor_fraction": Quantity("float", 0.01, 1.0),
     "achieved_tensor_fraction": Quantity("float", 0.1, 1.0),
     "memory_bytes": Quantity("int", 1e8, 1e14),
     "dram_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
     "dram_bandwidth_measured_bytes_per_s": Quantity("float", *_BANDWIDTH),
+    "dram_read_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
+    "dram_write_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
+    "dram_copy_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
+    "pass_bandwidth_fraction": Quantity("float", 0.1, 1.0),
     "sector_bytes": Quantity("int", 1, 65536),
     "line_bytes": Quantity("int", 1, 65536),
     "tensor_flops_per_s": Quantity("rates", *_RATE),
@@ -113,6 +122,18 @@ QUANTITIES: Mapping[str, Quantity] = {
     "nvlink_bytes_per_s": Quantity("float", *_BANDWIDTH),
     "pcie_bytes_per_s": Quantity("float", *_BANDWIDTH),
     "power_w": Quantity("float", 1, 1e5),
+    "peak_power_w": Quantity("float", 1, 1e5),
+    "awake_power_w": Quantity("float", 1, 1e5),
+    "tensor_clock_fraction": Quantity("float", 0.5, 1.0),
+    "energy_clock_exponent": Quantity("float", 0.0, 5.0),
+    "hbm_read_pj_per_byte": Quantity("float", *_ENERGY),
+    "hbm_write_pj_per_byte": Quantity("float", *_ENERGY),
+    "l2_read_pj_per_byte": Quantity("float", *_ENERGY),
+    "l2_write_pj_per_byte": Quantity("float", *_ENERGY),
+    "shared_pj_per_byte": Quantity("float", *_ENERGY),
+    "tensor_pj_per_flop": Quantity("float", *_ENERGY),
+    "mma_sync_pj_per_flop": Quantity("float", *_ENERGY),
+    "warp_instruction_pj": Quantity("float", *_ENERGY),
 }
 
 

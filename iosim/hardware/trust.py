@@ -22,7 +22,8 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     "hbm": ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_latency_cycles"),
     "time": (
         "launch_latency_s", "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles",
-        "step_single_buffer_cycles", "add_packet_cycles", "mma_sync_tensor_fraction", "achieved_tensor_fraction",
+        "step_single_buffer_cycles", "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
+        "mma_sync_tensor_fraction", "achieved_tensor_fraction",
         "l2_latency_near_cycles", "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s",
         "l2_over_dram_bandwidth", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
     ),

@@ -314,6 +314,13 @@ class Launch:
     lines."""
     values_per_thread: int = 8
     """What a thread of an elementwise pass loads before it stores."""
+    serial_loads: int = 0
+    """Loads of a work tile that wait for one another (a combine that walks its splits)."""
+    operations_per_value: int = 0
+    """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
+    strided copy)."""
+    spill_accesses: float = 0.0
+    """Loads and stores of spilled registers that a thread makes in a step of the loop."""
     stages: int = 1
     note: str = ""
 

@@ -72,11 +72,12 @@ class Call:
 
         return capacity.estimate(self.chain, self.profile, self.counted, self.residencies)
 
-    def time(self, traffic: Traffic, *, measured: bool = True) -> ChainTime:
-        """Seconds of the chain while `traffic` moves; `measured` as in `chain_time`."""
+    def time(self, traffic: Traffic, *, measured: bool = True, **how: Any) -> ChainTime:
+        """Seconds and joules of the chain while `traffic` moves; `measured` and the others as in `chain_time`."""
         return chain_time(
-            self.problem, self.chain, traffic, self.profile, self.residencies, measured=measured, kernel=self.kernel
-        )
+            self.problem, self.chain, traffic, self.profile, self.residencies, measured=measured, kernel=self.kernel,
+            **how,
+        )  # fmt: skip
 
     @cached_property
     def busy_s(self) -> Mapping[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, joules_text, seconds_text
 from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
@@ -11,6 +11,8 @@ from iosim.show.shown import Part
 from iosim.show.tables import Cell, Column, Table
 
 LEVELS = {"l2": "SM<->L2", "hbm": "HBM"}
+ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "tensor cores",
+                 "instructions": "instructions", "awake": "being awake"}  # fmt: skip
 
 
 def line(p: Prediction) -> str:
@@ -56,6 +58,7 @@ def foot_lines(p: Prediction) -> list[str]:
         f"{seconds_text(p.time_specification.total_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
         *range_lines(p),
+        f"  {energy_line(p)}",
         f"  evidence: {p.evidence}; SM<->L2 bytes {p.exactness}",
         *(f"  note: {n}" for n in (*p.notes, *p.time.missing)),
     ]
@@ -69,6 +72,16 @@ def range_lines(p: Prediction) -> list[str]:
     read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
     return [f"  range: HBM read {read}, written {write}, for L2 constants that are not this GPU's own "
             f"({', '.join(span.constants)})"]  # fmt: skip
+
+
+def energy_line(p: Prediction) -> str:
+    """The energy with its parts, the board's mean power and the slowest clock of the SMs, or that it is not known."""
+    energy, power = p.energy_j, p.time.power_w
+    if energy is None or power is None:
+        return "energy not known on this GPU"
+    parts = ", ".join(f"{ENERGY_TITLES[name]} {joules_text(joules)}" for name, joules in energy.items() if joules)
+    clock = min(t.clock_hz for t in p.time.launches if t.clock_hz is not None)
+    return f"energy {joules_text(sum(energy.values()))} ({parts}); {power:,.0f} W at {clock / 1e6:,.0f} MHz"
 
 
 def level_table(p: Prediction) -> Table:
@@ -130,3 +143,21 @@ def _panel(p: Prediction, level: str) -> Panel:
                          f"{LEVELS[level]} bytes", bytes_text)  # fmt: skip
     layout = axes.layout(axes.category_axis(names), y, barmode="stack")
     return Panel(level, title, f"{title}: {', '.join(readings)}.", tuple(data), layout)
+
+
+def time_table(p: Prediction) -> Table:
+    """Where the time of each launch goes: its start, the longest resource at its rate, and what waits; then what each
+    resource alone would need, the clock and the power."""
+    rows: list[tuple[Cell, ...]] = []
+    for t in p.time.launches:
+        alone = {name: seconds for name, seconds in t.seconds.items() if name != "latency"}
+        longest = max(alone, key=lambda name: alone[name]) if alone else ""
+        power = t.power_w
+        rows.append((
+            t.name, seconds_text(t.total_s), seconds_text(t.parts["start"]), longest,
+            seconds_text(t.parts["work"]), seconds_text(t.parts["waits"]),
+            ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in alone.items() if name != longest),
+            f"{t.clock_hz / 1e6:,.0f} MHz" if t.clock_hz else "", f"{power:,.0f} W" if power is not None else "",
+        ))  # fmt: skip
+    titles = ("launch", "time", "start", "longest", "its work", "waits", "the others alone", "clock", "power")
+    return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), tuple(rows))

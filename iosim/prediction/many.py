@@ -48,6 +48,8 @@ class Request:
     method: str | None = None
     overrides: Overrides | None = None
     chain: Chain | None = None
+    clocks: str | float = "boost"
+    launched: str = "alone"
 
     def predict(self, replays: Replays) -> Prediction:
         """The prediction, its replay shared with others'.
@@ -57,7 +59,7 @@ class Request:
         """
         return predict_with(
             replays, self.problem, self.kernel, self.profile, l2_start=self.l2_start, method=self.method,
-            overrides=self.overrides, chain=self.chain,
+            overrides=self.overrides, chain=self.chain, clocks=self.clocks, launched=self.launched,
         )  # fmt: skip
 
     @property

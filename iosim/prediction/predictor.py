@@ -41,6 +41,8 @@ def predict(
     l2_start: str = "cold",
     method: str | None = None,
     overrides: Overrides | None = None,
+    clocks: str | float = "boost",
+    launched: str = "alone",
 ) -> Prediction:
     """Bytes by level and tensor, bounds, occupancy, time and memory of one attention call on one GPU.
 
@@ -55,11 +57,17 @@ def predict(
             replay, sampled where all of it would take seconds or gigabytes, or the capacity rule where that would not
             help or where there is no engine to replay with; the notes say so.
         overrides: settings over a catalog kernel's own choice.
+        clocks: "boost" (a call after a pause, held by the board's peak power), "sustained" (calls for seconds, held by
+            its power limit), or the SMs' clock in hertz. Power limits the clock where the GPU's energies are known.
+        launched: "alone" (each launch as a profiler times it) or "graph" (the call replayed in a CUDA graph).
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    return predict_with(Replays(), problem, kernel, profile, l2_start=l2_start, method=method, overrides=overrides)
+    return predict_with(
+        Replays(), problem, kernel, profile, l2_start=l2_start, method=method, overrides=overrides, clocks=clocks,
+        launched=launched,
+    )  # fmt: skip
 
 
 def predict_with(
@@ -72,6 +80,8 @@ def predict_with(
     method: str | None = None,
     overrides: Overrides | None = None,
     chain: Chain | None = None,
+    clocks: str | float = "boost",
+    launched: str = "alone",
 ) -> Prediction:
     """As `predict`, with the replays of several predictions.
 
@@ -110,7 +120,7 @@ def predict_with(
         hbm_bounds=call.bounds,
         l2_start=l2_start,
         method=method,
-        time=call.time(traffic),
+        time=call.time(traffic, clocks=clocks, launched=launched, warm=l2_start == "warm"),
         time_specification=call.time(traffic, measured=False),
         memory_bytes=memory(call.chain),
         replay=played,

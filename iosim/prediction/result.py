@@ -93,6 +93,12 @@ class Prediction(Shown):
         return self.time.total_s
 
     @property
+    def energy_j(self) -> dict[str, float] | None:
+        """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" (what the time costs); None where
+        the GPU's constants are not known."""
+        return self.time.energy_j
+
+    @property
     def bound_by(self) -> str:
         """What bounds the time: tensor, exp, smem, l2, hbm or latency."""
         return self.time.bound_by
@@ -189,6 +195,8 @@ class Prediction(Shown):
             "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,
             "bound_by": self.time.bound_by,
+            "energy_j": self.energy_j,
+            "power_w": self.time.power_w,
             "time": [self.time.to_dict(), self.time_specification.to_dict()],
             "memory_bytes": dict(self.memory_bytes),
             "evidence": {**self.evidence.to_dict(), "sm_l2": self.exactness},

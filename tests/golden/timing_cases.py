@@ -15,7 +15,8 @@ from iosim.kernel.libraries import Overrides, entry_names, resolve
 from iosim.kernel.schedule import Order, Schedule, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.chain_time import ChainTime, beside, executed_pairs, reuses_keys
+from iosim.readers.timing.chain_time import ChainTime
+from iosim.readers.timing.launch_time import beside, executed_pairs, reuses_keys
 from iosim.readers.timing.makespan import makespan, steps_per_tile
 from iosim.readers.timing.step_time import (
     MatrixUnit,

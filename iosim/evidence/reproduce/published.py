@@ -7,10 +7,12 @@ under a causal mask, 2.5 times as many in a backward pass.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iosim.base.data import data_dir
 from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -64,9 +66,13 @@ class Point:
         return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
 
     def predicted(self) -> Prediction:
-        """iosim's prediction, HBM bytes by replay."""
-        method = "capacity" if self.kernel == "fa1" else "replay"
-        return predict(self.problem, self.kernel, load_profile(self.gpu), method=method)
+        """iosim's prediction, HBM bytes by replay. The papers' backward is handed gradients that lie as it wants them:
+        the copies that PyTorch makes of them are no part of it."""
+        method, gpu = "capacity" if self.kernel == "fa1" else "replay", load_profile(self.gpu)
+        kernel = resolve(self.kernel, self.problem, gpu)
+        if isinstance(kernel.options, FlashOptions):
+            kernel = kernel.with_(options=replace(kernel.options, backward_copies=0))
+        return predict(self.problem, kernel, gpu, method=method)
 
     def speed(self, prediction: Prediction) -> float:
         """TFLOP/s of a prediction, operations counted as the papers do."""

@@ -78,6 +78,9 @@ COPIED = ("dO", "O")
 COPY_VALUES, CONVERT_VALUES = 4, 32
 """Values that a thread of PyTorch's copies takes, and one of FlashAttention-2's passes before and after the backward's
 main launch: their grids in h200_chain_launches.csv."""
+COPY_OPERATIONS = 86
+"""Instructions a value of PyTorch's strided copy, nearly all of them for its offsets: fitted on the copies of dO and O
+in h200_library_kernels.csv, which take 86 lane cycles a value at every size."""
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
@@ -88,12 +91,15 @@ class SplitOptions(CacheOptions):
 
     `statistics_per_row`: fp32 values a row that a split leaves, 1 for a log-sum-exp, 2 for a max and a sum.
     `combine_rows`: rows a CTA of the combine takes; None for FlashAttention's, which go by the width and its
-    `combine_threads`.
+    `combine_threads`. Of the loads that wait for one another there, `combine_waits` are made beside those of the
+    splits, and `combine_loads_at_once` splits are loaded together.
     """
 
     statistics_per_row: int = number(1, 1, 2)
     combine_threads: int = number(128, 1, 1024)
     combine_rows: int | None = number(None, 1)
+    combine_waits: int = number(3, 0, 100)
+    combine_loads_at_once: int = number(4, 1, 1024)
 
 
 @dataclass(frozen=True)
@@ -183,6 +189,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         flops_per_pair=flops,
         exps_per_pair=1,
         stages=kernel.tile.stages,
+        spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
@@ -237,6 +244,7 @@ def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_nam
         ),
         resources=Resources(threads),
         tensor_cores=False,
+        serial_loads=options.combine_waits + -(-splits // options.combine_loads_at_once),
     )
     if not kernel.writes_lse:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
@@ -279,6 +287,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     copies = tuple(
         Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
                (load(n, Rows.QUERY, Per.QUERY), store(f"{n}_copy", Rows.QUERY, Per.QUERY)), tensor_cores=False,
+               operations_per_value=COPY_OPERATIONS,
                values_per_thread=COPY_VALUES)
         for i, n in enumerate(copied)
     )  # fmt: skip

@@ -70,13 +70,17 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
 
 
 def _spill(
-    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, table: str = "spill"
-) -> Spill | None:
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, tile: tuple[int, int],
+    table: str = "spill",
+) -> Spill | None:  # fmt: skip
+    """What a build spills; FlashAttention has one for lengths that are whole tiles and one for others."""
+    whole = problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
     for row in data.get(table, ()):
-        if row.get("split", False) == split and _matches(row, problem, profile, width):
+        fits = row.get("split", False) == split and row.get("whole_tiles", whole) == whole
+        if fits and _matches(row, problem, profile, width):
             return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
-                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0), row["source"],
-                         row.get("frame", 0))  # fmt: skip
+                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0),
+                         row.get("accesses_per_pair", 0.0), row["source"], row.get("frame", 0))  # fmt: skip
     return None
 
 
@@ -128,7 +132,7 @@ def resolve(
             registers=_backward_row(data, problem, profile, width).get("registers"),
             overheads=_backward_overheads(data, problem, profile, width),
         ),
-        spill=_spill(data, seen, profile, width, split_table),
+        spill=_spill(data, seen, profile, width, split_table, (block_q, block_k)),
         matrix_unit=MatrixUnit(settings["matrix_unit"]) if "matrix_unit" in settings else None,
         sm_spread=settings.get("sm_spread"),
         cta_shares=settings.get("cta_shares", ""),
@@ -256,7 +260,11 @@ def _backward_overheads(
     which the next one overwrites, and recorded HBM writes have no room for them (h200_library_kernels.csv, 149 to 151).
     """
     tile = _backward_tile(data, problem, profile, width)
-    spill = _spill(data, problem, profile, width, split=False, table="backward_spill") if tile else None
+    spill = (
+        _spill(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
+        if tile
+        else None
+    )
     spilled = spill.overheads(32 * tile.warps) if spill and tile else ()
     return _overheads(data, "backward_overhead") + tuple(replace(o, name="backward_spill") for o in spilled)
 

@@ -16,15 +16,15 @@ from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS, WARPS_PER_GROUP, WGMMA_ROWS
 
-FP32_OPERATIONS_PER_SCORE = 4.3
+FP32_OPERATIONS_PER_SCORE = 3.5
 """fp32 operations a score besides its exponential: scale and subtract, maximum, sum, conversion of P (half an
 instruction), masks and moves. Fitted; counting instructions gives 3.5 to 6."""
 BACKWARD_OPERATIONS_PER_SCORE = 3.0
 """Further operations in the backward pass: dP - D, times P, and the conversion of dS."""
-UNHIDDEN_SPECIALISED = 0.18
+UNHIDDEN_SPECIALISED = 0.41
 """Part of the shorter of tensor and softmax work that warp-specialised kernels fail to hide behind the longer. Fitted
 on cudnn."""
-UNHIDDEN_FRAGMENTS = 0.27
+UNHIDDEN_FRAGMENTS = 0.32
 """Part of a warp's fragment loads from shared memory that its own mma.sync does not hide. Fitted; other warps hide
 it."""
 STEP_WAVEFRONTS_PER_WARP = 26
@@ -69,16 +69,20 @@ class Waits:
 
     Attributes:
         load: an exposed load from L2 into shared memory with its barrier.
+        product_step: a k-step of a threadblock product with a pipeline of its own.
         sync: barriers and pipeline turns of a step whose loads run ahead.
         single_buffer: what a step of a loop with one buffer waits more than one that loads a whole step ahead.
         add_packet: a packet of an atomic add to several rows, during which the CTA's warps do nothing else: they add
             between two barriers.
+        spill_access: a load or store of a spilled register.
     """
 
     load: float
     sync: float
     single_buffer: float
     add_packet: float
+    product_step: float
+    spill_access: float
 
     @classmethod
     def of(cls, profile: HardwareProfile) -> Waits:
@@ -87,7 +91,8 @@ class Waits:
         Raises:
             InputError: the profile does not know one.
         """
-        cycles = ("step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles", "add_packet_cycles")
+        cycles = ("step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles", "add_packet_cycles",
+                  "product_step_cycles", "spill_access_cycles")  # fmt: skip
         return cls(*(profile.need(name) for name in cycles))
 
 
@@ -175,7 +180,8 @@ def step_cost(
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
-        + d.block_q * launch.add_packets_per_row * rates.waits.add_packet,
+        + d.block_q * launch.add_packets_per_row * rates.waits.add_packet
+        + launch.spill_accesses * rates.waits.spill_access,
         streams=computing_groups(warps, unit),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
@@ -217,7 +223,7 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
 def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
-        return waits.load * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
+        return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         return 0.0
     exposed = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)

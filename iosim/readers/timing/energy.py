@@ -1,0 +1,66 @@
+"""Energy of a launch by level, and the clock that power allows.
+
+Each kind of work costs a fixed energy at the highest clock of the tensor cores: bytes at HBM, at the L2 and at shared
+memory, operations of the tensor cores, instructions of the other units. Inside the SMs and the L2 it falls with the
+clock, since the voltage falls with it: by `energy_clock_exponent`, near 2. What is awake costs `awake_power_w` all the
+time. The constants of a GPU are those of its profile; docs/timing.md says how they were measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosim.hardware.profile import HardwareProfile
+
+CONSTANTS = (
+    "awake_power_w", "energy_clock_exponent", "hbm_read_pj_per_byte", "hbm_write_pj_per_byte", "l2_read_pj_per_byte",
+    "l2_write_pj_per_byte", "shared_pj_per_byte", "tensor_pj_per_flop", "mma_sync_pj_per_flop", "warp_instruction_pj",
+)  # fmt: skip
+"""The profile's values that energy needs; all of them or none."""
+IDLE_ROW_SHARE = 0.17
+"""Energy of a product of zeros beside one of random numbers: rows of a tile that hold no query. wgmma on an H200,
+287 - 143 W of zeros against 0.86 pJ a FLOP of random numbers, operands included
+(experiments/measurements/h200_power.csv)."""
+INSTRUCTIONS_PER_SCORE = 13.0
+"""Instructions a thread executes for each score, products aside: 12 to 14.5 in FlashAttention-2's and cuDNN's forward
+(smsp__inst_executed less pipe_tensor, experiments/measurements/h200_instructions.csv)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does that costs energy: bytes by level, tensor operations (of wgmma, or of mma.sync, which fetches
+    its operands from registers) and warp instructions."""
+
+    hbm_read: float = 0.0
+    hbm_written: float = 0.0
+    l2_read: float = 0.0
+    l2_written: float = 0.0
+    shared: float = 0.0
+    tensor_flops: float = 0.0
+    mma_sync_flops: float = 0.0
+    warp_instructions: float = 0.0
+
+
+def is_known(profile: HardwareProfile) -> bool:
+    """Whether the profile holds all constants of energy, and the power limit of the board."""
+    return all(getattr(profile, name) is not None for name in (*CONSTANTS, "power_w"))
+
+
+def energy_j(work: Work, profile: HardwareProfile, clock_hz: float, seconds: float) -> dict[str, float]:
+    """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" for what the time costs.
+
+    Args:
+        clock_hz: of the SMs; the constants hold at the highest clock at which tensor cores work.
+    """
+    top = profile.need("boost_clock_hz") * (profile.tensor_clock_fraction or 1.0)
+    scale = 1e-12 * (clock_hz / top) ** profile.need("energy_clock_exponent")
+    pj = {name: float(profile.need(name)) for name in CONSTANTS}
+    return {
+        "hbm": 1e-12 * (work.hbm_read * pj["hbm_read_pj_per_byte"] + work.hbm_written * pj["hbm_write_pj_per_byte"]),
+        "l2": scale * (work.l2_read * pj["l2_read_pj_per_byte"] + work.l2_written * pj["l2_write_pj_per_byte"]),
+        "smem": scale * work.shared * pj["shared_pj_per_byte"],
+        "tensor": scale
+        * (work.tensor_flops * pj["tensor_pj_per_flop"] + work.mma_sync_flops * pj["mma_sync_pj_per_flop"]),
+        "instructions": scale * work.warp_instructions * pj["warp_instruction_pj"],
+        "awake": pj["awake_power_w"] * seconds,
+    }

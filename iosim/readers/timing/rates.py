@@ -1,0 +1,139 @@
+"""Ceilings of a GPU at one clock, as the time model reads them; what a profile does not know is remembered."""
+
+from __future__ import annotations
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import MatrixUnit
+from iosim.readers.timing.step_time import SmRates, Waits
+
+L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
+"""What a load that others wait for takes besides its latency: its address, the barrier behind it, the L2's far side.
+FlashAttention-2's combine takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads takes 682, TLB
+misses included, and about 490 from the L2 (h200_graph_latency.csv)."""
+
+
+class Rates:
+    """Ceilings of a profile at `clock_hz`, the clock of the SMs.
+
+    Args:
+        measured: measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
+        power_is_modelled: power limits the clock, and so the tensor cores keep their rate a cycle.
+    """
+
+    def __init__(self, profile: HardwareProfile, measured: bool, power_is_modelled: bool) -> None:
+        self.profile = profile
+        self.measured = measured
+        self.power_is_modelled = power_is_modelled
+        self.missing: list[str] = []
+        slow = profile.sustained_clock_hz if measured and not power_is_modelled else None
+        self.clock_hz = slow or profile.boost_clock_hz
+
+    def highest_clock_hz(self, tensor_cores: bool) -> float | None:
+        """The clock where power does not limit it; the SMs run slower while tensor cores work."""
+        if not self.power_is_modelled or not self.profile.boost_clock_hz:
+            return self.clock_hz
+        share = self.profile.tensor_clock_fraction if tensor_cores else None
+        return self.profile.boost_clock_hz * (share or 1.0)
+
+    def hbm_seconds(self, read: float, written: float) -> float | None:
+        """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more.
+
+        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all.
+        """
+        p = self.profile
+        alone = p.dram_read_bandwidth_bytes_per_s, p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s
+        if self.measured and alone[0] and alone[1] and alone[2]:
+            turning = 2 / alone[2] - 1 / alone[0] - 1 / alone[1]
+            return read / alone[0] + written / alone[1] + min(read, written) * max(0.0, turning)
+        rate = (p.dram_bandwidth_measured_bytes_per_s if self.measured else None) or p.dram_bandwidth_bytes_per_s
+        return (read + written) / rate if rate else self._absent("dram_bandwidth_bytes_per_s")
+
+    def l2(self) -> float | None:
+        """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
+        p = self.profile
+        specified = p.l2_read_bandwidth_bytes_per_s
+        if not self.measured and specified:
+            return specified
+        try:
+            return p.l2_read_bandwidth(0)
+        except InputError:
+            return specified if specified else self._absent("l2_read_bandwidth_bytes_per_s")
+
+    def tensor(self, dtype: str, unit: MatrixUnit) -> float | None:
+        """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""
+        p = self.profile
+        if unit is MatrixUnit.FP32:
+            return p.fp32_flops_per_s or self._absent("fp32_flops_per_s")
+        try:
+            rate = p.tensor_flops(dtype)
+        except InputError:
+            if p.fp32_flops_per_s and dtype in ("bf16", "fp16", "tf32"):
+                self._note(f"no {dtype} tensor rate: fp32 units' rate used")
+                return p.fp32_flops_per_s
+            return self._absent(f"tensor_flops_per_s.{dtype}")
+        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
+        if self.power_is_modelled and self.clock_hz:
+            rated_clock = p.sustained_clock_hz or p.boost_clock_hz or self.clock_hz
+            return rate * self.clock_hz / rated_clock * (share or 1.0)
+        limits = [rate]
+        if self.measured and unit is not MatrixUnit.PINGPONG:
+            limits.append(self._achieved(dtype, rate))
+        if share is not None:
+            limits.append(share * rate)
+        return min(limits)
+
+    def power_limit(self, dtype: str) -> float | None:
+        """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
+        holds inside a step. None where specifications are asked for, or power is modelled."""
+        if not self.measured or self.power_is_modelled or dtype not in self.profile.tensor_flops_achieved_per_s:
+            return None
+        return self.profile.tensor_flops(dtype, measured=True)
+
+    def _achieved(self, dtype: str, rate: float) -> float:
+        try:
+            return self.profile.tensor_flops(dtype, measured=True)
+        except InputError:
+            share = self.profile.need("achieved_tensor_fraction")
+            self._note(
+                f"{self.profile.name} has no measured {dtype} tensor rate: {share:.0%} of the specified one used"
+            )
+            return share * rate
+
+    def of_sm(self, dtype: str, unit: MatrixUnit) -> SmRates | None:
+        """The rates of one SM in its cycles; None where the clock or the number of SMs is not known."""
+        p, clock = self.profile, self.clock_hz
+        if clock is None:
+            self._absent("boost_clock_hz")
+            return None
+        per_sm = p.sm_count * clock
+        tensor, l2 = self.tensor(dtype, unit), self.l2()
+        if p.fp32_flops_per_s and p.boost_clock_hz:
+            lanes: float | None = p.fp32_flops_per_s / 2 / p.sm_count / p.boost_clock_hz
+        else:
+            lanes = self._absent("fp32_flops_per_s")
+        return SmRates(
+            waits=Waits.of(p),
+            clock_hz=clock,
+            tensor_flops=tensor / per_sm if tensor else None,
+            fp32_lanes=lanes,
+            exps=p.exp_per_clock_per_sm or self._absent("exp_per_clock_per_sm"),
+            shared_bytes=p.shared_memory_bytes_per_clock_per_sm or self._absent("shared_memory_bytes_per_clock_per_sm"),
+            l2_bytes=l2 / per_sm if l2 else None,
+        )
+
+    def load_latency_s(self, from_dram: bool) -> float:
+        """Seconds that a load takes which nothing hides, from HBM or from the L2."""
+        name, more = (
+            ("dram_latency_cycles", DRAM_LOAD_CYCLES) if from_dram else ("l2_latency_near_cycles", L2_LOAD_CYCLES)
+        )
+        clock = self.profile.boost_clock_hz or self.clock_hz
+        return (float(self.profile.need(name)) + more) / clock if clock else 0.0
+
+    def _absent(self, what: str) -> float | None:
+        self._note(f"{self.profile.name} does not know {what}: its ceiling is left out")
+        return None
+
+    def _note(self, text: str) -> None:
+        if text not in self.missing:
+            self.missing.append(text)
