@@ -94,8 +94,8 @@ class Prediction(Shown):
 
     @property
     def energy_j(self) -> dict[str, float] | None:
-        """Joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" (what the time costs); None where
-        the GPU's constants are not known."""
+        """Energy in joules by level: "hbm", "l2", "smem", "tensor", "instructions", and "awake" (what the time costs);
+        None where the GPU's constants are not known."""
         return self.time.energy_j
 
     @property

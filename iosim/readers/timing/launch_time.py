@@ -156,7 +156,8 @@ def launch_time(
             seconds["hbm"] = hbm / (profile.pass_bandwidth_fraction or 1.0)
         if launch.serial_loads:
             rounds = -(-launch.work_tiles // resident.slots)
-            total = rounds * launch.serial_loads * latency + seconds.get("hbm", 0.0)
+            each = rates.load_latency_s(from_dram=2 * hbm_read >= l2_read)  # else the launch before left it in the L2
+            total = rounds * launch.serial_loads * each + seconds.get("hbm", 0.0)
         else:
             start += FIRST_LOADS * latency
         if launch.operations_per_value:
