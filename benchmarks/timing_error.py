@@ -28,6 +28,8 @@ from iosim.kernel.libraries.triton import unit_of
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
+from iosim.prediction.predictor import default_method, hbm_traffic
+from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.timing import step_time
@@ -46,6 +48,8 @@ class Tried(SimpleNamespace):
     step_load_cycles: float
     step_sync_cycles: float
     step_single_buffer_cycles: float
+    product_step_cycles: float
+    spill_access_cycles: float
     tile_cycles: float
 
 
@@ -57,6 +61,7 @@ FITTED: tuple[tuple[object, str, float], ...] = (
     (step_time, "UNHIDDEN_FRAGMENTS", 0.01),
     (TRIED, "step_sync_cycles", 10.0),
     (TRIED, "step_single_buffer_cycles", 10.0),
+    (TRIED, "product_step_cycles", 10.0),
     (TRIED, "tile_cycles", 100.0),
 )
 """Fitted constants, of the model and of the H200's profile, and the step in which they are rounded."""
@@ -77,6 +82,8 @@ class Case:
     seconds: tuple[float, ...]
     whole: bool = False
     fits: bool = False
+    launched: str = "alone"
+    warm: bool = False
 
     @cached_property
     def worked_out(self) -> Call:
@@ -85,7 +92,7 @@ class Case:
     def errors(self) -> Iterator[tuple[str, float]]:
         """(launch, predicted / measured) of each launch."""
         call = replace(self.worked_out, profile=replace(self.profile, **vars(TRIED)))
-        found = call.time(self.traffic)
+        found = call.time(self.traffic, launched=self.launched, warm=self.warm)
         if self.whole:
             yield "", found.total_s / self.seconds[0]
             return
@@ -93,9 +100,19 @@ class Case:
             yield launch.name, launch.total_s / seconds
 
 
-def moved(call: Call) -> Traffic:
-    """Bytes at both levels, those of HBM by the capacity rule."""
-    return call.counted + call.capacity()
+def moved(call: Call, flushed: bool = False) -> Traffic:
+    """Bytes at both levels, those of HBM by the capacity rule.
+
+    Args:
+        flushed: each launch starts from an empty L2, as under the profiler.
+    """
+    if not flushed:
+        return call.counted + call.capacity()
+    traffic = call.counted
+    for launch in call.chain.launches:
+        chain = replace(call.chain, launches=(launch,))
+        traffic = traffic + Call.of(call.problem, call.kernel, call.profile, chain).capacity()
+    return traffic
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -143,7 +160,7 @@ def library_cases() -> Iterator[Case]:
             "short" if sum(seconds) < SHORT_S else "long"
         )  # fmt: skip
         yield Case(name, regime + (", spills" if spills else ""), call, problem, gpu, kernel, chain,
-                   moved(Call.of(problem, kernel, gpu, chain)), seconds,
+                   moved(Call.of(problem, kernel, gpu, chain), flushed=True), seconds,
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
 
@@ -219,6 +236,25 @@ def triton_cases() -> Iterator[Case]:
         chain = plan(problem, kernel)
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", call, problem, gpu, kernel, chain,
                    count(chain), (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
+
+
+def graph_cases() -> Iterator[Case]:
+    """Calls replayed in a CUDA graph (h200_graph_latency.csv), numbered as they stand: two constants fitted on odd
+    ones."""
+    gpu = load_profile("h200-sxm")
+    for call, r in enumerate(rows("h200_graph_latency.csv"), 1):
+        problem = AttentionProblem(
+            batch=int(r["batch"]), heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq_q"]),
+            seq_k=int(r["seq_k"]), head_dim=int(r["head_dim"]), dtype=TYPES[r["dtype"]],
+            mask="causal" if r["causal"] == "1" else "none",
+        )  # fmt: skip
+        kernel = resolve(r["implementation"], problem, gpu)
+        chain, seconds = plan(problem, kernel), float(r["graph_ms"]) / 1e3
+        made = Call.of(problem, kernel, gpu, chain)
+        warm, _, _ = hbm_traffic(made, default_method(chain, "warm")[0], "warm", Replays())
+        regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
+        yield Case(f"{r['implementation']} in a graph", regime, call, problem, gpu, kernel, chain, made.counted + warm,
+                   (seconds,), whole=True, launched="graph", warm=True)  # fmt: skip
 
 
 def published_cases() -> Iterator[Case]:
@@ -333,7 +369,7 @@ def main() -> None:
     cases = [*library_cases(), *own_cases(), *triton_cases()]
     if args.fit:
         fit(cases)
-    cases += [*call_cases(), *published_cases()]
+    cases += [*call_cases(), *graph_cases(), *published_cases()]
     print(table(cases))
     print(f"\n{rankings(cases)}")
 
