@@ -47,5 +47,5 @@ def test_a_warm_start_is_always_replayed_and_reads_less() -> None:
 
 
 def test_the_capacity_rule_refuses_a_warm_start() -> None:
-    with pytest.raises(iosim.InputError, match=r"^l2_start warm: the capacity rule"):
+    with pytest.raises(iosim.InputError, match=r"^l2 warm: the capacity rule"):
         iosim.predict(problem(2048), "fa2", "h200", l2_start="warm", method="capacity")

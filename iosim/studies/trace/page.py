@@ -138,7 +138,7 @@ def _hits(t: TraceResult, panel: str) -> list[Panel]:
         hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
         both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
         ys = _some(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0))
-        name = " and ".join(names)
+        name = " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
         hover = [f"{name}: {v:.4g} % hit" if v is not None else "" for v in ys]
         data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
         known = [v for v in ys if v is not None]

@@ -1,0 +1,101 @@
+"""Instructions of the loops of PyTorch's FlashAttention-2 kernels: `python experiments/instructions.py FILE.csv`.
+
+Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row is a loop with products and exponentials: how many instructions
+of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED", "LDL",
+         "STL", "BAR", "SHFL")  # fmt: skip
+COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *KINDS, "LDL_outside", "STL_outside")
+LEAST_PRODUCTS, LEAST_EXPONENTIALS = 16, 8
+PARTS = 14
+"""Calls of cuobjdump at once: a command line holds the names of so many kernels."""
+
+
+def cuobjdump(*arguments: str) -> str:
+    done = subprocess.run(["cuobjdump", "-arch", "sm_90", *arguments], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def stacks(library: str) -> dict[str, str]:
+    """Bytes of stack of each bf16 kernel of FlashAttention-2."""
+    found, name = {}, ""
+    for line in cuobjdump("--dump-resource-usage", library).splitlines():
+        function = re.match(r"\s*Function (\S+):", line)
+        if function:
+            name = function[1]
+        elif "STACK:" in line and re.search("flash_(fwd|bwd).*kernel", name) and "bfloat16" in name:
+            found[name] = re.search(r"STACK:(\d+)", line)[1]  # type: ignore[index]
+    return found
+
+
+def kind(instruction: str) -> str:
+    """HMMA of `@!P0 HMMA.16816.F32.BF16 R4, ...`."""
+    return re.sub(r"^@!?U?P\w+ ", "", instruction).split()[0].split(".")[0]
+
+
+def instructions(library: str, names: list[str]) -> dict[str, list[tuple[int, str]]]:
+    """(address, instruction) of each kernel."""
+    with ThreadPoolExecutor(PARTS) as pool:
+        parts = [names[n::PARTS] for n in range(PARTS)]
+        text = "\n".join(pool.map(lambda part: cuobjdump("-sass", "-fun", ",".join(part), library), parts))
+    found: dict[str, list[tuple[int, str]]] = {}
+    name = ""
+    for line in text.splitlines():
+        if "Function" in line:
+            name = line.split()[-1]
+            found[name] = []
+        elif one := re.match(r"\s*/\*([0-9a-f]{4,5})\*/\s+(.*?);", line):
+            found[name].append((int(one[1], 16), one[2]))
+    return found
+
+
+def loops(lines: list[tuple[int, str]]) -> list[tuple[int, int]]:
+    """(first, last) of each loop: a branch that goes back."""
+    place = {address: n for n, (address, _) in enumerate(lines)}
+    back = []
+    for n, (address, text) in enumerate(lines):
+        to = re.search(r"BRA.*? \(?0x([0-9a-f]+)", text)
+        if to and int(to[1], 16) < address and int(to[1], 16) in place:
+            back.append((place[int(to[1], 16)], n))
+    return back
+
+
+def main() -> None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None or len(sys.argv) != 2:
+        raise SystemExit("instructions: needs PyTorch, and the file to write")
+    library = str(Path(spec.origin).parent / "lib" / "libtorch_cuda.so")
+    stack = stacks(library)
+    found = instructions(library, list(stack))
+    readable = subprocess.run(["c++filt"], input="\n".join(found), capture_output=True, text=True, check=True)
+    with Path(sys.argv[1]).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for (name, lines), shown in zip(found.items(), readable.stdout.splitlines(), strict=True):
+            kernel = re.match(r"(?:void )?([\w:]+)<", shown)
+            template = re.sub(r"\(.*", "", shown[shown.find("<") :])
+            counted = [(a, b, Counter(kind(text) for _, text in lines[a : b + 1])) for a, b in loops(lines)]
+            chosen = [c for c in counted if c[2]["HMMA"] >= LEAST_PRODUCTS and c[2]["MUFU"] >= LEAST_EXPONENTIALS]
+            inside = {n for a, b, _ in chosen for n in range(a, b + 1)}
+            outside = Counter(kind(text) for n, (_, text) in enumerate(lines) if n not in inside)
+            for a, b, counts in chosen:
+                writer.writerow([
+                    kernel[1].split("::")[-1] if kernel else "", re.sub(r"cutlass::|pytorch_flash::", "", template),
+                    stack[name], a, b - a + 1, *(counts[k] for k in KINDS), outside["LDL"], outside["STL"],
+                ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
