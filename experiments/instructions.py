@@ -1,7 +1,7 @@
 """Instructions of the loops of PyTorch's FlashAttention-2 kernels: `python experiments/instructions.py FILE.csv`.
 
-Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row is a loop with products and exponentials: how many instructions
-of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
+Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row is a loop with products and exponentials: how many
+instructions of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED", "LDL",
-         "STL", "BAR", "SHFL")  # fmt: skip
+KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED",
+         "LDL", "STL", "BAR", "SHFL")  # fmt: skip
 COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *KINDS, "LDL_outside", "STL_outside")
 LEAST_PRODUCTS, LEAST_EXPONENTIALS = 16, 8
 PARTS = 14

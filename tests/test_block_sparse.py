@@ -63,7 +63,8 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
     where it does not fill its outputs beforehand."""
     problem, kernel = draw(CASES[algorithm](passes))
     kind = draw(st.sampled_from(("blocks", "blocks", "butterfly", "strided", "window+global")))
-    values: dict[str, Any] = {"mask": kind, "window": None, "window_right": None, "offset": None, "mask_storage": "implicit"}
+    nothing = dict.fromkeys(("window", "window_right", "offset"))
+    values: dict[str, Any] = {"mask": kind, "mask_storage": "implicit", **nothing}
     if kind == "blocks":
         values["mask_blocks"] = draw(block_masks(problem.seq_q, problem.seq_k))
     else:
