@@ -86,7 +86,7 @@ AREAS = {
             "iosim/readers/timing/makespan.py",
         ),
         studies("timing"),
-        ("tests/test_once_missed.py", "tests/test_timing.py"),
+        ("tests/test_once_missed.py", "tests/test_energy.py", "tests/test_timing.py"),
     ),
     "catalog": Area(
         ("iosim/kernel/libraries/*.py",),

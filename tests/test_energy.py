@@ -1,0 +1,192 @@
+"""Energy, power and clocks: the sums, the limits, and calls that ran for seconds on an H200; where the time goes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+import tomllib
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from refusals import refused
+from scripts import ROOT, measurements
+
+import iosim
+from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.libraries import resolve
+from iosim.prediction.call import Call
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.energy import CONSTANTS, Work, energy_j, is_known
+
+H200 = load_profile("h200")
+BACKENDS = {"cudnn": "cudnn", "flash": "pytorch_flash", "efficient": "pytorch_mem_efficient"}
+SETTLED = 4
+"""Windows of a recorded load after which the board's controller has found its clock."""
+
+
+def call(kernel: str = "cudnn", **values: object) -> Call:
+    shape = {"heads": 32, "seq_q": 4096, "head_dim": 128, "dtype": "bf16"} | values
+    problem = AttentionProblem(**shape)  # type: ignore[arg-type]
+    return Call.of(problem, resolve(kernel, problem, H200), H200)
+
+
+class TestEnergy:
+    top = H200.need("boost_clock_hz") * (H200.tensor_clock_fraction or 1)
+
+    def test_each_kind_of_work_by_hand(self) -> None:
+        work = Work(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, tensor_flops=6e12,
+                    mma_sync_flops=7e12, warp_instructions=8e9)  # fmt: skip
+        found = energy_j(work, H200, self.top, 1e-3)
+        # pJ: 1e9 x 70 + 2e9 x 43; 3e9 x 42 + 4e9 x 61; 5e9 x 8.4; 6e12 x 0.67 + 7e12 x 0.87; 8e9 x 290; 143 W x 1 ms
+        assert found == pytest.approx({"hbm": 0.156, "l2": 0.37, "smem": 0.042, "tensor": 10.11, "instructions": 2.32,
+                                       "awake": 0.143})  # fmt: skip
+
+    def test_only_sms_and_l2_follow_the_clock(self) -> None:
+        work = Work(hbm_read=1e9, l2_read=1e9, tensor_flops=1e12)
+        fast, slow = (energy_j(work, H200, clock, 0.0) for clock in (self.top, self.top / 2))
+        assert slow["hbm"] == fast["hbm"]
+        for level in ("l2", "tensor"):
+            assert slow[level] == pytest.approx(fast[level] * 0.5 ** H200.need("energy_clock_exponent"))
+
+    @pytest.mark.parametrize("name", [*CONSTANTS, "power_w"])
+    def test_all_constants_or_none(self, name: str) -> None:
+        assert is_known(H200)
+        assert not is_known(replace(H200, **{name: None}))
+
+    def test_where_they_are_not_known_it_says_so(self) -> None:
+        p = iosim.predict(heads=1, seq_len=256, gpu="a100")
+        assert p.energy_j is None
+        assert p.time.power_w is None
+        assert p.to_dict()["energy_j"] is None
+        assert "energy not known on this GPU" in p.to_text()
+
+    def test_a_prediction_adds_its_launches(self) -> None:
+        p = iosim.predict(gpu="h200", kernel="naive", heads=4, seq_len=2048, dtype="bf16")
+        assert p.energy_j is not None
+        for level, joules in p.energy_j.items():
+            assert joules == pytest.approx(sum(t.energy_j[level] for t in p.time.launches if t.energy_j is not None))
+        assert p.time.power_w == pytest.approx(sum(p.energy_j.values()) / p.time_s)
+
+
+class TestClocks:
+    def test_limits_hold(self) -> None:
+        one = call(seq_q=16384)
+        moved = one.counted + one.capacity()
+        boost, sustained = (one.time(moved, clocks=clocks) for clocks in ("boost", "sustained"))
+        assert boost.total_s < sustained.total_s
+        # a clock is found to within a four-thousandth of the interval: some tenths of a watt
+        assert boost.power_w == pytest.approx(H200.peak_power_w, abs=3)
+        assert sustained.power_w == pytest.approx(H200.power_w, abs=3)
+
+    def test_light_launches_keep_their_clock(self) -> None:
+        one = call("naive", heads=1, seq_q=512)
+        for time in one.time(one.counted, clocks="sustained").launches:
+            cores = next(n.tensor_cores and n.flops_per_pair for n in one.chain.launches if n.name == time.name)
+            assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if cores else 1))
+
+    def test_a_clock_by_hand(self) -> None:
+        one = call()
+        slow, fast = (one.time(one.counted, clocks=hertz) for hertz in (1.0e9, 1.5e9))
+        assert [t.clock_hz for t in slow.launches] == [1.0e9]
+        assert 1.3 < slow.total_s / fast.total_s < 1.5
+
+    @pytest.mark.parametrize("wrong", [{"clocks": "turbo"}, {"clocks": 5.0}, {"launched": "twice"}])
+    def test_nonsense_is_refused(self, wrong: dict[str, object]) -> None:
+        with pytest.raises(InputError, match="accepted"):
+            iosim.predict(heads=1, seq_len=64, **wrong)  # type: ignore[arg-type]
+
+    def test_the_command_line_takes_mhz(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["predict", "--gpu", "h200", "--kernel", "cudnn", "--seq-len", "2k", "--dtype", "bf16"]
+        assert main([*words, "--clocks", "1500MHz"]) == 0
+        assert "at 1,500 MHz" in capsys.readouterr().out
+        refused(capsys, [*words, "--clocks", "fast"], "--clocks")
+        refused(capsys, [*words, "--launched", "twice"], "--launched")
+
+
+def sustained() -> dict[tuple[str, ...], list[dict[str, str]]]:
+    """Settled windows of attention's forward calls in h200_power.csv, by call."""
+    found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    with measurements("h200_power.csv").open(newline="", encoding="utf-8") as file:
+        for r in csv.DictReader(file):
+            if r["load"] in BACKENDS and r["passes"] == "fwd" and int(r["window"]) >= SETTLED:
+                found[tuple(r[n] for n in ("load", "batch", "heads", "kv_heads", "seq", "head_dim", "causal"))].append(
+                    r
+                )
+    return found
+
+
+def test_calls_that_ran_for_seconds() -> None:
+    """No attention was fitted: 13 calls, their time and the clock at 11/12 of what NVML gave."""
+    times, clocks = [], []
+    for (load, batch, heads, kv_heads, seq, head_dim, causal), windows in sustained().items():
+        p = iosim.predict(
+            kernel=BACKENDS[load], gpu="h200", batch=int(float(batch)), heads=int(float(heads)),
+            kv_heads=int(float(kv_heads)), seq_len=int(float(seq)), head_dim=int(float(head_dim)),
+            causal=float(causal) > 0, dtype="bf16", l2="warm", clocks="sustained",
+        )  # fmt: skip
+        times.append(p.time_s * 1e3 / statistics.fmean(float(w["ms"]) for w in windows) - 1)
+        clock = min(t.clock_hz or 0 for t in p.time.launches)
+        clocks.append(clock / 1e6 / (11 / 12 * statistics.fmean(float(w["sm_mhz"]) for w in windows)) - 1)
+    assert len(times) == 13
+    assert statistics.fmean(map(abs, times)) < 0.045
+    assert max(map(abs, times)) < 0.12
+    assert statistics.fmean(map(abs, clocks)) < 0.035
+    assert max(map(abs, clocks)) < 0.08
+
+
+class TestLaunched:
+    def test_a_graph_starts_launches_sooner(self) -> None:
+        one = call("fa2", seq_q=1, seq_k=8192)
+        assert [n.name for n in one.chain.launches] == ["main", "combine"]
+        alone, graph = (one.time(one.counted, launched=how, warm=True) for how in ("alone", "graph"))
+        saved = [a.total_s - g.total_s for a, g in zip(alone.launches, graph.launches, strict=True)]
+        assert saved == pytest.approx([2.1e-6 - 2.2e-6, 2.1e-6 - 0.8e-6])
+
+    def test_a_combine_waits_a_load_a_split(self) -> None:
+        def combine(splits: int) -> float:
+            problem = AttentionProblem(heads=8, seq_q=1, seq_k=8192, dtype="bf16")
+            kernel = resolve("fa2", problem, H200).with_(splits=splits)
+            one = Call.of(problem, kernel, H200)
+            return one.time(one.counted).launches[-1].total_s
+
+        # the launch before left the parts in the L2: 287 + 200 cycles a load at 1.98 GHz
+        assert (combine(24) - combine(8)) / 16 == pytest.approx(487 / 1.98e9, rel=0.05)
+
+
+def test_parts_are_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "--time", "--gpu", "h200", "--kernel", "fa2,naive", "--heads", "4", "--seq-len", "2k"]
+    assert main([*words, "--format", "json"]) == 0
+    for p in json.loads(capsys.readouterr().out)["predictions"]:
+        for launch in p["time"][0]["launches"]:
+            assert sum(launch["parts"].values()) == pytest.approx(launch["time_s"])
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"launch +time +start +longest", shown)
+    assert "energy" in shown
+
+
+def test_flash_attentions_spills_are_those_of_its_instructions() -> None:
+    """Words that a step stores, and how many loads and stores of spilled registers it makes, in the build for whole
+    tiles and in the other, at head_dim 64 and 128; flags: dropout, causal, local, alibi, even lengths, even columns."""
+    tiles = {64: "<64, 128, 128, 4,", 128: "<128, 128, 64, 4,"}
+    counted: dict[tuple[int, bool, bool], tuple[int, int]] = {}
+    with measurements("h200_library_instructions.csv").open(newline="", encoding="utf-8") as file:
+        for r in csv.DictReader(file):
+            flags = re.findall("true|false", r["template"].rsplit("> >", 1)[-1])
+            if r["kernel"] != "flash_fwd_kernel" or len(flags) != 8:
+                continue
+            for head_dim, tile in tiles.items():
+                plain = [flags[n] for n in (0, 2, 3, 5, 6, 7)] == ["false", "false", "false", "true", "false", "false"]
+                if f"traits{tile}" in r["template"] and plain:
+                    counted[head_dim, flags[1] == "true", flags[4] == "true"] = (int(r["STL"]), int(r["LDL"]))
+    assert len(counted) == 8
+    data = tomllib.loads((ROOT / "iosim" / "kernel" / "libraries" / "fa2.toml").read_text(encoding="utf-8"))
+    rows = {(r["head_dim"], r["causal"], r["whole_tiles"]): r for r in data["spill"] if "whole_tiles" in r}
+    for key, (stores, loads) in counted.items():
+        assert rows[key]["write_per_pair"] == 4 * stores
+        assert rows[key]["accesses_per_pair"] == stores + loads
