@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 QUICK_SHARE = 8
 """A quick run draws one in so many examples of a property."""
 LEAST_EXAMPLES = 5
 DEFAULT_EXAMPLES = 100
 """Hypothesis' own number."""
+
+SHARE = int(os.environ.get("IOSIM_EXAMPLES_SHARE", "1"))
+"""One in so many of them in any other run: .ci/run asks for a third."""
 
 quick = False
 """Set by conftest.py before tests are collected."""
@@ -14,4 +19,4 @@ quick = False
 
 def examples(all_of_them: int) -> int:
     """How many examples of a property are drawn in this run."""
-    return max(LEAST_EXAMPLES, all_of_them // QUICK_SHARE) if quick else all_of_them
+    return min(all_of_them, max(LEAST_EXAMPLES, all_of_them // (QUICK_SHARE if quick else SHARE)))
