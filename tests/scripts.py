@@ -1,7 +1,8 @@
-"""Loads scripts of this repository, which no package holds, as modules; finds what was recorded."""
+"""Loads scripts of this repository, which no package holds, as modules; finds what was recorded; starts processes."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))  # f
 
 from recorders import load, measurements
 
-__all__ = ["ROOT", "load_script", "measurements"]
+__all__ = ["ROOT", "hears_ctrl_c", "load_script", "measurements"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,3 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def load_script(path: str | Path) -> ModuleType:
     """A script, by its path or by that in the repository, such as `benchmarks/orders.py`."""
     return load(ROOT / path)
+
+
+def hears_ctrl_c() -> None:
+    """For a new process: it is told of Ctrl-C, even where the tests run in the background and are not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

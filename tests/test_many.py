@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from scripts import hears_ctrl_c
 
 import iosim
 from iosim.base import progress as progress_module
@@ -147,7 +148,10 @@ list(predict_many((Request(long, "naive", gpu, method="replay") for gpu in ("a10
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
 def test_ctrl_c_ends_all_threads() -> None:
-    worker = subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", CODE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=hears_ctrl_c,
+    )  # fmt: skip
     assert worker.stdout is not None
     assert worker.stdout.readline() == "begun\n"
     time.sleep(1.0)

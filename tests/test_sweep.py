@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from scripts import hears_ctrl_c
 
 import iosim
 from iosim.base.errors import InputError
@@ -224,7 +225,7 @@ REPLAYS = ["--gpu", "h100", "--kernel", "fa2,naive", "--seq-len", "256:2k:64", "
 def running(target: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A sweep of some seconds into `target`, once some of its rows are done."""
     command = [sys.executable, "-m", "iosim", "sweep", *REPLAYS, "--out", str(target)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, preexec_fn=hears_ctrl_c)
     try:
         begin = time.monotonic()
         while not journal_of(target).exists() or journal_of(target).stat().st_size < 2000:
