@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-QUICK_SHARE = 8
+QUICK_SHARE = 12
 """A quick run draws one in so many examples of a property."""
 LEAST_EXAMPLES = 5
 DEFAULT_EXAMPLES = 100
 """Hypothesis' own number."""
 
 SHARE = int(os.environ.get("IOSIM_EXAMPLES_SHARE", "1"))
-"""One in so many of them in any other run: .ci/run asks for a third."""
+"""One in so many of them in any other run: .ci/run asks for a sixth."""
 
 quick = False
 """Set by conftest.py before tests are collected."""
