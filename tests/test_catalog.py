@@ -440,3 +440,13 @@ def test_a_library_of_ones_own_decides_at_launch() -> None:
     assert without.splits_of_tile(problem, 108, 64, 64) is None
     assert without.as_launched(problem) is problem
     assert [without.packs_group(problem.with_(seq_q=q), True, 1, 64, 64) for q in (1, 2)] == [True, False]
+
+
+def test_fold_and_clusters_by_hand() -> None:
+    p, h100 = AttentionProblem(seq_q=1024, mask="causal", dtype="bf16"), load_profile("h100")
+    schedule = resolve("fa3", p, h100, Overrides(fold=True, cluster=2)).schedule
+    assert (schedule.start, schedule.cluster) == (Start.FOLD, 2)
+    with pytest.raises(InputError, match="fold=True contradicts heavy_first=True"):
+        resolve("fa3", p, h100, Overrides(fold=True, heavy_first=True))
+    with pytest.raises(InputError, match="cluster 2: a100-sxm-80gb has no clusters"):
+        resolve("fa2", p, load_profile("a100"), Overrides(cluster=2))

@@ -19,7 +19,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import Chain, Edge, Launch, Outer
-from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import access_bytes
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
@@ -128,10 +128,12 @@ SECTIONS = (0, 1, 2, 3, 4, 5, 6, 100)
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("start", list(Start))
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_work_tile_starts_once(order: Order, start: Start, section: int) -> None:
-    """2 x 5 heads in sections of 3 or 4 leave a smaller last section."""
+@pytest.mark.parametrize("cluster", [1, 2, 4])
+def test_every_work_tile_starts_once(order: Order, start: Start, section: int, cluster: int) -> None:
+    """2 x 5 heads in sections of 3 or 4 leave a smaller last section; 5 blocks a smaller last cluster."""
     problem = AttentionProblem(batch=2, heads=5, seq_q=70, head_dim=8, mask="causal")
-    launch = plan(problem, flash(Schedule(order=order, start=start, section_heads=section))).launches[0]
+    schedule = Schedule(order=order, start=start, section_heads=section, cluster=cluster)
+    launch = plan(problem, flash(schedule)).launches[0]
     head, block = start_order(launch)
     assert sorted(zip(head.tolist(), block.tolist(), strict=True)) == [(h, i) for h in range(10) for i in range(5)]
 
@@ -149,8 +151,22 @@ def test_orders_by_hand() -> None:
     assert first_tiles(6, order=Order.HEAD) == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
     # batch next to blocks: head 0 of sequence 0, head 0 of sequence 1 (grid head 2), then head 1
     assert first_tiles(7, order=Order.BATCH) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2), (1, 0)]
+    assert first_tiles(4, start=Start.FOLD) == [(0, 2), (0, 0), (0, 1), (1, 2)]
+    # clusters of two blocks: the last of the three has one alone
+    assert first_tiles(5, order=Order.HEAD, cluster=2) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert first_tiles(6, order=Order.HEAD, cluster=2, start=Start.HEAVY_FIRST) == [
+        (0, 2), (1, 2), (2, 2), (3, 2), (0, 0), (0, 1)
+    ]  # fmt: skip
     # sections of three heads: heads fastest in (0, 1, 2), all its blocks, then the last section of one head
     assert first_tiles(12, section_heads=3)[8:] == [(2, 2), (3, 0), (3, 1), (3, 2)]
+
+
+def test_a_cluster_alternates_as_one() -> None:
+    problem = AttentionProblem(heads=1, seq_q=128, head_dim=8)
+    schedule = Schedule(direction=Direction.ALTERNATING, cluster=2)
+    launch = lower(plan(problem, flash(schedule)), 1).launches[0]
+    assert launch.block[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    assert launch.down[:6].tolist() == [0, 0, 1, 1, 0, 0]
 
 
 def test_grouped_heads_share_their_keys() -> None:

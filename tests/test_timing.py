@@ -207,7 +207,10 @@ class TestMakespan:
         schedule = Schedule(order=order, start=start, section_heads=section)
         one = replace(launch(Tile(64, 64, 4), heads=heads, seq_q=seq, mask="causal"), schedule=schedule)
         work = steps_per_tile(one.domain, Outer.QUERY)
-        ordered = work[::-1] if start is Start.HEAVY_FIRST else work
+        ordered = list(work[::-1] if start is Start.HEAVY_FIRST else work)
+        if start is Start.FOLD:
+            rest = list(work)
+            ordered = [rest.pop(0 if turn % 2 else -1) for turn in range(len(work))]
         if order is Order.HEAD:
             width = section or heads
             parts = [min(width, heads - h) for h in range(0, heads, width)]

@@ -127,12 +127,16 @@ class SettingKeywords(TypedDict, total=False):
     """
     heavy_first: bool | None
     """Long query blocks first."""
+    fold: bool | None
+    """The longest query block, the shortest, the second longest and so on."""
     section_heads: int | str | None
     """Heads per section of the grid."""
     direction: str | None
     """Of the key loop (ascending, descending, alternating)."""
     scheduler: str | None
     """How CTAs take tiles (static, persistent, dynamic)."""
+    cluster: int | str | None
+    """Neighbouring CTAs that fetch keys and values once for all of them (1 to 16)."""
     splits: int | str | None
     """Parts that the keys of a head are split into."""
     registers: int | str | None

@@ -152,8 +152,6 @@ class Kernel:
     """Bytes of registers that it spills."""
     matrix_unit: MatrixUnit | None = None
     """What computes the products on cc 9.0 and later, where the kernel states it."""
-    cluster: int = 1
-    """CTAs that fetch keys and values once for all of them (TMA multicast)."""
     sm_spread: float | None = None
     """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
     age_share: float | None = None
@@ -194,8 +192,9 @@ class Kernel:
         return {
             "name": self.name, "algorithm": self.algorithm, "block_q": self.tile.block_q, "block_k": self.tile.block_k,
             "warps": self.tile.warps, "stages": self.tile.stages, "order": str(self.schedule.order),
-            "heavy_first": self.schedule.start is Start.HEAVY_FIRST, "section_heads": self.schedule.section_heads,
-            "direction": str(self.schedule.direction), "scheduler": str(self.schedule.scheduler),
+            "heavy_first": self.schedule.start is Start.HEAVY_FIRST, "fold": self.schedule.start is Start.FOLD,
+            "section_heads": self.schedule.section_heads, "direction": str(self.schedule.direction),
+            "scheduler": str(self.schedule.scheduler), "cluster": self.schedule.cluster,
             "splits": self.splits, "writes_lse": self.writes_lse,
         }  # fmt: skip
 

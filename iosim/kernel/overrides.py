@@ -13,6 +13,7 @@ MAX_BLOCK = 4096
 MAX_WARPS = 32
 MAX_STAGES = 16
 MAX_REGISTERS = 255
+MAX_CLUSTER = 16
 
 
 def _lower(word: Any) -> Any:
@@ -41,6 +42,7 @@ class Overrides:
         more="query: blocks, then heads, then batch; head: heads; batch: blocks, then batch",
     )  # fmt: skip
     heavy_first: bool | None = about(None, Kind.FLAG, "long query blocks first")
+    fold: bool | None = about(None, Kind.FLAG, "the longest query block, the shortest, the second longest and so on")
     section_heads: int | None = about(None, Kind.WHOLE, "heads per section of the grid", low=0, metavar="N")
     direction: str | None = about(
         None, Kind.WORD, "of the key loop", words=tuple(Direction), normal=_lower, metavar="DIRECTION"
@@ -48,6 +50,10 @@ class Overrides:
     scheduler: str | None = about(
         None, Kind.WORD, "how CTAs take tiles", words=tuple(Scheduler), normal=_lower, metavar="SCHEDULER"
     )
+    cluster: int | None = about(
+        None, Kind.WHOLE, "neighbouring CTAs that fetch keys and values once for all of them", high=MAX_CLUSTER,
+        metavar="N",
+    )  # fmt: skip
     splits: int | None = about(None, Kind.WHOLE, "parts that the keys of a head are split into", metavar="N")
     registers: int | None = about(
         None, Kind.WHOLE, "registers a thread, from the compiler's report", high=MAX_REGISTERS, metavar="N"

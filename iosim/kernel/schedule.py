@@ -30,6 +30,8 @@ class Start(StrEnum):
     """In ascending order: under a causal mask the short rows."""
     HEAVY_FIRST = "heavy-first"
     """In descending order, so that causal's long rows start first (longest-processing-time-first)."""
+    FOLD = "fold"
+    """The last, the first, the last but one, the second: under a causal mask each heavy block beside a light one."""
 
 
 class Scheduler(StrEnum):
@@ -51,3 +53,6 @@ class Schedule:
     """Heads per section of an L2-aware schedule (0: no sections); inside one, heads run fastest."""
     direction: Direction = Direction.ASCENDING
     scheduler: Scheduler = Scheduler.STATIC
+    cluster: int = 1
+    """CTAs of neighbouring query blocks that start together and fetch keys and values once for all of them (TMA
+    multicast)."""

@@ -75,7 +75,8 @@ class Fa3Rules(Rules):
         if problem.dtype == "fp8" and problem.backward:
             raise InputError(f"`passes` {problem.passes}: kernel {kernel.name} has no backward in fp8; accepted: fwd")
         width = kernel.compiled_head_dim or max(problem.head_dim, problem.head_dim_v)
-        kernel = replace(kernel, cluster=cluster(problem, kernel.tile.block_q, width, kernel.splits))
+        together = cluster(problem, kernel.tile.block_q, width, kernel.splits)
+        kernel = replace(kernel, schedule=replace(kernel.schedule, cluster=together))
         backward = kernel.backward
         if backward.tile is None:
             return kernel

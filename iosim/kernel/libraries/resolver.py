@@ -24,6 +24,7 @@ from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
+CLUSTER_CC = 90
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -281,10 +282,27 @@ def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProf
     return _tile(row, data.get("backward", {})) if row else None
 
 
-def _start(chosen: Start, heavy_first: bool | None) -> Start:
+def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
+    if fold:
+        if heavy_first is not None:
+            raise InputError(f"`fold=True` contradicts `heavy_first={heavy_first}`: both say which query blocks start "
+                             "first; accepted: one of them")  # fmt: skip
+        return Start.FOLD
     if heavy_first is None:
-        return chosen
+        return Start.LIGHT_FIRST if fold is False and chosen is Start.FOLD else chosen
     return Start.HEAVY_FIRST if heavy_first else Start.LIGHT_FIRST
+
+
+def _cluster(kernel: Kernel, profile: HardwareProfile, asked: int | None) -> int:
+    """CTAs of a cluster.
+
+    Raises:
+        InputError: clusters on a GPU that has none.
+    """
+    if asked is not None and asked > 1 and profile.cc < CLUSTER_CC:
+        raise InputError(f"`cluster` {asked}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
+                         "there: 1")  # fmt: skip
+    return kernel.schedule.cluster if asked is None else asked
 
 
 def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
@@ -312,10 +330,11 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
     schedule = replace(
         schedule,
         order=schedule.order if over.order is None else Order(over.order),
-        start=_start(schedule.start, over.heavy_first),
+        start=_start(schedule.start, over.heavy_first, over.fold),
         section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
         direction=schedule.direction if over.direction is None else Direction(over.direction),
         scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
+        cluster=_cluster(kernel, profile, over.cluster),
     )
     kernel = replace(
         kernel,

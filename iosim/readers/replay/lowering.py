@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from iosim.base.progress import progress
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
-from iosim.kernel.schedule import Direction, Order, Start
+from iosim.kernel.remap import place
+from iosim.kernel.schedule import Direction, Order
 from iosim.problem.masks.mask import Steps
 from iosim.readers.replay.blocks import Blocks
 from iosim.readers.replay.objects import Grid, cut, refuse_too_large, streams
@@ -177,24 +178,16 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         blocks = d.key_blocks_total
     sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
-    order = np.arange(b * h * i, dtype=np.int64)
     if launch.outer is Outer.HEAD:
-        block, head = order % i, order // i
-    elif s.section_heads > 0 or s.order is Order.HEAD:
-        section = min(s.section_heads or b * h, b * h)
-        heads = b * h
-        start = order // (section * i) * section
-        width = np.minimum(section, heads - start)
-        # the last section may hold fewer heads: its tiles start at start * i
-        inside = order - start * i
-        block, head = inside // width, start + inside % width
-    elif s.order is Order.BATCH:
-        block = order % i
-        head = (order // i % b) * h + order // (i * b)
+        schedule = replace(s, order=Order.QUERY, section_heads=0, cluster=1)
     else:
-        block, head = order % i, order // i
-    if s.start is Start.HEAVY_FIRST:
-        block = i - 1 - block
+        schedule = s if launch.outer is Outer.QUERY else replace(s, cluster=1)
+    whole = -(-i // schedule.cluster) * schedule.cluster
+    order = np.arange(b * h * whole, dtype=np.int64)
+    head, block = place(schedule, order, blocks=i, heads=b * h, batch=b)
+    if whole > i:
+        there = block < i
+        head, block = head[there], block[there]
     if sequences > 1:
         head, block = head % h, head // h * i + block
     return head.astype(np.int32), block.astype(np.int32)
@@ -228,7 +221,7 @@ def _lower_launch(
     down = {
         Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
         Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),
-        Direction.ALTERNATING: (block & 1).astype(np.uint8),
+        Direction.ALTERNATING: (block // launch.schedule.cluster & 1).astype(np.uint8),
     }[launch.schedule.direction]
     return LoweredLaunch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,

@@ -143,7 +143,7 @@ def launch_time(
         total, shared = loop.pop("total"), loop.pop("shared_bytes")
         seconds |= loop
         if unit is MatrixUnit.PINGPONG:
-            total = _pingpong_seconds(total, launch, traffic, rates, kernel, problem.dtype)
+            total = _pingpong_seconds(total, launch, traffic, rates, problem.dtype)
         if launch.outer is Outer.SPLIT or reuses_keys(launch):
             norm = SPLIT_OVERLAP_NORM if launch.outer is Outer.SPLIT else None
             total = beside(total, seconds.get("hbm", 0.0), norm=norm)
@@ -211,14 +211,12 @@ def _loop_seconds(
     return seconds | {"total": span.cycles / sm.clock_hz, "shared_bytes": moved}, resident.waves
 
 
-def _pingpong_seconds(
-    computing: float, launch: Launch, traffic: Traffic, rates: Rates, kernel: Kernel | None, dtype: str
-) -> float:
+def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates, dtype: str) -> float:
     """Seconds of a ping-pong loop beside its L2 bytes, and at least what power allows.
 
-    CTAs of a cluster fetch keys and values once for all of them (TMA multicast; the kernel's `cluster`).
+    CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
-    cluster = kernel.cluster if kernel is not None else 1
+    cluster = launch.schedule.cluster
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
     multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
     fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.kernel.launch import Domain, Launch, Outer
-from iosim.kernel.schedule import Order, Schedule, Start
+from iosim.kernel.remap import turns
+from iosim.kernel.schedule import Order, Schedule
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -89,8 +90,7 @@ def _one_round(work: FloatArray, sms: int, step: Callable[[int], float], tile_cy
 
 def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatArray:
     """The last tiles of the grid in the order in which they start; `most` of them, or all."""
-    if schedule.start is Start.HEAVY_FIRST:
-        work = work[::-1]
+    work = work[turns(schedule.start, len(work))]
     if schedule.order is not Order.HEAD:
         return np.tile(work, min(heads, -(-most // len(work))))[-most:]
     section = schedule.section_heads or heads

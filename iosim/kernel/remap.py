@@ -1,0 +1,81 @@
+"""From the number of a work tile to its head and block: the one place that says what an order is.
+
+`place` is written once for numbers, arrays and symbols: the replay plays the arrays, and the code that a user puts into
+a kernel of their own is made of the symbols (`iosim.studies.orders.code`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.kernel.schedule import Order, Schedule, Start
+
+Number = Any
+"""A whole number, an array of them, or a symbol with the same operators."""
+
+
+def _as_it_is(name: str, value: Number) -> Number:
+    return value
+
+
+def place(
+    schedule: Schedule, number: Number, *, blocks: Number, heads: Number, batch: Number = 1,
+    let: Callable[[str, Number], Number] = _as_it_is, least: Callable[[Number, Number], Number] = np.minimum,
+) -> tuple[Number, Number]:  # fmt: skip
+    """(head, block) of the work tile that starts as `number`.
+
+    A cluster's tiles start together and are neighbouring blocks of a head. Where `blocks` is no multiple of the
+    cluster, numbers run over whole clusters, and the last ones of each head come to blocks from `blocks` on, which do
+    not exist.
+
+    Args:
+        number: from 0 up to heads x blocks, whole clusters counted.
+        blocks: of a head.
+        heads: of the whole grid, batch x heads.
+        batch: sequences of the batch.
+        let: called with the name and the value of every step of the arithmetic, gives what the next ones use.
+        least: the smaller of two numbers.
+    """
+    cluster, groups = schedule.cluster, blocks
+    rank = 0
+    if cluster > 1:
+        groups = let("groups", (blocks + (cluster - 1)) // cluster)
+        rank = let("rank", number % cluster)
+        number = let("group", number // cluster)
+    head, turn = _head_and_turn(schedule, number, groups, heads, batch, let, least)
+    head, turn = let("head", head), let("turn", turn)
+    if schedule.start is Start.LIGHT_FIRST:
+        block = turn
+    elif schedule.start is Start.HEAVY_FIRST:
+        block = groups - 1 - turn
+    else:
+        block = turn % 2 * (turn // 2) + (1 - turn % 2) * (groups - 1 - turn // 2)
+    return head, let("block", block if cluster == 1 else block * cluster + rank)
+
+
+def turns(start: Start, blocks: int) -> npt.NDArray[np.int64]:
+    """A head's blocks in the order in which they start."""
+    block: npt.NDArray[np.int64] = place(Schedule(start=start), np.arange(blocks), blocks=blocks, heads=1)[1]
+    return block
+
+
+def _head_and_turn(
+    schedule: Schedule, number: Number, blocks: Number, heads: Number, batch: Number,
+    let: Callable[[str, Number], Number], least: Callable[[Number, Number], Number],
+) -> tuple[Number, Number]:  # fmt: skip
+    """The head of a number, and the how-manieth block of that head it is."""
+    section = schedule.section_heads
+    if section > 1:
+        first = let("first", number // (blocks * section) * section)
+        width = let("width", least(section, heads - first))  # the last section may hold fewer heads
+        rest = let("rest", number - first * blocks)
+        return first + rest % width, rest // width
+    if section == 0 and schedule.order is Order.HEAD:
+        return number % heads, number // heads
+    if section == 0 and schedule.order is Order.BATCH:
+        return number // blocks % batch * (heads // batch) + number // (blocks * batch), number % blocks
+    return number // blocks, number % blocks
