@@ -361,3 +361,19 @@ def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
         L2(small(), np.array([LINE, -1]), np.zeros(2))
     with pytest.raises(InputError, match="owners"):
         L2(small(), np.full(2, LINE), np.zeros(1))
+
+
+@pytest.mark.parametrize(("ahead", "first_sm"), [(False, [0, 1, 1, 1, 1, 1]), (True, [0, 1, 0, 1, 1, 1])])
+def test_who_claims_ahead_keeps_a_tile_that_others_could_take(ahead: bool, first_sm: list[int]) -> None:
+    """The first CTA has a long tile; what it claimed as it began waits for it."""
+    steps = np.array([9, 1, 1, 1, 1, 1], dtype=np.int32)
+    zero, none = np.zeros(6, dtype=np.int32), np.full(6, -1, dtype=np.int32)
+    launch = LoweredLaunch(
+        "uneven", zero, steps, (), (Template("none", LOAD, none),), (), zero.astype(np.uint8), zero, zero
+    )
+    l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8))
+    sm, start, end = np.zeros(6, dtype=np.int32), np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
+    record = TraceRecord(ctas=6, samples=1)
+    record.cta_sm, record.cta_start, record.cta_end = sm.ctypes.data, start.ctypes.data, end.ctypes.data
+    l2.replay(launch, Ctas(slots=2, sms=2, step_s=1e-6, start_s=1e-9, ahead=ahead), trace=record)
+    assert sm.tolist() == first_sm

@@ -303,6 +303,9 @@ class Launch:
     overheads: tuple[Overhead, ...] = ()
     persistent_ctas: int | None = None
     """Grid of a persistent launch: what fits on the GPU; None for one CTA a tile."""
+    tile_ctas: int = 1
+    """CTAs of a cluster, an SM each, that share the rows of a work tile and walk its keys in step; keys that one of
+    them fetches arrive at all (TMA multicast). Grids are then counted in clusters."""
     flops_per_pair: int = 0
     exps_per_pair: int = 0
     tensor_cores: bool = True

@@ -17,7 +17,7 @@ PLAIN_REGISTERS = 40
 
 @dataclass(frozen=True)
 class Residency:
-    """`slots` CTAs run at once; the launch's work tiles need `waves` rounds of them."""
+    """`slots` CTAs run at once, or clusters where one shares a work tile; those of the launch need `waves` rounds."""
 
     ctas_per_sm: int
     slots: int
@@ -57,7 +57,7 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     shared = launch.resources.shared_memory_bytes or 0
     occupied = occupancy(profile, launch.resources.threads, registers, shared)
     per_sm = max(1, occupied.ctas_per_sm)
-    slots = per_sm * profile.sm_count
+    slots = per_sm * (profile.sm_count // launch.tile_ctas)
     if launch.persistent_ctas is not None:
         slots = min(slots, launch.ctas)
     return Residency(per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated)

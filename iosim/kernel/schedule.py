@@ -53,6 +53,8 @@ class Schedule:
     """Heads per section of an L2-aware schedule (0: no sections); inside one, heads run fastest."""
     direction: Direction = Direction.ASCENDING
     scheduler: Scheduler = Scheduler.STATIC
+    claims_ahead: bool = False
+    """Of a dynamic scheduler: a CTA claims its next tile as it begins one, not as it ends one."""
     cluster: int = 1
     """CTAs of neighbouring query blocks that start together and fetch keys and values once for all of them (TMA
     multicast)."""

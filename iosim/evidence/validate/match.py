@@ -6,6 +6,7 @@ Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`,
     flash_bwd   its backward
     naive       catalog `naive` with 64x64 tiles, its mask inside the product
     minimal     catalog `minimal`, whose fill is no launch of its own there
+    flash_fwd_sm90   the algorithm of `flash` with the row's knobs (`own_sm90`)
 
 each with what its source does otherwise (`own_launches`).
 
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
-from iosim.evidence.validate import own_launches
+from iosim.evidence.validate import own_launches, own_sm90
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of, plan
@@ -33,7 +34,7 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 CHAIN_NAMES = {"naive": "eager", "flash": "fa2", "iosim_naive": "naive"}
-OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal"}
+OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal", own_sm90.NAME: "flash"}
 BOTH = "_fwdbwd"
 WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
 """A note that names the window of a flex row, whose `causal` is empty."""
@@ -172,6 +173,11 @@ def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -
 
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
     row = rows[0]
+    if row.implementation == own_sm90.NAME:
+        kernel = own_sm90.kernel_of(row, problem, profile.need_int("sm_count"))
+        chain = own_sm90.chain_of(row, problem, kernel)
+        _check_size(chain)
+        return Case(problem, kernel, (chain,), own_sm90.variant(row))
     own = row.implementation in OWN
     kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, _overrides(row))
     if own:

@@ -24,12 +24,15 @@ COLUMN = {**{q: q for q in QUANTITIES}, "time": "seconds"}
 NEEDED = ("hbm_read", "hbm_write", "l2_read", "l2_write")
 LAUNCH_COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim",
                   "causal", "dtype")  # fmt: skip
+"""`call` and `launch` may both be left out: each row is then a call of one launch, numbered as it stands."""
 CHAIN_COLUMNS = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
 LAUNCH_FACTS = ("block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers", "smem_bytes",
                 "order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas",
-                "spill_store_bytes")  # fmt: skip
+                "spill_store_bytes", "consumers", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly",
+                "blocks", "section_heads")  # fmt: skip
 WHOLE = ("call", "launch", "batch", "heads", "kv_heads", "seq_q", "seq_k", "seq", "head_dim", "block_q", "block_k",
-         "warps", "stages", "registers", "smem_bytes", "section", "window", "splits", "spill_store_bytes")  # fmt: skip
+         "warps", "stages", "registers", "smem_bytes", "section", "window", "splits", "spill_store_bytes", "consumers",
+         "q_stages", "cluster", "poly", "section_heads")  # fmt: skip
 FLAGS = ("causal", "heavy_first", "persistent")
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
@@ -150,7 +153,10 @@ def _form(header: list[str], where: str) -> bool:
         twice = next(c for c in header if header.count(c) > 1)
         raise InputError(f"{where} names column '{twice}' twice; accepted: once")
     chain = "seq" in header and "call" not in header
-    missing = [c for c in (CHAIN_COLUMNS if chain else LAUNCH_COLUMNS) + NEEDED if c not in header]
+    needed: tuple[str, ...] = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
+    if not {"call", "launch"} & {*header}:
+        needed = tuple(c for c in needed if c not in ("call", "launch"))
+    missing = [c for c in needed + NEEDED if c not in header]
     if missing:
         raise InputError(f"{where} lacks the columns {', '.join(missing)}; accepted: {_accepted()}")
     return chain
@@ -158,6 +164,8 @@ def _form(header: list[str], where: str) -> bool:
 
 def _row(values: dict[str, str], where: str, source: str, chain: bool, index: int) -> Row:
     names = CHAIN_COLUMNS if chain else LAUNCH_COLUMNS
+    if not chain and "call" not in values:
+        values = {**values, "call": str(index), "launch": "1"}
     facts = {n: values[n].strip() for n in (*names, *(() if chain else LAUNCH_FACTS)) if n in values}
     for name, text in facts.items():
         if not text and name in ("call", "launch", "implementation"):

@@ -109,6 +109,9 @@ class FlashOptions(SplitOptions, TermOptions):
     Of the launches around the backward's main one: `backward_copies` of dO and O are made contiguous first,
     `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
     half `dot_split_percent` of the zeroed dQ and `convert_split_percent` of the converted one are two packets.
+
+    `whole_width`: the forward fetches as many columns of Q, K and V as it is compiled for, those outside the
+    tensors, too, which cost the SM their bytes and come from no memory.
     """
 
     mask_block: int | None = number(None, 1)
@@ -116,6 +119,7 @@ class FlashOptions(SplitOptions, TermOptions):
     dot_packet_rows: int = number(0)
     dot_split_percent: int = number(0, 0, 100)
     convert_split_percent: int = number(0, 0, 100)
+    whole_width: bool = False
 
 
 @algorithm(
@@ -184,7 +188,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         accesses=reads,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        overheads=kernel.overheads + spill,
+        overheads=kernel.overheads + spill + _columns_outside(problem, kernel),
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=flops,
         exps_per_pair=1,
@@ -193,6 +197,20 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
+
+
+def _columns_outside(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:
+    """What a forward fetches beside the columns of Q, K and V (`FlashOptions.whole_width`)."""
+    compiled = kernel.compiled_head_dim or 0
+    beyond_qk, beyond_v = (max(0, compiled - d) for d in (problem.head_dim, problem.head_dim_v))
+    if not options_of(kernel, FlashOptions).whole_width or not beyond_qk + beyond_v:
+        return ()
+    element, tile = problem.input_type.bytes, kernel.tile
+    return (
+        Overhead("columns_outside", Mode.LOAD, per_tile=tile.block_q * beyond_qk * element,
+                 per_pair=tile.block_k * (beyond_qk + beyond_v) * element,
+                 inferred_from="experiments/measurements/h200_boxes.csv"),
+    )  # fmt: skip
 
 
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:

@@ -31,7 +31,8 @@ class CudnnRules(Rules):
         return replace(stated, scheduler=Scheduler.STATIC) if decodes else stated
 
     def options(self, profile: HardwareProfile, split: bool) -> dict[str, Any]:
-        return {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256} if split else {}
+        decode = {"statistics_per_row": 2, "combine_rows": 1, "combine_threads": 256, "whole_width": False}
+        return decode if split else {}
 
     def split_overheads(self, problem: AttentionProblem) -> tuple[Overhead, ...]:
         return neighbours_of_q(problem)

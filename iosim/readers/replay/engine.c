@@ -42,6 +42,8 @@ static int make_play(Play *play, int64_t start) {
         sift_up(play->running, play->live++);
     }
     play->next = play->slots * l->group;
+    if (l->ahead)
+        for (int i = 0; i < play->slots; i++) play->ctas[i].claimed = claim(l, &play->next);
     fill_factors(sms, l, per_sm);
     for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
     return 1;
@@ -51,7 +53,7 @@ static int make_play(Play *play, int64_t start) {
 static int take_next_tile(Play *play, int id) {
     const LaunchPlan *l = play->plan;
     Cta *a = &play->ctas[id];
-    int take = tile_after(l, a->tile, &play->next);
+    int take = tile_after(l, a, &play->next);
     if (l->relaunched || take == NIL) leave_rank(l, play->ctas, play->slots, id);
     if (take == NIL) {
         play->sms.live[a->sm]--;

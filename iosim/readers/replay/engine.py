@@ -86,6 +86,7 @@ class Ctas:
         sm_spread_ppm: SMs differ in speed by up to so many millionths either way.
         rates: of an SM's CTAs, the oldest first, in units of their mean.
         relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
+        ahead: a CTA claims its next work tile from the queue as it begins one, not as it ends one.
     """
 
     slots: int
@@ -96,6 +97,7 @@ class Ctas:
     sm_spread_ppm: int = 0
     rates: tuple[float, ...] = (1.0,)
     relaunched: bool = True
+    ahead: bool = False
 
 
 class L2:
@@ -245,6 +247,7 @@ class L2:
         loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
         plan = _work_tiles(launch, loop)
         plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
+        plan.ahead = int(ctas.ahead)
         plan.sm_spread_ppm = ctas.sm_spread_ppm
         plan.step_ps, plan.start_ps = round(ctas.step_s * PS), round(ctas.start_s * PS)
         plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)

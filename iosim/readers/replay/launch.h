@@ -11,7 +11,8 @@ typedef struct {
     int64_t last_ps;       /* while rates are taken: when its last step was, or -1 */
     int64_t spent_ps;      /* and the time its steps took together */
     int64_t steps;
-    int32_t left, pad;     /* coarse: small steps of this step to come */
+    int32_t left;          /* coarse: small steps of this step to come */
+    int32_t claimed;       /* with `ahead`: the work tile that it has claimed, or NIL */
     int64_t each_ps;       /* and what each takes */
 } Cta;
 
@@ -67,13 +68,26 @@ static inline int loop_index(const LaunchPlan *l, int tile, int step) {
     return l->list ? l->list[l->first[tile] + k] : l->first[tile] + k;
 }
 
-/* The work tile that a CTA takes after `tile`, or NIL; `next` is the head of the queue. */
-static inline int tile_after(const LaunchPlan *l, int tile, int *next) {
-    if ((tile + 1) % l->group != 0) return tile + 1;
-    int take = l->static_stride ? tile + l->static_stride : *next;
+/* The first work tile of the queue, which is one shorter then, or NIL. */
+static inline int claim(const LaunchPlan *l, int *next) {
+    int take = *next;
     if (take >= l->tiles) return NIL;
-    if (!l->static_stride) *next += l->group;
-    else if (take >= *next) *next = take + 1;
+    *next += l->group;
+    return take;
+}
+
+/* The work tile that a CTA takes after its present one, or NIL; `next` is the head of the queue. */
+static inline int tile_after(const LaunchPlan *l, Cta *a, int *next) {
+    if ((a->tile + 1) % l->group != 0) return a->tile + 1;
+    if (l->static_stride) {
+        int take = a->tile + l->static_stride;
+        if (take >= l->tiles) return NIL;
+        if (take >= *next) *next = take + 1;
+        return take;
+    }
+    if (!l->ahead) return claim(l, next);
+    int take = a->claimed;
+    a->claimed = claim(l, next);
     return take;
 }
 

@@ -324,7 +324,7 @@ def _ctas(
 ) -> Ctas:  # fmt: skip
     """The CTAs of a launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches
     have none of their own and go as fast as memory does."""
-    slots, sms = of_launch.slots, inputs.sms
+    slots, sms = of_launch.slots, inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
         slots = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size))
@@ -337,6 +337,7 @@ def _ctas(
         sm_spread_ppm=round(1e6 * inputs.sm_spread),
         rates=of_launch.rates,
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
+        ahead=launch.schedule.claims_ahead,
     )
 
 

@@ -209,7 +209,7 @@ static int64_t skip_tile(Windows *w) {
     int64_t t = w->ends[0].t;
     Cta *a = &play->ctas[id];
     int count = l->count[a->tile], loaded = a->step < 0 ? 0 : a->step + 1 < count ? a->step + 1 : count;
-    int take = tile_after(l, a->tile, &play->next);
+    int take = tile_after(l, a, &play->next);
     if (a->step < 0) pass_over(play->l2, l->pro, l->n_pro, a->tile);
     pass_over(play->l2, l->epi, l->n_epi, a->tile);
     if (take != NIL) a->previous = a->tile, a->tile = take, a->step = -1;

@@ -1,0 +1,79 @@
+"""Counted launches of flash_fwd_sm90 and of library kernels at odd widths, beside predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scripts import ROOT
+
+from iosim.base.errors import InputError
+from iosim.evidence.validate import Row, compare, read
+from iosim.evidence.validate.match import match
+from iosim.hardware.profile import load_profile
+from iosim.prediction.call import Call
+
+PROFILE = load_profile("h200")
+FOLDER = ROOT / "experiments" / "measurements"
+TABLE = FOLDER / "h200_sm90_orders_bytes.csv"
+EXACT, EXACT_BYTES = 0.001, 1024
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return read(TABLE)
+
+
+def counted(row: Row) -> dict[str, int]:
+    """Bytes between SMs and L2 of a row's launch."""
+    case = match([row], PROFILE)
+    (chain,) = case.chains
+    assert not isinstance(chain, str)
+    total = Call.of(case.problem, case.kernel, PROFILE, chain).counted.total
+    return {f"l2_{direction}": int(total("l2", direction)) for direction in ("read", "write")}
+
+
+def is_exact(predicted: int, measured: float) -> bool:
+    return abs(predicted - measured) <= max(EXACT * measured, EXACT_BYTES)
+
+
+def test_bytes_between_sms_and_l2_of_every_launch(rows: list[Row]) -> None:
+    assert len(rows) == 385
+    missed = [
+        (row.call, name)
+        for row in rows
+        for name, value in counted(row).items()
+        if not is_exact(value, row.measured[name])
+    ]
+    assert not missed
+
+
+def test_clusters_count_all_keys_of_every_cta(rows: list[Row]) -> None:
+    """As they arrive; the slices of the L2 see each once a cluster."""
+    of_two = [row for row in rows if row.facts["cluster"] == "2"]
+    assert of_two
+    for row in of_two[:4]:
+        assert is_exact(counted(row)["l2_read"], row.measured["l2_read"])
+
+
+def test_a_row_without_call_and_launch_is_a_call_of_one_launch(rows: list[Row]) -> None:
+    assert [(row.call, row.launch) for row in rows[:3]] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_knobs_that_do_not_exist_are_told(rows: list[Row], tmp_path: Path) -> None:
+    header, first = TABLE.read_text().splitlines()[:2]
+    table = tmp_path / "rows.csv"
+    table.write_text(f"{header}\n{first.replace('light_first', 'middle_first')}\n")
+    (skipped,) = compare(read(table), PROFILE).skipped
+    assert "middle_first" in skipped.reason
+    table.write_text(f"{header}\n{first.replace(',bf16,2,', ',bf16,two,')}\n")
+    with pytest.raises(InputError, match="consumers 'two'"):
+        read(table)
+
+
+def test_cudnn_fetches_the_columns_that_it_is_compiled_for() -> None:
+    rows = [row for row in read(FOLDER / "h200_library_kernels_2.csv") if row.implementation == "cudnn"]
+    narrow = [row for row in rows if row.number("head_dim") == 96]
+    assert len(narrow) == 2
+    for row in narrow:
+        assert all(is_exact(value, row.measured[name]) for name, value in counted(row).items())
