@@ -19,7 +19,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from iosim.base.files import write_whole
-from iosim.evidence.cuda import build
+from iosim.evidence.cuda import Spec, build
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.sm90 import BLOCKS, CC, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest, variants
 from iosim.evidence.cuda.spec import DIRECTIONS, MASKS
@@ -107,13 +107,9 @@ def checked_specs() -> list[Sm90Spec]:
     return list(dict.fromkeys(specs))
 
 
-def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, window: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and LSE of q [heads, rows, head_dim] and k, v [kv_heads, keys, head_dim] in float64."""
-    group = q.shape[0] // k.shape[0]
-    q, k, v = q.double(), k.double().repeat_interleave(group, 0), v.double().repeat_interleave(group, 0)
-    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+def weights(q: torch.Tensor, k: torch.Tensor, causal: bool, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """P and LSE of q [heads, rows, head_dim] and k [heads, keys, head_dim] in float64."""
+    scores = q.double() @ k.double().transpose(-1, -2) * q.shape[-1] ** -0.5
     rows, keys = torch.arange(q.shape[1], device="cuda"), torch.arange(k.shape[1], device="cuda")
     back = rows[:, None] + (len(keys) - len(rows)) - keys[None, :]
     if causal or window is not None:
@@ -121,7 +117,16 @@ def reference(
     if window is not None:
         scores = scores.masked_fill(back > window, -math.inf)
     lse = torch.logsumexp(scores, -1)
-    return torch.exp(scores - lse.clamp_min(-1e300)[..., None]) @ v, lse
+    return torch.exp(scores - lse.clamp_min(-1e300)[..., None]), lse
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, window: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE of q [heads, rows, head_dim] and k, v [kv_heads, keys, head_dim] in float64."""
+    k, v = (x.double().repeat_interleave(q.shape[0] // k.shape[0], 0) for x in (k, v))
+    p, lse = weights(q, k, causal, window)
+    return p @ v, lse
 
 
 def largest(error: torch.Tensor) -> float:
@@ -231,19 +236,29 @@ def own_call(spec: Sm90Spec, s: Shape, t: dict[str, torch.Tensor], order: Sm90Or
     return lambda: launch.run(torch.cuda.current_stream().cuda_stream)
 
 
-def library_call(name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> Callable[[], Any]:
-    """One of PyTorch's backends on the same problem, which gets grouped keys repeated where it refuses them grouped."""
+def library_output(
+    name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor], with_gradient: bool = False
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Q, K, V as one of PyTorch's backends takes them (keys repeated where it refuses them grouped), and its O."""
     group = s.heads // s.kv_heads
+    q, k, v = (t[x].detach().requires_grad_(with_gradient) for x in "qkv")
+    with sdpa_kernel(LIBRARIES[name]):
+        try:
+            return [q, k, v], scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=group > 1)
+        except RuntimeError:
+            k, v = (t[x].repeat_interleave(group, dim=1).requires_grad_(with_gradient) for x in "kv")
+            return [q, k, v], scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-    def call(k: torch.Tensor, v: torch.Tensor, grouped: bool) -> Any:
+
+def library_call(name: str, s: Shape, causal: bool, t: dict[str, torch.Tensor]) -> Callable[[], Any]:
+    """One of PyTorch's backends on the same problem."""
+    (q, k, v), _ = library_output(name, s, causal, t)
+
+    def call() -> Any:
         with sdpa_kernel(LIBRARIES[name]):
-            return scaled_dot_product_attention(t["q"], k, v, is_causal=causal, enable_gqa=grouped)
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=k.shape[1] < q.shape[1])
 
-    try:
-        call(t["k"], t["v"], group > 1)
-    except RuntimeError:
-        return partial(call, *(t[x].repeat_interleave(group, dim=1) for x in "kv"), grouped=False)
-    return partial(call, t["k"], t["v"], group > 1)
+    return call
 
 
 def sustained_ms(call: Callable[[], Any], ms: float) -> tuple[float, str]:
@@ -345,12 +360,12 @@ def run_orders(shapes: list[Shape], first: int) -> None:
 # ---- Under watch
 
 
-def prebuild(specs: list[Sm90Spec]) -> None:
+def prebuild(specs: Sequence[Spec]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda spec: build(spec, CC), dict.fromkeys(specs)))
 
 
-def guarded(items: int, out: Path | None) -> int:
+def guarded(items: int, out: Path | None, columns: Sequence[str], notes: dict[str, str]) -> int:
     """Runs this script as a worker over the items, anew where one hangs or dies, and writes the rows it hands over.
 
     Returns:
@@ -382,8 +397,8 @@ def guarded(items: int, out: Path | None) -> int:
         lost += 1
         print(f"LOST item {start - 1}, code {worker.returncode}", flush=True)
     if out is not None and not lost:
-        write_whole(out, "\n".join([",".join(COLUMNS), *rows]) + "\n")
-        write_provenance(out, facts() | {"command": " ".join(["python", *sys.argv]), **NOTES})
+        write_whole(out, "\n".join([",".join(columns), *rows]) + "\n")
+        write_provenance(out, facts() | {"command": " ".join(["python", *sys.argv]), **notes})
     return 1 if lost or wrong else 0
 
 
@@ -413,7 +428,7 @@ def main() -> int:
         run(items, a.worker)
         return 0
     prebuild(specs)
-    return guarded(len(items), a.out)
+    return guarded(len(items), a.out, COLUMNS, NOTES)
 
 
 if __name__ == "__main__":

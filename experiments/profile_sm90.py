@@ -110,33 +110,28 @@ def check_against_cudnn(numbers: list[int]) -> None:
                 raise InputError(f"{call} differs from cuDNN by {error:.1e}")
 
 
-def profile(numbers: list[int]) -> list[Profiled]:
+def profile(script: str, kernels: str, numbers: list[int]) -> list[Profiled]:
+    """The launches of kernels of these names that `script --launch` starts, in their order."""
     metrics = ",".join(METRICS[name][0] for name in COUNTERS)
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "sm90.ncu-rep"
-        options = [
-            "--cache-control",
-            "all",
-            "--clock-control",
-            "none",
-            "-k",
-            "regex:flash_fwd_sm90",
-            "--metrics",
-            metrics,
-        ]
-        own = [sys.executable, __file__, "--launch", *map(str, numbers)]
+        options = ["--cache-control", "all", "--clock-control", "none", "-k", f"regex:{kernels}", "--metrics", metrics]
+        own = [sys.executable, script, "--launch", *map(str, numbers)]
         subprocess.run([str(find_ncu()), *options, "-o", str(report), *own], check=True, stdout=subprocess.DEVNULL)
         launches, _ = parse_raw(import_report(report))
     return launches
+
+
+def counted(found: Profiled) -> list[object]:
+    values = {name: found.column(name) for name in COUNTERS}
+    return ["" if x is None else f"{x:.9g}" if n == "seconds" else round(x) for n, x in values.items()]
 
 
 def row(call: Call, found: Profiled) -> str:
     s, causal = call.shape, int(call.spec.mask == "causal")
     problem = ["flash_fwd_sm90", s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, causal, call.spec.dtype]
     knobs = [getattr(call.spec, knob) for knob in KNOBS] + [getattr(call.order, knob) for knob in ORDER]
-    values = {name: found.column(name) for name in COUNTERS}
-    counted = ["" if x is None else f"{x:.9g}" if n == "seconds" else round(x) for n, x in values.items()]
-    return ",".join(map(str, [*problem, *knobs, found.grid[0], *counted]))
+    return ",".join(map(str, [*problem, *knobs, found.grid[0], *counted(found)]))
 
 
 def main() -> int:
@@ -166,7 +161,7 @@ def main() -> int:
             break
         numbers = list(range(first, min(first + PORTION, len(SHAPES))))
         check_against_cudnn(numbers)
-        calls, found = [call for n in numbers for call in calls_of(n)], profile(numbers)
+        calls, found = [call for n in numbers for call in calls_of(n)], profile(__file__, "flash_fwd_sm90", numbers)
         if len(found) != len(calls):
             print(f"the report has {len(found)} of {len(calls)} launches of shapes {numbers}; they are left out")
             continue

@@ -5,15 +5,10 @@
 // belongs to them, so that every schedule (one tile a CTA, a static list, a counter in memory) is known to the producer alone.
 #pragma once
 
-#include "ptx_sm90.cuh"
+#include "flash_sm90.cuh"
 
 namespace flash90 {
 
-using namespace ptx;
-
-enum Mask { kNone = 0, kCausal = 1, kWindow = 2 };
-enum Direction { kAscending = 0, kDescending = 1, kAlternating = 2 };
-enum Blocks { kLightFirst = 0, kHeavyFirst = 1, kFold = 2 };  // fold: the heaviest, the lightest, the second heaviest, ...
 enum Schedule { kOneTile = 0, kStatic = 1, kDynamic = 2 };
 // How a warpgroup overlaps its own products and exponentials. Sequential: Q K^T, softmax, then P V and the next Q K^T in one go.
 // Interleaved: the same, each slice of P V started as soon as its 16 keys' exponentials are there. Overlapped: Q K^T of the next
@@ -24,12 +19,6 @@ enum Pipeline { kSequential = 0, kInterleaved = 1, kOverlapped = 2, kEager = 3 }
 enum Turns { kFree = 0, kProducts = 1, kExponentials = 2 };
 
 // Mirrored field by field in the launcher. Tensor maps have the dimensions columns, rows, heads, batch, and one of length 1.
-//
-// Where lengths vary (bounds_q is set), row i of a sequence of L rows that ends before row E of all has the coordinates
-// (kRagged - L + i, E, kRagged), in dimensions of strides `row`, `row` and 2^35 - row bytes, of which the first has kRagged rows: as
-// addresses wrap at 2^64, that is row E - L + i, and the copy engine cuts off what lies past the sequence's end.
-constexpr int kRagged = 1 << 30;
-
 struct Params {
   TensorMap q, k, v, o;
   float* lse;             // [batch, heads, seq_q], or [heads, all rows] where lengths vary; null: not wanted
@@ -98,47 +87,27 @@ struct Places {
   __device__ __forceinline__ u32 next_tile() const { return tile(T::QStages); }
 };
 
-// Which stage of a ring of buffers comes next, and the parity of its present phase.
-template <int Stages>
-struct Ring {
-  int stage = 0;
-  u32 parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == Stages) stage = 0, parity ^= 1;
-  }
-};
-
 // One tile: its rows, the sequence that it belongs to, and its key blocks, of which the t-th is start + t * step.
-struct Tile {
+struct Tile : Sequence {
   int row0, head, batch;  // the first row of this CTA, inside its sequence
-  int rows, keys;         // lengths of the sequence
-  int row_shift, row_outer, key_shift, key_outer, wrap;  // row i has the coordinates (row_shift + i, head, row_outer, wrap)
-  int lse;                                         // where the sequence's rows start in lse
+  int lse;                // where the sequence's rows start in lse
   int start, step, count;
 };
 
 template <class T>
 __device__ __forceinline__ Tile tile_at(const Params& p, int index, int rank) {
   Tile w;
-  int query_block, head;
+  Place place;
   if (p.remap != nullptr) {
     const int number = p.remap[index];
-    head = number / p.query_blocks, query_block = number % p.query_blocks;
+    place = {number / p.query_blocks, number % p.query_blocks};
   } else {
-    const int section = index / (p.query_blocks * p.section), first = section * p.section;
-    const int width = min(p.section, p.batch * p.heads - first), rest = index - first * p.query_blocks, u = rest / width;
-    head = first + rest % width;
-    query_block = p.blocks == kLightFirst ? u : p.query_blocks - 1 - u;
-    if (p.blocks == kFold) query_block = u % 2 ? u / 2 : p.query_blocks - 1 - u / 2;
+    place = place_at(index, p.section, p.batch * p.heads, p.query_blocks, p.blocks);
   }
-  w.batch = head / p.heads, w.head = head % p.heads;
-  w.rows = p.seq_q, w.keys = p.seq_k, w.row_shift = w.key_shift = 0, w.row_outer = w.key_outer = w.batch, w.wrap = 0;
-  w.lse = w.batch * p.heads * p.seq_q;
-  if (p.bounds_q != nullptr) {
-    w.lse = p.bounds_q[w.batch], w.row_outer = p.bounds_q[w.batch + 1], w.key_outer = p.bounds_k[w.batch + 1];
-    w.rows = w.row_outer - w.lse, w.keys = w.key_outer - p.bounds_k[w.batch];
-    w.row_shift = kRagged - w.rows, w.key_shift = kRagged - w.keys, w.wrap = kRagged;
-  }
+  const int query_block = place.block;
+  w.batch = place.head / p.heads, w.head = place.head % p.heads;
+  locate(w, p, w.batch);
+  w.lse = p.bounds_q != nullptr ? w.row_outer - w.rows : w.batch * p.heads * p.seq_q;
   // Both CTAs of a cluster walk the key blocks that either needs.
   const int block0 = query_block * (T::Cluster * T::BlockQ), offset = w.keys - w.rows;
   int first = 0, last = (w.keys + T::BlockK - 1) / T::BlockK;

@@ -78,10 +78,36 @@ __device__ __forceinline__ int load_word(u32 address) {
   return r;
 }
 
+__device__ __forceinline__ float2 load_floats2(u32 address) {
+  float2 r;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n" : "=f"(r.x), "=f"(r.y) : "r"(address) : "memory");
+  return r;
+}
+__device__ __forceinline__ void store_floats4(u32 address, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
 // Stores a word into the shared memory of a CTA of the cluster and counts its 4 bytes at a barrier there (both from map_to).
 __device__ __forceinline__ void store_counted(u32 address, u32 value, u32 barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];\n" ::"r"(address), "r"(value), "r"(barrier)
                : "memory");
+}
+
+// ---- Sums and counters in global memory.
+
+// Adds four neighbouring fp32 values, order undefined.
+__device__ __forceinline__ void add4(float* p, float x, float y, float z, float w) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+
+// A counter that CTAs hand on: whoever sees a number sees all that was written before it was reached.
+__device__ __forceinline__ int load_counter(const int* counter) {
+  int r;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(r) : "l"(counter) : "memory");
+  return r;
+}
+__device__ __forceinline__ void raise_counter(int* counter) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" ::"l"(counter) : "memory");
 }
 
 // ---- Barriers by number, over some of the threads of a CTA.
@@ -153,10 +179,28 @@ __device__ __forceinline__ void store_box(const TensorMap& map, const Coordinate
                : "memory");
 }
 
+// Bytes from global into shared memory, counted at a barrier; addresses and their number are multiples of 16.
+__device__ __forceinline__ void copy_bytes(u32 dst, const void* src, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(dst), "l"(src), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
+
+// Adds fp32 values in shared memory to those in global memory.
+__device__ __forceinline__ void add_bytes(float* dst, u32 src, u32 bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
 
 // Waits until the copy engine has read the shared memory of all of this thread's stores.
 __device__ __forceinline__ void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory"); }
+
+// Waits until all of this thread's stores and sums are in global memory.
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory"); }
+
+// Orders this thread's accesses to global memory, ordinary and of the copy engine, with each other.
+__device__ __forceinline__ void async_fence_global() { asm volatile("fence.proxy.async.global;\n" ::: "memory"); }
 
 // Orders this thread's ordinary accesses to shared memory before later ones of the copy engine and of wgmma.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
@@ -190,8 +234,8 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(Pending) : "memory");
 }
 
-// d[64 x N] (+)= a[64 x 16] b[16 x N]: `ss` takes a and b (N rows of summed columns) from shared memory, `rs` takes a from registers
-// and b as 16 summed rows of N columns. `add` false starts anew.
+// d[64 x N] (+)= a[64 x 16] b[16 x N]: `ss` takes a and b from shared memory as 64 and N rows of summed columns, `ss_columns` as 16
+// summed rows of 64 and N columns; `rs` takes a from registers and b as 16 summed rows of N columns. `add` false starts anew.
 template <int N>
 struct Wgmma;
 
@@ -216,9 +260,9 @@ struct Wgmma;
   NAMES96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119," \
       "%120,%121,%122,%123,%124,%125,%126,%127"
 
-#define WGMMA_SS(N, TYPE, REGISTERS, A, B, ADD)                                                                                     \
+#define WGMMA_SS(N, TYPE, REGISTERS, A, B, ADD, TURNED)                                                                             \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #ADD ", 0;\n wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
-               " {" NAMES##REGISTERS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                                        \
+               " {" NAMES##REGISTERS "}, %" #A ", %" #B ", p, 1, 1, " TURNED ", " TURNED ";\n}\n"                                   \
                : R##REGISTERS(d)                                                                                                  \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define WGMMA_RS(N, TYPE, REGISTERS, A0, A1, A2, A3, B, ADD)                                                                        \
@@ -232,8 +276,13 @@ struct Wgmma;
   struct Wgmma<N> {                                                                                        \
     template <bool Bf16>                                                                                   \
     static __device__ __forceinline__ void ss(float (&d)[REGISTERS], u64 a, u64 b, bool add) {             \
-      if constexpr (Bf16) WGMMA_SS(N, "bf16", REGISTERS, O0, O1, O2);                                      \
-      if constexpr (!Bf16) WGMMA_SS(N, "f16", REGISTERS, O0, O1, O2);                                      \
+      if constexpr (Bf16) WGMMA_SS(N, "bf16", REGISTERS, O0, O1, O2, "0");                                 \
+      if constexpr (!Bf16) WGMMA_SS(N, "f16", REGISTERS, O0, O1, O2, "0");                                 \
+    }                                                                                                      \
+    template <bool Bf16>                                                                                   \
+    static __device__ __forceinline__ void ss_columns(float (&d)[REGISTERS], u64 a, u64 b, bool add) {     \
+      if constexpr (Bf16) WGMMA_SS(N, "bf16", REGISTERS, O0, O1, O2, "1");                                 \
+      if constexpr (!Bf16) WGMMA_SS(N, "f16", REGISTERS, O0, O1, O2, "1");                                 \
     }                                                                                                      \
     template <bool Bf16>                                                                                   \
     static __device__ __forceinline__ void rs(float (&d)[REGISTERS], const u32 (&a)[4], u64 b, bool add) { \

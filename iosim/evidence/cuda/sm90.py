@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import Built, build
 from iosim.evidence.cuda.launch import Launch, Shape
-from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS
+from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS, Spec
 
 CC = "9.0a"
 LOG2_E = 1.4426950408889634
@@ -38,6 +38,12 @@ ACCEPTED: dict[str, tuple[object, ...]] = {
 def _one_of(option: str, value: object, accepted: Sequence[object]) -> None:
     if value not in accepted:
         raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
+
+
+def check_knobs(spec: object, accepted: Mapping[str, Sequence[object]]) -> None:
+    """Raises `InputError` where a field has a value that is not accepted."""
+    for name, values in accepted.items():
+        _one_of(name, getattr(spec, name), values)
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,7 @@ class Sm90Spec:
         """Raises `InputError` where the instantiation cannot exist."""
         if cc != CC:
             raise InputError(f"flash_fwd_sm90 is built for compute capability {CC}, not {cc}")
-        for name, accepted in ACCEPTED.items():
-            _one_of(name, getattr(self, name), accepted)
+        check_knobs(self, ACCEPTED)
         if self.cluster == 2 and self.block_k % 32:
             raise InputError(f"block_k {self.block_k} is no multiple of 32; each CTA of a cluster copies half of it")
         tile = f"tile {self.block_q}x{self.block_k}, {self.stages} stages, head_dim {self.head_dim}"
@@ -139,10 +144,11 @@ def variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm9
         for pipeline, turns in (("sequential", "free"), ("overlapped", "free"), ("eager", "products")):
             tile = replace(first, consumers=consumers, block_k=block_k, stages=2, q_stages=1)  # type: ignore[arg-type]
             several.append(replace(tile, pipeline=pipeline, turns=turns))
-    return [spec for spec in dict.fromkeys(several) if _exists(spec)]
+    return [spec for spec in dict.fromkeys(several) if exists(spec)]
 
 
-def _exists(spec: Sm90Spec) -> bool:
+def exists(spec: Spec) -> bool:
+    """Whether an instantiation can be built."""
     try:
         spec.check(CC)
     except InputError:

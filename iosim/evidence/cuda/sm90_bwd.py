@@ -1,0 +1,237 @@
+"""Instantiations and launches of flash_bwd_sm90. Launching needs a Hopper GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+
+from iosim.base.errors import InputError
+from iosim.evidence.cuda import driver
+from iosim.evidence.cuda.compiler import Built, build
+from iosim.evidence.cuda.launch import Launch, Shape
+from iosim.evidence.cuda.sm90 import (
+    BLOCKS,
+    CC,
+    LOG2_E,
+    SHARED_BYTES_PER_CTA,
+    SPARE_REGISTERS,
+    Ragged,
+    Sm90Order,
+    TensorMap,
+    check_knobs,
+    dense_map,
+    exists,
+    ragged_map,
+)
+from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS
+
+OVERLAPS = {"same_queries": 0, "former_queries": 1}
+SUMS = {"copied": 0, "ordered": 1, "added": 2}
+CONSUMERS, REGISTERS = 2, 240
+"""Warpgroups that compute, 64 keys each, and the registers of their threads."""
+QUERY_THREADS = 256
+"""Of a CTA of the kernels before and after."""
+
+ACCEPTED: dict[str, tuple[object, ...]] = {
+    "head_dim": (64, 128), "block_q": (64, 128), "stages": (1, 2, 3), "score_stages": (1, 2), "mask": tuple(MASKS),
+    "dtype": DTYPES, "sums": tuple(SUMS), "overlap": tuple(OVERLAPS),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sm90BwdSpec:
+    """One `flash_bwd_sm90`; mirrors `flash90::BwdTraits`."""
+
+    head_dim: int
+    block_q: int
+    stages: int = 2
+    """Of Q and dO."""
+    score_stages: int = 1
+    """Of dS."""
+    mask: str = "none"
+    dtype: str = "bf16"
+    sums: str = "copied"
+    """How shares of dQ are added: copied (from shared memory by the copy engine), ordered (the same, in the order of
+    the key blocks, so that every run gives the same bits) or added (from the registers)."""
+    overlap: str = "former_queries"
+    """Which product runs while a warpgroup takes exponentials: dP of the same queries, or dQ of those before."""
+
+    source = "flash_bwd_sm90.cu"
+    functions = ("flash_bwd_sm90", "flash_bwd_sm90_rows", "flash_bwd_sm90_query")
+    block_k = 64 * CONSUMERS
+    threads = 128 * (CONSUMERS + 1)
+
+    @property
+    def dynamic_shared_bytes(self) -> int:
+        keys, queries = 2 * self.block_k * self.head_dim * 2, 2 * self.stages * self.block_q * self.head_dim * 2
+        scores = self.score_stages * self.block_k * self.block_q * 2
+        dq = 0 if self.sums == "added" else self.block_q * self.head_dim * 4
+        barriers = 2 + 4 * self.stages + 2 * self.score_stages + 2 * CONSUMERS
+        return keys + queries + scores + dq + self.stages * self.block_q * 8 + 8 * barriers
+
+    @property
+    def live_registers(self) -> int:
+        """Of a consumer's thread: dK, dV, scores and dP."""
+        return self.head_dim + self.block_q
+
+    def defines(self) -> dict[str, int]:
+        return {
+            "HEAD_DIM": self.head_dim,
+            "BLOCK_Q": self.block_q,
+            "STAGES": self.stages,
+            "SCORE_STAGES": self.score_stages,
+            "MASK": MASKS[self.mask],
+            "BF16": int(self.dtype == "bf16"),
+            "SUMS": SUMS[self.sums],
+            "OVERLAP": OVERLAPS[self.overlap],
+            "SHARED_BYTES": self.dynamic_shared_bytes,
+        }
+
+    def check(self, cc: str) -> None:
+        """Raises `InputError` where the instantiation cannot exist."""
+        if cc != CC:
+            raise InputError(f"flash_bwd_sm90 is built for compute capability {CC}, not {cc}")
+        check_knobs(self, ACCEPTED)
+        tile = f"tile {self.block_q}x{self.block_k}, {self.stages} stages, head_dim {self.head_dim}"
+        if self.head_dim * self.block_q < 64 * 128:
+            raise InputError(f"{tile} leaves a warpgroup less than 64 columns of dQ; block_q must be 128")
+        if self.overlap == "former_queries" and self.stages < 2:
+            raise InputError(
+                f"{tile} has no room for the next Q while this one is in use; former_queries needs 2 stages"
+            )
+        if self.dynamic_shared_bytes > SHARED_BYTES_PER_CTA:
+            need = self.dynamic_shared_bytes
+            raise InputError(f"{tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
+        room = REGISTERS - SPARE_REGISTERS
+        if self.live_registers > room:
+            raise InputError(f"{tile} keeps {self.live_registers} registers of a thread in use; it has {room} for them")
+
+
+def fastest_backward(head_dim: int, mask: str = "none", dtype: str = "bf16", ordered: bool = False) -> Sm90BwdSpec:
+    """The instantiation that was fastest on an H200 (`bench_bwd_sm90.py sweep`)."""
+    if head_dim == 64:
+        return Sm90BwdSpec(64, 128, 2, 1, mask, dtype, "ordered" if ordered else "added", "former_queries")
+    return Sm90BwdSpec(head_dim, 64, 2, 1, mask, dtype, "ordered" if ordered else "copied", "same_queries")
+
+
+def backward_variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm90BwdSpec]:
+    """Every instantiation that exists."""
+    knobs = itertools.product((1, 2, 3), (1, 2), SUMS, OVERLAPS)
+    first = fastest_backward(head_dim, mask, dtype)
+    several = [replace(first, stages=n, score_stages=s, sums=sums, overlap=o) for n, s, sums, o in knobs]
+    return [spec for spec in several if exists(spec)]
+
+
+class Sm90BwdParams(ctypes.Structure):
+    """`flash90::BwdParams`; its alignment makes it 960 bytes."""
+
+    _fields_ = (
+        *((name, TensorMap) for name in ("q", "k", "v", "d_o", "dk", "dv")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("o", "d_o_rows", "dq", "lse", "rows", "dq_sum", "turns", "bounds_q", "bounds_k")
+        ),
+        *((name, ctypes.c_int64) for name in ("row", "head_stride", "batch_stride")),
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                "batch", "heads", "group", "seq_q", "seq_k", "window", "section", "blocks", "direction", "key_blocks",
+                "head_blocks", "lse_head",
+            )
+        ),
+        ("scale", ctypes.c_float),
+        ("scale2", ctypes.c_float),
+        ("padding", ctypes.c_char * 40),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Device memory that a call needs besides its tensors, in bytes; what lies there before does not matter."""
+
+    rows: int
+    dq_sum: int
+    turns: int
+
+
+@dataclass
+class Sm90Backward:
+    """A compiled and loaded `flash_bwd_sm90` with the kernels before and after it."""
+
+    spec: Sm90BwdSpec
+    built: Built = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.built = build(self.spec, CC)
+        cubin = self.built.cubin
+        self.main = driver.Function(cubin, "flash_bwd_sm90", self.spec.dynamic_shared_bytes)
+        self.rows = driver.Function(cubin, "flash_bwd_sm90_rows")
+        self.query = driver.Function(cubin, "flash_bwd_sm90_query")
+
+    def head_blocks(self, shape: Shape, ragged: Ragged | None = None) -> int:
+        """Query blocks that the workspaces hold of a head, and of all sequences where lengths vary."""
+        if ragged is None:
+            return -(-shape.seq_q // self.spec.block_q)
+        return ragged.all_q // self.spec.block_q + shape.batch
+
+    def workspace(self, shape: Shape, ragged: Ragged | None = None) -> Workspace:
+        blocks = self.head_blocks(shape, ragged) * (shape.heads if ragged else shape.all_heads)
+        return Workspace(blocks * self.spec.block_q * 8, blocks * self.spec.block_q * shape.head_dim * 4, blocks * 8)
+
+    def launches(
+        self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
+        ragged: Ragged | None = None,
+    ) -> list[Launch]:  # fmt: skip
+        """Row sums, then dK, dV and the shares of dQ, then dQ.
+
+        Args:
+            shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
+            addresses: of `q k v o d_o lse dq dk dv`, of `rows` and `dq_sum`, and where ordered of `turns`, all as large
+                as `workspace` says. `lse` is fp32 [batch, heads, seq_q], or with `ragged` [heads, all rows].
+            order: of the key blocks, whose heads are key/value heads; the heaviest is the first.
+
+        Raises:
+            InputError: the shape, scale or order is not one that this instantiation computes.
+        """
+        spec, d = self.spec, shape.head_dim
+        order = order or Sm90Order("query")
+        scale = 1 / math.sqrt(d) if scale is None else scale
+        if d != spec.head_dim:
+            raise InputError(f"head_dim {d} is not the {spec.head_dim} that this kernel was built for")
+        if scale <= 0:
+            raise InputError(f"scale {scale} must be positive")
+        if (shape.window is not None) != (spec.mask == "window"):
+            raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
+        if spec.sums == "ordered" and order.blocks != "heavy_first":
+            raise InputError(f"blocks {order.blocks} cannot add in order; accepted: heavy_first")
+        maps = {}
+        for name in ("q", "k", "v", "d_o", "dk", "dv"):
+            of_queries = name in ("q", "d_o")
+            heads = shape.heads if of_queries else shape.kv_heads
+            rows = spec.block_q if of_queries else spec.block_k if name in "kv" else 64
+            if ragged is None:
+                sizes = shape.batch, heads, shape.seq_q if of_queries else shape.seq_k, d
+                maps[name] = dense_map(spec.dtype, addresses[name], sizes, rows)
+            else:
+                every = ragged.all_q if of_queries else ragged.all_k
+                maps[name] = ragged_map(spec.dtype, addresses[name], (every, heads, d), rows)
+        key_blocks, kv_heads = -(-shape.seq_k // spec.block_k), shape.batch * shape.kv_heads
+        row, head = (shape.heads * d, d) if ragged else (d, shape.seq_q * d)
+        p = Sm90BwdParams(
+            **maps, o=addresses["o"], d_o_rows=addresses["d_o"], dq=addresses["dq"], lse=addresses["lse"],
+            rows=addresses["rows"], dq_sum=addresses["dq_sum"], turns=addresses.get("turns"),
+            bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k, row=row, head_stride=head,
+            batch_stride=shape.heads * shape.seq_q * d, batch=shape.batch, heads=shape.heads,
+            group=shape.heads // shape.kv_heads, seq_q=shape.seq_q, seq_k=shape.seq_k, window=shape.window or 0,
+            section=order.section(kv_heads), blocks=BLOCKS[order.blocks], direction=DIRECTIONS[order.direction],
+            key_blocks=key_blocks, head_blocks=self.head_blocks(shape, ragged),
+            lse_head=ragged.all_q if ragged else shape.seq_q, scale=scale, scale2=scale * LOG2_E,
+        )  # fmt: skip
+        queries = (-(-shape.seq_q // spec.block_q), shape.heads, shape.batch)
+        return [
+            Launch(self.rows, queries, QUERY_THREADS, p, 0),
+            Launch(self.main, (key_blocks * kv_heads, 1, 1), spec.threads, p, spec.dynamic_shared_bytes),
+            Launch(self.query, queries, QUERY_THREADS, p, 0),
+        ]
