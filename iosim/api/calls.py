@@ -7,10 +7,11 @@ prints, as data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 from iosim.api.asked import names, one, overrides_of, problem_of, problems_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
+from iosim.api.with_model import model_of, single, values_of
 from iosim.base.errors import InputError
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
@@ -18,11 +19,13 @@ from iosim.problem.attention import AttentionProblem
 
 if TYPE_CHECKING:
     from iosim.api.typed import Keywords, ProblemKeywords
+    from iosim.api.with_model import ModelLike
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.kernel.overrides import Overrides
     from iosim.studies.compare import Comparison
     from iosim.studies.explain import Explanation
+    from iosim.studies.models.prediction import ModelPrediction
     from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileRanking
 
@@ -30,28 +33,50 @@ GPU = "a100"
 """Where nothing else is said, here and on the command line."""
 
 
+@overload
+def predict(
+    problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
+    model: None = ..., layers: None = ..., tensor_parallel: None = ..., l2: str = ..., method: str | None = ...,
+    overrides: Overrides | None = ..., clocks: str | float = ..., launched: str = ..., **asked: Unpack[Keywords],
+) -> Prediction: ...  # fmt: skip
+@overload
+def predict(
+    problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
+    model: ModelLike, layers: int | None = ..., tensor_parallel: int | None = ..., l2: str = ...,
+    method: str | None = ..., overrides: Overrides | None = ..., clocks: str | float = ..., launched: str = ...,
+    **asked: Unpack[Keywords],
+) -> ModelPrediction: ...  # fmt: skip
 @public(PROBLEM, SHORT, SETTINGS)
 def predict(
     problem: AttentionProblem | None = None,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
+    model: ModelLike | None = None,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
     l2: str = "cold",
     method: str | None = None,
     overrides: Overrides | None = None,
     clocks: str | float = "boost",
     launched: str = "alone",
     **asked: Unpack[Keywords],
-) -> Prediction:
-    """Bytes by level and tensor, bounds, time and memory of one attention call on one GPU.
+) -> Prediction | ModelPrediction:
+    """Bytes by level and tensor, bounds, time and memory of one attention call, or of all of a model's, on one GPU.
 
         >>> p = iosim.predict(kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True)
         >>> p.hbm.read, p.l2.read, p.time_s
+        >>> iosim.predict(model="llama-3-8b", gpu="h100", seq_len=8192).cache_bytes
 
     Args:
         problem: what is computed, as an AttentionProblem; by default what the keywords say.
-        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
+        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default `fa2`, and for a model the one
+            that the GPU's libraries run each kind of its layers with.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Other
+            keywords take the place of its own numbers.
+        layers: the model's first layers; by default all.
+        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         l2: the L2 at the start: "cold" (flushed) or "warm" (inputs left there as far as they fit).
         method: how bytes at HBM are found: "replay" (the launches played through the L2), "sampled" (a replay of a
             part), "capacity" (an estimate) or "bounds" (the interval alone); by default a replay, of a part where all
@@ -63,11 +88,23 @@ def predict(
         **asked: the fields of a problem and the settings over a kernel's choice.
 
     Returns:
-        A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`.
+        A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`. Of a model a
+        ModelPrediction, which has them too, and `p.layers`, a prediction a kind of layer.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
+    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    if chosen is not None:
+        from iosim.studies.models.prediction import predict_model
+
+        results = predict_model(
+            chosen, values_of(asked), [None if kernel is None else one(kernel, "kernel")], [one(gpu, "gpu")],
+            l2_start=l2, method=method, overrides=overrides_of(asked, kernel, overrides), clocks=clocks,
+            launched=launched,
+        )  # fmt: skip
+        return single(results, asked)
+    kernel = "fa2" if kernel is None else kernel
     return predict_typed(
         problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu"), l2_start=l2, method=method,
         overrides=overrides_of(asked, kernel, overrides), clocks=clocks, launched=launched,

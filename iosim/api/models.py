@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Unpack
 
 from iosim.api.asked import names, one, problem_of, read
 from iosim.api.keywords import FORMULA, PROBLEM, SHORT, public
+from iosim.api.with_model import model_of
 
 if TYPE_CHECKING:
     from iosim.api.typed import FormulaKeywords, ProblemKeywords
+    from iosim.api.with_model import ModelLike
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
@@ -54,14 +56,16 @@ def decode(
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     kernel: str | Sequence[str] | None = None,
     *,
+    model: ModelLike | None = None,
+    tensor_parallel: int | None = None,
     context: int | str | Sequence[int | str] = "1k:128k:x2",
     batch: int = 1,
-    heads: int = 32,
+    heads: int | None = None,
     kv_heads: int | None = None,
-    head_dim: int = 128,
+    head_dim: int | None = None,
     head_dim_v: int | None = None,
-    dtype: str = "bf16",
-    layers: int = 32,
+    dtype: str | None = None,
+    layers: int | None = None,
     window: int | None = None,
     latent_kv: bool = False,
     page_size: int | None = None,
@@ -72,20 +76,24 @@ def decode(
     """Attention of a model that generates text: bytes and seconds a token over the context's length.
 
         >>> iosim.decode("h100", heads=32, kv_heads=8, layers=32, context=[1024, 8192])
+        >>> iosim.decode("h100", model="gemma-3-12b")
 
-    The defaults are the sizes of Llama-3-8B.
+    The defaults are the sizes of Llama-3-8B; those of a model are its own.
 
     Args:
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         kernel: kernels, as a list or "fa2,flash"; by default the one that the GPU's libraries decode with.
+        model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Sizes
+            beside it take the place of its own.
+        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         context: tokens in the cache at the end of a step: a number, a list, or a text such as "1k:128k:x2".
         batch: sequences.
-        heads: query heads.
+        heads: query heads; by default 32.
         kv_heads: key/value heads; by default 8, or 1 with `latent_kv`.
-        head_dim: columns of Q and K.
+        head_dim: columns of Q and K; by default 128.
         head_dim_v: columns of V and O; by default as many as of Q and K.
-        dtype: type of the inputs.
-        layers: attention layers.
+        dtype: type of the inputs; by default bf16.
+        layers: attention layers; by default 32. The first so many of a model's.
         window: keys kept before a query; by default all.
         latent_kv: V is the first `head_dim_v` columns of K.
         page_size: tokens of a page of the cache; by default the keys of a sequence lie in one piece.
@@ -102,19 +110,33 @@ def decode(
     from iosim.kernel.overrides import Overrides
     from iosim.problem.asked import lengths
     from iosim.studies.decode import Decoding, ModelShape, sweep
+    from iosim.studies.decode.stack import sweep_model
 
-    shape = ModelShape(
-        heads=heads, kv_heads=(1 if latent_kv else min(8, heads)) if kv_heads is None else kv_heads, head_dim=head_dim,
-        head_dim_v=head_dim_v, layers=layers, dtype=dtype, latent_kv=latent_kv, page_size=page_size, window=window,
-    )  # fmt: skip
     settings = Overrides(splits=splits, append_kv=append_kv)
     kernels = [None] if kernel is None else names(kernel, "kernel")
     contexts = lengths(context, "context")
+    step = {"batch": batch, "new_tokens": new_tokens, "overrides": settings}
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "head_dim_v": head_dim_v, "window": window}
+    chosen = model_of(model, None, sizes, layers if model is not None else None, tensor_parallel)
+    if chosen is not None:
+        asked = {"dtype": dtype, "page_size": page_size}
+        return Decoding(tuple(
+            stack
+            for gpu_name in names(gpu, "gpu")
+            for name in kernels
+            for stack in sweep_model(chosen, contexts, gpu_name, name, asked=asked, **step)
+        ))  # fmt: skip
+    heads = 32 if heads is None else heads
+    shape = ModelShape(
+        heads=heads, kv_heads=(1 if latent_kv else min(8, heads)) if kv_heads is None else kv_heads,
+        head_dim=128 if head_dim is None else head_dim, head_dim_v=head_dim_v, layers=32 if layers is None else layers,
+        dtype="bf16" if dtype is None else dtype, latent_kv=latent_kv, page_size=page_size, window=window,
+    )  # fmt: skip
     return Decoding(tuple(
         point
         for gpu_name in names(gpu, "gpu")
         for name in kernels
-        for point in sweep(shape, contexts, gpu_name, name, batch=batch, new_tokens=new_tokens, overrides=settings)
+        for point in sweep(shape, contexts, gpu_name, name, **step)
     ))  # fmt: skip
 
 

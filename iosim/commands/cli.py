@@ -21,7 +21,7 @@ COMMAND_GROUPS = (
     ("in serving and training", ("decode", "ring", "train-memory")),
     ("how far to trust it", ("validate", "reproduce", "check-claim")),
     ("on a GPU of your own", ("calibrate", "measure")),
-    ("what iosim knows", ("profiles", "kernels", "schema", "cache", "completion")),
+    ("what iosim knows", ("profiles", "kernels", "models", "schema", "cache", "completion")),
 )
 """Commands under the question that they answer, in the order of the help."""
 COMMANDS = tuple(command for _, commands in COMMAND_GROUPS for command in commands)

@@ -127,6 +127,10 @@ def _values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequenc
         from iosim.hardware.profile import list_profiles, load_profile
 
         return sorted({name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)})
+    if action.dest == "model" or (command, action.dest) == ("models", "name"):
+        from iosim.integrations.models import preset_names
+
+        return preset_names()
     if action.dest in ("kernel", "name") and command in ("schema", "measure"):
         return _named(command)
     if action.dest == "kernel" or (command, action.dest) in (("kernels", "name"), ("formula", "name")):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
@@ -28,13 +28,15 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_gpus(parser)
     common.add_kernels(parser, None, "the one that the GPU's libraries decode with")
+    with_model.add_options(parser, layers=False)
     g = common.group(parser, COMMON)
     options.add(g, FIELDS, ("batch",))
     g.add_argument("--context", default="1k:128k:x2", metavar="N,...", action=options.Joined,
                    help="tokens in the cache: 4096, 1k,8k or 1k:128k:x2 (the default)")  # fmt: skip
     kv_heads = replace(FIELDS["kv_heads"], default_text="8; 1 with --latent-kv")
     options.add(g, {**FIELDS, "kv_heads": kv_heads}, USUAL_SHAPE, dtype="bf16")
-    g.add_argument("--layers", type=options.whole, default=32, metavar="N", help="attention layers (default: 32)")
+    g.add_argument("--layers", type=options.whole, default=32, metavar="N", action=options.One,
+                   help="attention layers (default: 32); with --model the first N of its layers")  # fmt: skip
     s = common.group(parser, "more of the model and the step (the defaults are those of Llama-3-8B)")
     options.add(s, FIELDS, (*(name for name in SHAPE if name not in USUAL_SHAPE), "page_size"))
     s.add_argument("--new-tokens", type=options.whole, default=1, metavar="N",
@@ -49,15 +51,24 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
     from iosim.base.units import sizes
     from iosim.kernel.libraries import Overrides
     from iosim.studies.decode import ModelShape, sweep
+    from iosim.studies.decode.stack import sweep_model
 
+    contexts = sizes(args.context, "--context")
+    settings = Overrides(splits=args.splits, append_kv=args.append_kv)
+    model = with_model.model(args)
+    if model is not None:
+        asked = {name: getattr(args, name) for name in (*SHAPE, "page_size") if with_model.is_given(args, name)}
+        for gpu in args.gpu:
+            for kernel in args.kernel or [None]:
+                yield from sweep_model(model, contexts, gpu, kernel, asked=asked, batch=args.batch,
+                                       new_tokens=args.new_tokens, overrides=settings)  # fmt: skip
+        return
     kv_heads = args.kv_heads
     if kv_heads is None:
         kv_heads = 1 if args.latent_kv else min(8, args.heads)
     shape = ModelShape(
         **{name: getattr(args, name) for name in (*SHAPE, "page_size", "layers")} | {"kv_heads": kv_heads}
     )
-    contexts = sizes(args.context, "--context")
-    settings = Overrides(splits=args.splits, append_kv=args.append_kv)
     for gpu in args.gpu:
         for kernel in args.kernel or [None]:
             yield from sweep(shape, contexts, gpu, kernel, batch=args.batch, new_tokens=args.new_tokens,
@@ -68,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
     from iosim.show.html import html
     from iosim.show.markdown import markdown
     from iosim.studies.decode.answer import answer
-    from iosim.studies.decode.page import as_page, notes, table
+    from iosim.studies.decode.face import as_text
+    from iosim.studies.decode.page import as_page
 
     decode_points = list(progress("predicting")(points(args)))
     if args.format == "json":
@@ -77,14 +89,10 @@ def run(args: argparse.Namespace) -> int:
         )
     elif args.format == "csv":
         text = Table.of(
-            {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in decode_points
+            {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes", "kinds")} for p in decode_points
         ).csv()
     elif args.format == "table":
-        text = (
-            f"{answer(decode_points)}\n\n"
-            + table(decode_points).text()
-            + "".join(f"note: {n}\n" for n in notes(decode_points))
-        )
+        text = as_text(decode_points)
     else:
         page = as_page(decode_points, common.typed("decode"))
         text = html(page) if args.format == "html" else markdown(page)

@@ -6,11 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, with_model
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
+    from iosim.studies.models.layers import Model
 
 
 def add_parser(subparsers: Any) -> None:
@@ -18,7 +19,10 @@ def add_parser(subparsers: Any) -> None:
         "predict", help="bytes by level and tensor, bounds, time and memory of attention on a GPU"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, "naive,fa2")
+    common.add_kernels(
+        parser, "naive,fa2", "naive,fa2; with --model the one that the GPU's libraries run its layers with"
+    )
+    with_model.add_options(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_l2_option(parser)
@@ -53,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_place(args.out)
     settings = common.overrides(args)
+    model = with_model.model(args)
+    if model is not None:
+        return run_model(args, model)
     asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
     how = {"clocks": args.clocks, "launched": args.launched}
     requests = [Request(*one, args.l2, args.method, settings, **how) for one in asked]
@@ -65,5 +72,36 @@ def run(args: argparse.Namespace) -> int:
         text = Table.of(flat(p) for p in predictions).csv()
     else:
         text = "\n\n".join([answer(predictions), *map(body, predictions)]) + "\n"
+    common.emit(text, args.out)
+    return 0
+
+
+def run_model(args: argparse.Namespace, model: Model) -> int:
+    """A prediction for each kind of the model's layers, and all of them together."""
+    from iosim.studies.models.answer import answer
+    from iosim.studies.models.face import several
+    from iosim.studies.models.prediction import as_json, predict_model
+
+    results = [
+        result
+        for values in with_model.values(args)
+        for result in predict_model(
+            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"), l2_start=args.l2,
+            method=args.method, overrides=common.overrides(args), clocks=args.clocks, launched=args.launched,
+        )
+    ]  # fmt: skip
+    if args.format == "json":
+        whole = as_json(results)
+        text = common.json_text({"schema": whole.pop("schema"), "answer": answer(results), **whole})
+    elif args.format == "csv":
+        rows = [
+            {"model": model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
+             "kv_cache_bytes": one.cache_bytes}
+            for result in results
+            for one in result.layers
+        ]  # fmt: skip
+        text = Table.of(rows).csv()
+    else:
+        text = several(results)
     common.emit(text, args.out)
     return 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, count_text
+from iosim.base.units import bytes_text, count_text, seconds_text
 from iosim.prediction.answer import ONCE, times_text, trust
 from iosim.studies.decode.decode import DecodePoint
+from iosim.studies.decode.stack import StackPoint
 
 
 def answer(points: Sequence[DecodePoint]) -> str:
@@ -14,12 +15,20 @@ def answer(points: Sequence[DecodePoint]) -> str:
     longest = max(p.context for p in points)
     here = [p for p in points if p.context == longest]
     clauses = [_clause(p) for p in here]
-    return f"At a context of {longest:,} tokens {'; '.join((*clauses, trust([p.prediction for p in here])))}."
+    first = here[0]
+    of = ""
+    if isinstance(first, StackPoint):
+        gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+        of = f", in the {first.model.layers} layers of {first.model.title}{gpus},"
+    basis = trust([one for p in here for one in p.predictions])
+    return f"At a context of {longest:,} tokens{of} {'; '.join((*clauses, basis))}."
 
 
 def _clause(p: DecodePoint) -> str:
-    who = f"{p.prediction.kernel.name} on {p.prediction.profile.name}"
+    who = f"{p.kernel_name} on {p.prediction.profile.name}"
     text = f"{who} allows {count_text(p.tokens_per_s)} tokens a second with attention alone"
+    if isinstance(p, StackPoint):
+        text += f" ({seconds_text(p.step_s / p.tokens)} a token)"
     read = p.per_token("hbm", "read")
     if read is not None:
         times = read * p.tokens / p.cache_bytes

@@ -20,6 +20,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
+from iosim.studies.models.asked import kernel_for
 
 if TYPE_CHECKING:
     import pandas
@@ -63,6 +64,10 @@ class ModelShape:
             raise InputError(f"`context` {context} is out of range; accepted: 1 or more tokens")
         if not 1 <= new_tokens <= context:
             raise InputError(f"`new_tokens` {new_tokens} is out of range; accepted: 1 to {context} (the context)")
+        return self.call(batch, context, new_tokens)
+
+    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
+        """One layer's call, its lengths checked."""
         return AttentionProblem(
             batch=batch, heads=self.heads, kv_heads=self.kv_heads, seq_q=new_tokens, seq_k=context,
             head_dim=self.head_dim, head_dim_v=self.head_dim_v, dtype=self.dtype,
@@ -70,20 +75,14 @@ class ModelShape:
             page_size=self.page_size,
         )  # fmt: skip
 
+    def kept_bytes(self, batch: int, context: int) -> int | None:
+        """Bytes of all layers' cache where the shape says; None where it is what the call's tensors take."""
+        return None
+
 
 def default_kernel(shape: ModelShape, profile: HardwareProfile) -> str:
-    """The library kernel a GPU decodes with: FlashMLA or FlashAttention-3 on cc 9.0, FlashAttention-2 from cc 8.0 on,
-    where they take the shape; else the algorithm with any tile."""
-    widths = (shape.head_dim, shape.head_dim_v or shape.head_dim)
-    half = shape.dtype in ("fp16", "bf16")
-    if shape.latent_kv:
-        takes = half and widths == (576, 512) and shape.page_size in (None, 64)
-        return "flashmla" if profile.cc == 90 and takes else "mla"
-    if max(widths) <= 256 and profile.cc == 90 and (half or shape.dtype == "fp8"):
-        return "fa3"
-    if max(widths) <= 256 and profile.cc >= 80 and half and (shape.page_size or 256) % 256 == 0:
-        return "fa2"
-    return "flash"
+    """The library kernel that a GPU decodes with, as `kernel_for` says."""
+    return kernel_for(shape.problem(1, 1), profile.cc)
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,9 @@ class DecodePoint:
     @property
     def cache_bytes(self) -> int:
         """Bytes of all layers' cache, whole pages."""
+        kept = self.shape.kept_bytes(self.batch, self.context)
+        if kept is not None:
+            return kept
         tensors = self.prediction.chain.tensors
         return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.shape.layers
 
@@ -137,23 +139,35 @@ class DecodePoint:
         return self.tokens / self.step_s
 
     @property
+    def kept_read_bytes(self) -> int:
+        """Bytes of the keys and values that the masks keep, of all layers."""
+        problem = self.prediction.problem
+        width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
+        keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
+        return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
+
+    @property
     def bound_tokens_per_s(self) -> float | None:
         """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep."""
         p = self.prediction.profile
         bandwidth = p.dram_bandwidth_measured_bytes_per_s or p.dram_bandwidth_bytes_per_s
-        if not bandwidth:
-            return None
-        problem = self.prediction.problem
-        width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
-        keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
-        read = self.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
-        return self.tokens * bandwidth / read
+        return self.tokens * bandwidth / self.kept_read_bytes if bandwidth else None
+
+    @property
+    def kernel_name(self) -> str:
+        """The kernel's name."""
+        return self.prediction.kernel.name
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """What the numbers rest on."""
+        return (self.prediction,)
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `points` in the JSON of `iosim decode`."""
         p = self.prediction
         return {
-            "profile": p.profile.name, "kernel": p.kernel.name, "batch": self.batch, "context": self.context,
+            "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
             "new_tokens": self.new_tokens, "layers": self.shape.layers, "splits": p.kernel.splits,
             "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
             "cache_bytes": self.cache_bytes, "fits": self.fits,

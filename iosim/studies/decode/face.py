@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iosim.show.page import Panel
 from iosim.show.shown import Part, panels_of
 from iosim.studies.decode.answer import answer
-from iosim.studies.decode.decode import Decoding
+from iosim.studies.decode.decode import DecodePoint, Decoding
 from iosim.studies.decode.page import as_page, notes, subject, table
+from iosim.studies.decode.stack import kinds_table, kinds_title
 
 
 def line(decoding: Decoding) -> str:
@@ -17,13 +20,22 @@ def line(decoding: Decoding) -> str:
 
 def text(decoding: Decoding) -> str:
     """As the command line prints it."""
-    below = "".join(f"note: {n}\n" for n in notes(decoding.points))
-    return f"{answer(decoding.points)}\n\n{table(decoding.points).text()}{below}"
+    return as_text(decoding.points)
+
+
+def as_text(points: Sequence[DecodePoint]) -> str:
+    """The answer, a row a point, a row a kind of layer where a model has several, the notes."""
+    below = "".join(f"note: {n}\n" for n in notes(points))
+    kinds = kinds_table(points)
+    by_kind = "" if kinds is None else f"\n{kinds_title(points)}\n{kinds.text()}\n"
+    return f"{answer(points)}\n\n{table(points).text()}{by_kind}{below}"
 
 
 def parts(decoding: Decoding) -> list[Part]:
     """The answer, a row a point, the notes."""
-    return [answer(decoding.points), table(decoding.points), notes(decoding.points)]
+    kinds = kinds_table(decoding.points)
+    by_kind: list[Part] = [] if kinds is None else [kinds_title(decoding.points), kinds]
+    return [answer(decoding.points), table(decoding.points), *by_kind, notes(decoding.points)]
 
 
 def panels(decoding: Decoding) -> tuple[Panel, ...]:

@@ -18,6 +18,7 @@ from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.tables import Column, Table, spread_out
 from iosim.studies.decode.answer import answer
 from iosim.studies.decode.decode import DecodePoint
+from iosim.studies.decode.stack import StackPoint, kinds_table, kinds_title
 
 TITLE = "How many tokens a second does attention allow while generating?"
 TOKENS_ARE = (
@@ -47,8 +48,8 @@ Value = Callable[[DecodePoint], float | None]
 def table(points: Sequence[DecodePoint]) -> Table:
     """A row a point."""
     return Table(COLUMNS, tuple(
-        (p.prediction.profile.name, p.prediction.kernel.name, p.context, p.prediction.kernel.splits, p.cache_bytes,
-         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), p.prediction),
+        (p.prediction.profile.name, p.kernel_name, p.context, p.prediction.kernel.splits, p.cache_bytes,
+         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
          p.per_token("l2"), p.step_s / p.tokens,
          p.tokens_per_s, p.bound_tokens_per_s, p.prediction.time.bound_by)
         for p in points
@@ -57,20 +58,23 @@ def table(points: Sequence[DecodePoint]) -> Table:
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     """What a reader should know of the kernels, and of all numbers."""
-    told = legend(p.prediction for p in points)
-    of_kernels = dict.fromkeys(n for p in points for n in p.prediction.kernel.notes)
-    return (*([] if told is None else [told]), *of_kernels, NOTE)
+    told = legend(one for p in points for one in p.predictions)
+    of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
+    of_models = dict.fromkeys(n for p in points if isinstance(p, StackPoint) for n in p.model.all_notes)
+    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
     """The model and the step in one line."""
     p = points[0]
+    tokens = "one new token" if p.new_tokens == 1 else f"{p.new_tokens} new tokens"
+    if isinstance(p, StackPoint):
+        return f"{p.model.line}; {p.prediction.problem.dtype}; batch {p.batch}, {tokens} a step"
     shape, problem = p.shape, p.prediction.problem
     d, d_v = problem.head_dim, problem.head_dim_v
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
     kind = "one latent K/V" if shape.latent_kv else f"{shape.kv_heads} key/value heads"
     pages = f", pages of {shape.page_size} tokens" if shape.page_size else ""
-    tokens = "one new token" if p.new_tokens == 1 else f"{p.new_tokens} new tokens"
     return (f"{shape.layers} layers, {shape.heads} query heads, {kind}, head_dim {width}, {problem.dtype}{pages}; "
             f"batch {p.batch}, {tokens} a step")  # fmt: skip
 
@@ -82,6 +86,7 @@ def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Pag
         Section("tokens", "Tokens a second against the context" if several else "Tokens a second", (TOKENS_ARE,),
                 panels=_tokens(points) if several else _token_bars(points), most_across=2),
         Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
+        *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
         *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
             _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
             _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
@@ -102,7 +107,7 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     by_gpu: dict[str, dict[str, list[DecodePoint]]] = {}
     for p in points:
         of_kernel = by_gpu.setdefault(p.prediction.profile.name, {})
-        of_kernel.setdefault(p.prediction.kernel.name, []).append(p)
+        of_kernel.setdefault(p.kernel_name, []).append(p)
     rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(rates, "tokens a second", count_text)
@@ -142,7 +147,7 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
 
 
 def _name(p: DecodePoint) -> str:
-    return f"{p.prediction.profile.name}, {p.prediction.kernel.name}"
+    return f"{p.prediction.profile.name}, {p.kernel_name}"
 
 
 def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:

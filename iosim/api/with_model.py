@@ -1,0 +1,57 @@
+"""Keywords that say a model in place of one problem: `model`, `layers` and `tensor_parallel`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from iosim.api.asked import OF_PROBLEMS, read
+from iosim.base.errors import InputError
+
+if TYPE_CHECKING:
+    from iosim.studies.models.layers import Model
+
+    ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Model
+    """What a model is given as."""
+
+T = TypeVar("T")
+
+
+def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a problem that keywords gave."""
+    return {
+        OF_PROBLEMS[name].name: read(name, OF_PROBLEMS[name], v) for name, v in asked.items() if name in OF_PROBLEMS
+    }
+
+
+def model_of(
+    model: ModelLike | None, problem: object, asked: Mapping[str, Any], layers: int | None, tensor_parallel: int | None
+) -> Model | None:
+    """The model that was asked for, with what other keywords put in the place of its own numbers; None without one.
+
+    Raises:
+        InputError: no such model, or keywords that contradict it or go with one alone.
+    """
+    if model is None:
+        for name, value in (("layers", layers), ("tensor_parallel", tensor_parallel)):
+            if value is not None:
+                raise InputError(f"`{name}` {value} goes with `model`, which is not given")
+        return None
+    if problem is not None:
+        raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of them")
+    from iosim.integrations.models import load_model
+    from iosim.studies.models.changes import changed
+
+    return changed(load_model(model), values_of(asked), layers=layers, tensor_parallel=tensor_parallel)
+
+
+def single(results: Sequence[T], asked: Mapping[str, Any]) -> T:
+    """The one result of a function that returns one.
+
+    Raises:
+        InputError: several lengths.
+    """
+    if len(results) != 1:
+        raise InputError(f"`seq_len` {asked.get('seq_len')!r} are {len(results)} lengths; accepted: one")
+    return results[0]

@@ -1,0 +1,102 @@
+"""`iosim models list | show NAME`: the models that iosim knows, and what it reads from a config.json."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from iosim.commands import common
+from iosim.show.tables import Cell, Column, Table
+
+LISTED = (
+    Column("name", "name"), Column("title", "model"), Column("layers", "layers", "count"), Column("kinds", "of them"),
+    Column("heads", "heads", "count"), Column("kv_heads", "key/value", "count"),
+    Column("head_dim", "head_dim", "right"),
+    Column("token_bytes", "cache a token", "bytes"), Column("aliases", "aliases"),
+)  # fmt: skip
+KINDS = (
+    Column("layer", "layer"), Column("count", "layers", "count"), Column("heads", "heads", "count"),
+    Column("kv_heads", "key/value", "count"), Column("head_dim", "head_dim", "count"),
+    Column("head_dim_v", "of V", "count"), Column("sees", "a query sees"),
+    Column("token_bytes", "cache of a token and layer", "bytes"),
+)  # fmt: skip
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "models", help="list and show models, and what a config.json says of attention"
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
+    listing = actions.add_parser("list", help="all models that --model knows by name")
+    common.add_output_options(listing)
+    show = actions.add_parser("show", help="a model's layers by kind, and where its numbers stand")
+    show.add_argument("name", metavar="NAME", help="model, config.json, or its directory")
+    common.add_output_options(show)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    return _list(args) if args.action == "list" else _show(args)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from iosim.integrations.models import load_model, preset_names
+    from iosim.integrations.models.presets import preset
+
+    rows: list[dict[str, Cell]] = []
+    for name in preset_names():
+        m = load_model(name)
+        first = m.kinds[-1]
+        rows.append({
+            "name": name, "title": m.title, "layers": m.layers,
+            "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.kinds), "heads": first.heads,
+            "kv_heads": first.kv_heads, "head_dim": _width(first.head_dim, first.head_dim_v),
+            "token_bytes": m.cache_bytes(1, 1, m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
+        })  # fmt: skip
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "models": rows}), args.out)
+    elif args.format == "csv":
+        common.emit(Table.of(rows).csv(), args.out)
+    else:
+        table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
+        common.emit(f"{table.text()}\nalso: a Hugging Face config.json, or a directory that holds one\n", args.out)
+    return 0
+
+
+def _width(head_dim: int, head_dim_v: int) -> str:
+    return f"{head_dim}" if head_dim == head_dim_v else f"{head_dim}/{head_dim_v}"
+
+
+def _show(args: argparse.Namespace) -> int:
+    from iosim.base.units import bytes_text
+    from iosim.integrations.models import load_model
+
+    m = load_model(args.name)
+    kind = m.dtype or "bf16"
+    token = m.cache_bytes(1, 1, kind)
+    keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
+    answer = (
+        f"{m.title}: {m.layers} layers of attention ({', '.join(f'{k.count} {k.name}' for k in m.kinds)}), {keeps}."
+    )
+    if args.format == "json":
+        common.emit(common.json_text({"schema": 1, "answer": answer, "model": m.to_dict()}), args.out)
+        return 0
+    rows = [
+        (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
+        for k in m.kinds
+    ]
+    table = Table(KINDS, tuple(rows))
+    if args.format == "csv":
+        common.emit(table.csv(), args.out)
+        return 0
+    latent = next((k.latent for k in m.kinds if k.latent is not None), None)
+    ranks = ""
+    if latent is not None:
+        queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
+        ranks = (f"latent: {latent.kv_rank} columns for keys and values and {latent.rope} with positions, "
+                 f"{latent.nope} "
+                 f"without; {queries}; absorbed for a step of decoding: one key/value head of {latent.width}/"
+                 f"{latent.kv_rank}\n")  # fmt: skip
+    notes = "".join(f"note: {note}\n" for note in m.notes)
+    common.emit(f"{answer}\n\n{table.text()}\n{ranks}source: {m.source}\n{notes}", args.out)
+    return 0

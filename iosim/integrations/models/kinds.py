@@ -1,0 +1,269 @@
+"""From the keys of a config.json to kinds of attention layers, as transformers reads them.
+
+A key has had several names; a class has defaults for what a file leaves out (`defaults.toml`). Which layers have a
+window is said by `layer_types`, or by the older keys of each family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.schema import one_line
+from iosim.integrations.models.presets import class_defaults
+from iosim.studies.models.layers import Latent, LayerKind, Model
+
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+KV_HEADS = ("num_key_value_heads", "n_head_kv", "multi_query_group_num", "num_query_groups")
+HEAD_DIM = ("head_dim", "kv_channels", "attention_head_dim")
+KINDS = {
+    "full_attention": "full", "attention": "full", "global": "full", "sliding_attention": "sliding", "local": "sliding",
+    "chunked_attention": "chunked", "indexed_attention": "full", "hybrid": "full",
+}  # fmt: skip
+"""What `layer_types` calls a layer -> the kind."""
+OTHERS = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "ssm", "linear")
+"""What `layer_types` calls layers without softmax attention."""
+MAX_LAYERS = 10_000
+MAX_HEADS = 1 << 16
+SINKS = ("gpt_oss",)
+"""Types whose softmax has a learned number a head more (gpt-oss's `self_attn.sinks`)."""
+HALF = {"float16": "fp16", "bfloat16": "bf16", "half": "fp16"}
+
+
+class Reading:
+    """The keys of a config, with its class's defaults behind them."""
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        self.config = config
+        self.name = name
+        self.type = str(config.get("model_type", ""))
+        self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
+        self.filled: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of some names that is there and not null; else the class's default; else None."""
+        for name in names:
+            if self.config.get(name) is not None:
+                self.seen[name] = self.config[name]
+                return self.config[name]
+        if any(name in self.config for name in names):
+            return None  # a null is said
+        for name in names:
+            if name in self.defaults:
+                self.filled[name] = self.defaults[name]
+                return self.defaults[name]
+        return None
+
+    def whole(self, names: Sequence[str], what: str, high: int, needed: bool = True) -> int | None:
+        """A whole number.
+
+        Raises:
+            InputError: it is missing and needed, no whole number, or out of range.
+        """
+        value = self.get(*names)
+        if value is None:
+            if not needed:
+                return None
+            kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
+            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; accepted: "
+                             "the "
+                             "config.json of a transformer")  # fmt: skip
+        key = next(name for name in names if name in self.seen or name in self.filled)
+        if isinstance(value, bool) or not isinstance(value, int):
+            shown = "a list" if isinstance(value, list) else one_line(repr(value), 40)
+            raise InputError(f"`model` '{self.name}': {key} is {shown}; accepted: a whole number")
+        if not 1 <= value <= high:
+            raise InputError(f"`model` '{self.name}': {key} {value} is out of range; accepted: 1 to {high}")
+        return value
+
+
+def model_of(
+    config: Mapping[str, Any], name: str, title: str, source: str, notes: tuple[str, ...] = (), *, nested: bool
+) -> Model:
+    """The model that a config's keys describe.
+
+    Args:
+        nested: it is part of another, as such often left to its class's defaults.
+
+    Raises:
+        InputError: keys that are missing, out of range, or that contradict each other.
+    """
+    read = Reading(config, name)
+    attention = config.get("attn_config")
+    if isinstance(attention, dict):  # MPT's and DBRX's
+        inner = {"num_key_value_heads": attention.get("kv_n_heads"), "alibi": attention.get("alibi")}
+        read.config = {key: value for key, value in inner.items() if value} | dict(config)
+    if not nested and not any(key in config for key in (*HEADS, *LAYERS)):
+        read.defaults = {}
+    layers = read.whole(LAYERS, "number of layers", MAX_LAYERS)
+    assert layers is not None
+    heads = read.whole(HEADS, "number of heads", MAX_HEADS)
+    assert heads is not None
+    encoder = read.type in class_defaults()["encoders"] or config.get("use_bidirectional_attention") is True
+    base = _base(read, heads, causal=not encoder)
+    order = _order(read, layers)
+    words = {word: _kind(read, base, word) for word in dict.fromkeys(order) if word in KINDS.values()}
+    if not words:
+        raise InputError(f"`model` '{name}' has no layer with attention; accepted: the config.json of a transformer")
+    order = [words[word].name if word in words else word for word in order]
+    kinds = [replace(kind, count=order.count(kind.name)) for kind in dict.fromkeys(words.values())]
+    said = (*notes, *_notes(read, order, kinds))
+    precision = HALF.get(str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch."))
+    return Model(name, title, source, tuple(kinds), tuple(order), precision,
+                 read.whole(WIDTH, "width", 1 << 24, needed=False), notes=said, config=config)  # fmt: skip
+
+
+def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
+    """What all of a model's layers have in common."""
+    name = read.name
+    alibi = bool(read.get("alibi")) or read.type == "bloom"
+    rank = read.whole(("kv_lora_rank",), "latent rank", 1 << 20, needed=False)
+    if rank is not None:
+        nope = read.whole(("qk_nope_head_dim",), "columns without positions", 1 << 20)
+        rope = read.whole(("qk_rope_head_dim",), "columns with positions", 1 << 20)
+        wide = read.whole(("v_head_dim",), "columns of V", 1 << 20, needed=False)
+        if wide is None:  # MiniCPM 3's
+            wide = (read.whole(WIDTH, "width", 1 << 24) or 0) // heads
+        assert rope is not None
+        assert nope is not None
+        top = read.whole(("index_topk",), "picked keys", 1 << 24, needed=False)
+        sizes = [read.whole((key,), key, 1 << 20) or 0 if top else 0 for key in ("index_n_heads", "index_head_dim")]
+        q_rank = read.whole(("q_lora_rank",), "rank of queries", 1 << 20, needed=False)
+        return LayerKind("latent" if top is None else "sparse latent", 1, heads, heads, nope + rope, wide,
+                         top_k=top, latent=Latent(rank, rope, nope, q_rank, *sizes))  # fmt: skip
+    kv_heads = _kv_heads(read, heads)
+    if heads % kv_heads:
+        raise InputError(f"`model` '{name}' contradicts itself: {heads} heads are no multiple of its {kv_heads} "
+                         "key/value "
+                         "heads")  # fmt: skip
+    head_dim = read.whole(HEAD_DIM, "head dimension", 1 << 16, needed=False)
+    if head_dim is None:
+        width = read.whole(WIDTH, "width", 1 << 24)
+        assert width is not None
+        if width % heads:
+            raise InputError(f"`model` '{name}' contradicts itself: {heads} heads do not divide its width of {width}, "
+                             "and it "
+                             "says no head_dim")  # fmt: skip
+        head_dim = width // heads
+    head_dim_v = read.whole(("v_head_dim",), "columns of V", 1 << 16, needed=False) or head_dim
+    return LayerKind(
+        "full", 1, heads, kv_heads, head_dim, head_dim_v, causal=causal, sinks=read.type in SINKS, alibi=alibi
+    )
+
+
+def _kv_heads(read: Reading, heads: int) -> int:
+    """Key/value heads, with Falcon's and GPT-BigCode's words for them."""
+    if read.type == "falcon":
+        new = read.get("new_decoder_architecture")
+        if not new:
+            return 1 if read.get("multi_query") else heads
+        return read.whole(("num_kv_heads",), "key/value heads", MAX_HEADS, needed=False) or heads
+    if read.get("multi_query"):
+        return 1
+    return read.whole(KV_HEADS, "key/value heads", MAX_HEADS, needed=False) or heads
+
+
+def _order(read: Reading, layers: int) -> list[str]:
+    """The kind of every layer, in order."""
+    listed = read.get("layer_types")
+    if listed is None and read.get("attention_types"):  # GPT-Neo: [[["global", "local"], 12]]
+        listed = _spread(read, read.get("attention_types"))
+    if listed is None:
+        listed = _by_family(read, layers)
+    if not isinstance(listed, list) or not all(isinstance(word, str) for word in listed):
+        raise InputError(f"`model` '{read.name}': layer_types is no list of words; accepted: one word a layer")
+    if len(listed) < layers:
+        raise InputError(f"`model` '{read.name}' contradicts itself: {len(listed)} layer_types for {layers} layers")
+    words = [str(word) for word in listed[:layers]]
+    for word in dict.fromkeys(words):
+        if word not in KINDS and word not in OTHERS:
+            raise InputError(f"`model` '{read.name}': layer type '{one_line(word, 40)}' is not known; accepted: "
+                             f"{', '.join((*KINDS, *OTHERS))}")  # fmt: skip
+    return [KINDS.get(word, word) for word in words]
+
+
+def _spread(read: Reading, types: Any) -> list[str]:
+    try:
+        return [word for words, times in types for _ in range(times) for word in words]
+    except (TypeError, ValueError):
+        raise InputError(f"`model` '{read.name}': attention_types is no list of [words, times]") from None
+
+
+def _by_family(read: Reading, layers: int) -> list[str]:
+    """Kinds by the keys that stood for `layer_types` before there were any, and by the class's own pattern."""
+    window = read.get("sliding_window")
+    interval = read.get("sliding_window_pattern")
+    if isinstance(read.config.get("no_rope_layers"), list) and read.config["no_rope_layers"]:
+        return ["chunked_attention" if rope else "full_attention" for rope in read.config["no_rope_layers"]]
+    if isinstance(interval, int) and interval > 0 and window:
+        return ["sliding_attention" if (n + 1) % interval else "full_attention" for n in range(layers)]
+    every = read.config.get("full_attention_interval")
+    if isinstance(every, int) and every > 0:
+        return ["linear_attention" if (n + 1) % every else "full_attention" for n in range(layers)]
+    every = read.config.get("global_attn_every_n_layers")
+    if isinstance(every, int) and every > 0:
+        return ["sliding_attention" if n % every else "full_attention" for n in range(layers)]
+    pattern = read.defaults.get("layer_pattern")
+    if pattern:
+        return [pattern[n % len(pattern)] for n in range(layers)]
+    if "use_sliding_window" in read.defaults or "use_sliding_window" in read.config:
+        first = read.get("max_window_layers") or 0
+        if not read.get("use_sliding_window") or not window:
+            return ["full_attention"] * layers
+        return ["full_attention" if n < first else "sliding_attention" for n in range(layers)]
+    return ["sliding_attention" if window else "full_attention"] * layers
+
+
+def _kind(read: Reading, base: LayerKind, word: str) -> LayerKind:
+    """One kind of layers, with its window or chunk where that ever bites."""
+    if base.latent is not None:
+        return base
+    if word == "full":
+        return _global(read, base)
+    if word == "chunked":
+        chunk = read.whole(("attention_chunk_size",), "attention_chunk_size", 1 << 24, needed=False)
+        return base if chunk is None else replace(base, name="chunked", chunk=chunk)
+    window = read.whole(("sliding_window", "local_attention", "window_size"), "sliding_window", 1 << 24, needed=False)
+    most = read.config.get("max_position_embeddings")
+    if window is None or (isinstance(most, int) and window >= most):
+        return base
+    return replace(base, name="sliding", window=window)
+
+
+def _global(read: Reading, kind: LayerKind) -> LayerKind:
+    """Full layers that have sizes of their own beside sliding ones (Gemma 4)."""
+    dim = read.whole(("global_head_dim",), "global_head_dim", 1 << 16, needed=False)
+    kv = read.whole(("num_global_key_value_heads",), "global key/value heads", MAX_HEADS, needed=False)
+    if dim is not None:
+        kind = replace(kind, head_dim=dim, head_dim_v=dim)
+    return kind if kv is None else replace(kind, kv_heads=kv)
+
+
+def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> list[str]:
+    notes = []
+    others = [word for word in order if word in OTHERS]
+    if others:
+        words = ", ".join(f"{others.count(w)} of {w.replace('_', ' ')}" for w in dict.fromkeys(others))
+        notes.append(f"{len(others)} of {len(order)} layers have no softmax attention and are not counted: {words}")
+    filled = {
+        key: value
+        for key, value in read.filled.items()
+        if key not in ("max_window_layers", "use_sliding_window", "alibi")
+    }
+    if filled and read.type:
+        version = class_defaults()["transformers"]
+        words = ", ".join(f"{key} {value}" for key, value in filled.items())
+        notes.append(f"not in the file, so the defaults of transformers {version} for {read.type}: {words}")
+    if any(kind.sinks for kind in kinds):
+        notes.append("a learned sink a head joins each softmax: a number a head and call, not counted")
+    if any(kind.top_k for kind in kinds):
+        notes.append("prefill is predicted over all keys, as DeepSeek's own code computes it; a step of decoding "
+                     "reads the "
+                     "picked keys; the indexer's own reads are not counted, its keys are part of the "
+                     "cache")  # fmt: skip
+    return notes

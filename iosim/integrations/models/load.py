@@ -1,0 +1,129 @@
+"""From what `--model` names to a `Model`: a preset, a config.json, or a directory that holds one.
+
+NAME:vision and FILE:vision take the vision tower of a model that has one; the text is taken where nothing is said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import one_line
+from iosim.integrations.models.kinds import model_of
+from iosim.integrations.models.presets import all_names, preset
+from iosim.studies.models.layers import Model
+
+PARTS = {"text": ("text_config", "llm_config", "language_config", "thinker_config"),
+         "vision": ("vision_config", "vision_encoder_config")}  # fmt: skip
+"""Part of a model -> the keys under which a config.json may hold it."""
+FILE = "config.json"
+MAX_BYTES = 10_000_000
+
+
+def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
+    """The model of a preset's name, of a config.json or its directory, or of what such a file holds.
+
+    Raises:
+        InputError: an unknown name, a file that cannot be read, or one that describes no attention that iosim knows.
+    """
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, Mapping):
+        name = str(given.get("_name_or_path") or given.get("model_type") or "config")
+        return _model(given, name, name, "as given", None)
+    text, part = _with_part(os.fspath(given))
+    if not text.strip():
+        raise InputError(
+            "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"
+        )
+    path = Path(text)
+    known = all_names().get(text.strip().lower())
+    if known is not None and not path.exists():
+        data = preset(known)
+        return _model(dict.fromkeys(data.get("nulls", ())) | data["config"], known, data["title"], data["source"], part)
+    if not path.exists() and path.suffix.lower() != ".json" and not text.startswith((".", os.sep, "~")):
+        raise unknown_name("`model`", text, all_names())
+    path = path / FILE if path.is_dir() else path
+    name = path.resolve().parent.name if path.name == FILE else path.stem
+    config = _read(path)
+    return _model(config, name, str(config.get("_name_or_path") or name), str(path), part)
+
+
+def _with_part(text: str) -> tuple[str, str | None]:
+    before, colon, part = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return text, None
+    if part in PARTS:
+        return before, part
+    if before.lower() in all_names() or Path(before).exists():
+        raise unknown_name("part of `model`", part, PARTS)
+    return text, None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    name = f"`model` '{one_line(path)}'"
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{name} is too large: {path.stat().st_size:,} bytes; a config.json has a few KB")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{name} is not UTF-8 text; accepted: a config.json of Hugging Face") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or one_line(error)}; accepted: a "
+                         "name "
+                         "of `iosim models list`, a config.json, or a directory that holds one") from None  # fmt: skip
+    try:
+        config = json.loads(text)
+    except RecursionError:
+        raise InputError(f"{name} is nested too deeply; accepted: a config.json of Hugging Face") from None
+    except ValueError as error:
+        raise InputError(f"{name} is not JSON: {one_line(error)}; accepted: a config.json of Hugging Face") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{name} holds no JSON object; accepted: a config.json of Hugging Face")
+    return config
+
+
+def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: str | None) -> Model:
+    """The model of a config's keys, of its text where it has several parts."""
+    refuse_others(config, name)
+    parts = {word: next((config[key] for key in keys if isinstance(config.get(key), dict)), None)
+             for word, keys in PARTS.items()}  # fmt: skip
+    inner = parts[part or "text"]
+    if inner is None:
+        if part is not None:
+            raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
+        return model_of(config, name, title, source, nested=False)
+    refuse_others(inner, name)
+    outer = {key: config[key] for key in ("torch_dtype", "dtype") if config.get(key)}
+    if part is not None:
+        return model_of(outer | inner, f"{name}:{part}", f"{title}, {part}", source, nested=True)
+    notes = () if parts["vision"] is None else (f"its text alone; {name}:vision is its vision tower",)
+    return model_of(outer | inner, name, title, source, notes, nested=True)
+
+
+def refuse_others(config: Mapping[str, Any], name: str) -> None:
+    """Refuse files of other tools that look like a transformer's.
+
+    Raises:
+        InputError: it is one.
+    """
+    accepted = "accepted: the config.json of a transformer"
+    if "_class_name" in config or "_diffusers_version" in config:
+        what = config.get("_class_name", "a pipeline")
+        raise InputError(
+            f"`model` '{name}' is of diffusers ({one_line(what, 40)}), no transformer of Hugging Face's; {accepted}"
+        )
+    if "peft_type" in config:
+        raise InputError(f"`model` '{name}' is an adapter's ({one_line(config['peft_type'], 40)}); accepted: the "
+                         "config.json "
+                         "of the model it adapts")  # fmt: skip
+    if config.get("is_encoder_decoder"):
+        raise InputError(f"`model` '{name}' ({one_line(config.get('model_type', 'unknown'), 40)}) is an encoder and a "
+                         "decoder "
+                         "with attention between them, which is not described; accepted: the config.json of a "
+                         "decoder or "
+                         "an encoder")  # fmt: skip

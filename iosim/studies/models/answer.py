@@ -1,0 +1,46 @@
+"""A model's answer in one sentence: the time, the bytes and the key/value cache of all its layers' attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.studies.models.prediction import ModelPrediction
+
+MOST_NAMED = 6
+"""Results that a sentence names."""
+
+
+def answer(results: Sequence[ModelPrediction]) -> str:
+    """One sentence on a model, on each GPU and with each kernel, at the longest length."""
+    longest = max((one.keys, one.queries) for one in results)
+    taken = [one for one in results if (one.keys, one.queries) == longest]
+    first = taken[0]
+    clauses = [_clause(one) for one in taken[:MOST_NAMED]]
+    more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
+    cache = f"; the key/value cache then takes {bytes_text(first.cache_bytes)}" if first.cache_bytes else ""
+    basis = trust([p for one in taken for p in one.predictions])
+    return f"{_subject(first)} {'; '.join((*clauses, *more))}{cache}; {basis}."
+
+
+def _subject(one: ModelPrediction) -> str:
+    layers = f"the {one.model.layers} layers" if one.model.layers > 1 else "the one layer"
+    sequences = "" if one.batch == 1 else f"{one.batch:,} sequences of "
+    if one.keys == one.queries:
+        at = f"over {sequences}{one.keys:,} tokens"
+    else:
+        news = "one new token" if one.queries == 1 else f"{one.queries:,} new tokens"
+        at = f"of {news} over {sequences}{one.keys:,}"
+    gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
+    passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
+    return f"Attention{passes} of {layers} of {one.model.title}{gpus} {at} takes"
+
+
+def _clause(one: ModelPrediction) -> str:
+    text = f"{seconds_text(one.time_s)} on {one.profile.name} with {one.kernels}"
+    if one.hbm_known:
+        times = one.hbm.read / max(1, one.compulsory.read)
+        least = "the compulsory bytes" if times <= ONCE else f"{times_text(times)} times the compulsory bytes"
+        text += f", reading {bytes_text(one.hbm.read)} from HBM ({least}) and {bytes_text(one.l2.read)} from L2"
+    return text

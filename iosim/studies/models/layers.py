@@ -1,0 +1,294 @@
+"""Kinds of attention layers, and a model as a stack of them.
+
+A layer kind knows its problem for so many queries and keys, and what its key/value cache holds. A window bounds what a
+query sees, itself included, as transformers counts it (masking_utils.sliding_window_overlay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.dtypes import dtype
+
+ABSORBED_TOKENS = 8
+"""So many queries a sequence, against more keys, are a step of decoding: MLA then works on the latent cache itself
+(arXiv 2405.04434, section 2.1), and above it on keys and values expanded from it."""
+INDEX_SCALE_BYTES = 4
+"""Of every 128 columns of an index key, kept in fp8 with one fp32 scale (vLLM,
+vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache)."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention: the ranks and widths of its projections (arXiv 2405.04434, section 2.1).
+
+    Args:
+        kv_rank: columns that keys and values share in the cache.
+        rope: columns of Q and K that carry positions; in the cache once for all heads.
+        nope: the other columns of Q and K.
+        q_rank: columns that queries pass through; None where they are projected at once.
+        index_heads, index_dim: heads and columns of the indexer that picks the top keys; 0 where there is none.
+    """
+
+    kv_rank: int
+    rope: int
+    nope: int
+    q_rank: int | None = None
+    index_heads: int = 0
+    index_dim: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of a token in the cache."""
+        return self.kv_rank + self.rope
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers of a model that attend alike.
+
+    Args:
+        name: full, sliding, chunked, latent, sparse latent, or global.
+        count: of them.
+        heads, kv_heads, head_dim, head_dim_v: of one layer, on one GPU.
+        causal: whether a token sees no later ones.
+        window: tokens that a query sees at most, itself included; on both sides together where not causal.
+        chunk: a query sees the tokens of its own chunk of so many alone.
+        top_k: keys that a query is given, of those it might see.
+        latent: where keys and values come from one latent vector a token.
+        sinks: a learned number a head joins each softmax.
+        alibi: slopes on the scores, one a head.
+    """
+
+    name: str
+    count: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    causal: bool = True
+    window: int | None = None
+    chunk: int | None = None
+    top_k: int | None = None
+    latent: Latent | None = None
+    sinks: bool = False
+    alibi: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise InputError(f"`heads` {self.heads} is not a multiple of `kv_heads` {self.kv_heads}; accepted: "
+                             f"multiples of {self.kv_heads}")  # fmt: skip
+
+    def absorbed(self, queries: int, keys: int, passes: str = "fwd") -> bool:
+        """Whether a call works on the latent cache itself."""
+        return self.latent is not None and passes == "fwd" and queries < keys and queries <= ABSORBED_TOKENS
+
+    def problem(self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any) -> AttentionProblem:
+        """One layer's call: `queries` of a sequence against `keys`, their own the last of them.
+
+        Keys that no query sees, since a window or a chunk has left them behind, are not there: a cache need not hold
+        them. `latent_kv` asks for MLA's absorbed form; `fields` are the problem's others.
+
+        Raises:
+            InputError: values out of range, or that contradict each other.
+        """
+        shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
+                                 "head_dim_v": self.head_dim_v}  # fmt: skip
+        if self.latent is not None and (latent_kv or self.absorbed(queries, keys, fields.get("passes", "fwd"))):
+            shape = {"heads": self.heads, "kv_heads": 1, "head_dim": self.latent.width,
+                     "head_dim_v": self.latent.kv_rank, "latent_kv": True}  # fmt: skip
+            if self.top_k is not None:
+                keys = max(queries, min(keys, self.top_k))
+        if self.alibi:
+            shape["bias"] = "alibi"
+        if self.chunk is not None:
+            return self._chunked(queries, keys, shape | fields)
+        if not self.causal:
+            sides: dict[str, Any] = {} if self.window is None else {"mask": "window", "window": self.window // 2,
+                                                    "window_right": self.window // 2}  # fmt: skip
+            return AttentionProblem(seq_q=queries, seq_k=keys, **shape, **fields, **sides)
+        if self.window is None or self.window >= keys:
+            return AttentionProblem(seq_q=queries, seq_k=keys, mask="causal", **shape, **fields)
+        kept = min(keys, self.window - 1 + queries)
+        return AttentionProblem(seq_q=queries, seq_k=kept, mask="window", window=self.window - 1, **shape, **fields)
+
+    def _chunked(self, queries: int, keys: int, fields: Mapping[str, Any]) -> AttentionProblem:
+        """Each chunk's queries against its keys: sequences of their own, packed."""
+        assert self.chunk is not None
+        first = keys - queries
+        chunks = range(first // self.chunk, ceil(keys / self.chunk))
+        ends = [min(keys, (n + 1) * self.chunk) for n in chunks]
+        starts = [n * self.chunk for n in chunks]
+        if len(ends) == 1:
+            return AttentionProblem(seq_q=queries, seq_k=keys - starts[0], mask="causal", **fields)
+        lens = [end - max(start, first) for start, end in zip(starts, ends, strict=True)]
+        lens_k = [end - start for start, end in zip(starts, ends, strict=True)]
+        batch = int(fields.get("batch", 1))
+        rest = {name: value for name, value in fields.items() if name != "batch"}
+        return AttentionProblem(seq_lens=tuple(lens * batch), seq_lens_k=tuple(lens_k * batch), mask="causal", **rest)
+
+    def cached_tokens(self, context: int) -> int:
+        """Tokens of a sequence that a layer's cache holds; a window or a chunk bounds them. None are kept where a token
+        sees later ones."""
+        if not self.causal:
+            return 0
+        return min([context, *(bound for bound in (self.window, self.chunk) if bound is not None)])
+
+    def token_bytes(self, kind: str) -> int:
+        """Bytes of a token in one layer's cache, on one GPU."""
+        size = dtype(kind).bytes
+        if self.latent is None:
+            return self.kv_heads * (self.head_dim + self.head_dim_v) * size
+        index = self.latent.index_dim
+        return self.latent.width * size + (index + INDEX_SCALE_BYTES * ceil(index / 128) if index else 0)
+
+    def cache_bytes(self, batch: int, context: int, kind: str) -> int:
+        """Bytes of all these layers' caches, on one GPU."""
+        return self.count * batch * self.cached_tokens(context) * self.token_bytes(kind)
+
+    def parameters(self, width: int) -> int:
+        """Numbers in the matrices of one layer's attention, in a model `width` columns wide, biases left out."""
+        if self.latent is None:
+            d, dv = self.head_dim, self.head_dim_v
+            return width * (self.heads * (d + dv) + self.kv_heads * (d + dv))
+        one, heads = self.latent, self.heads
+        queries, q_rank = heads * self.head_dim, one.q_rank
+        q = width * queries if q_rank is None else q_rank * (width + queries)
+        kv = width * one.width + one.kv_rank * heads * (one.nope + self.head_dim_v)
+        index = (q_rank or width) * one.index_heads * one.index_dim + width * (one.index_dim + one.index_heads)
+        return q + kv + heads * self.head_dim_v * width + (index if one.index_dim else 0)
+
+    def split(self, gpus: int) -> LayerKind:
+        """The part of one of several GPUs that share the heads; fewer key/value heads than GPUs are on several.
+
+        Raises:
+            InputError: heads that cannot be shared out evenly.
+        """
+        if self.heads % gpus:
+            raise InputError(f"`tensor_parallel` {gpus} does not divide the {self.heads} heads of its {self.name} "
+                             "layers; "
+                             f"accepted: {_divisors(self.heads)}")  # fmt: skip
+        if self.latent is not None:
+            return replace(self, heads=self.heads // gpus, kv_heads=self.heads // gpus)
+        if max(self.kv_heads, gpus) % min(self.kv_heads, gpus):
+            fitting = [n for n in range(1, self.heads + 1)
+                       if self.heads % n == 0 and max(n, self.kv_heads) % min(n, self.kv_heads) == 0]  # fmt: skip
+            raise InputError(f"`tensor_parallel` {gpus} neither divides the {self.kv_heads} key/value heads of its "
+                             f"{self.name} layers nor is a multiple of them; accepted: "
+                             f"{', '.join(map(str, fitting))}")  # fmt: skip
+        return replace(self, heads=self.heads // gpus, kv_heads=max(1, self.kv_heads // gpus))
+
+    @property
+    def sees(self) -> str:
+        """Which tokens a query sees, in words."""
+        if self.chunk is not None:
+            return f"its chunk of {self.chunk:,}"
+        if self.top_k is not None:
+            return f"{self.top_k:,} picked of all before"
+        if self.window is not None:
+            return f"{'the last ' if self.causal else ''}{self.window:,}{'' if self.causal else ' around'}"
+        return "all before" if self.causal else "all"
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `kinds` in JSON."""
+        latent = self.latent
+        return {
+            "layer": self.name, "count": self.count, "heads": self.heads, "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim, "head_dim_v": self.head_dim_v, "causal": self.causal, "window": self.window,
+            "chunk": self.chunk, "top_k": self.top_k, "sinks": self.sinks, "alibi": self.alibi,
+            "latent": None if latent is None else {
+                "kv_rank": latent.kv_rank, "q_rank": latent.q_rank, "rope": latent.rope, "nope": latent.nope,
+                "index_heads": latent.index_heads, "index_dim": latent.index_dim,
+            },
+        }  # fmt: skip
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's attention: its kinds of layers, those of the same kind together.
+
+    Args:
+        name: the preset's name, or the file's.
+        title: what it is, for people.
+        source: where its numbers stand.
+        kinds: the attention layers.
+        order: the kind of every layer, in order; a kind that is no attention has a name of its own.
+        dtype: what the weights are kept in, where that is a 16-bit type; else None.
+        width: columns of the residual stream, where known.
+        tensor_parallel: GPUs that share each layer's heads; `kinds` are the part of one.
+        notes: what a reader should know of what was read, a sentence each.
+        config: the keys that the numbers were read from.
+    """
+
+    name: str
+    title: str
+    source: str
+    kinds: tuple[LayerKind, ...]
+    order: tuple[str, ...]
+    dtype: str | None = None
+    width: int | None = None
+    tensor_parallel: int = 1
+    notes: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def layers(self) -> int:
+        """Attention layers."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def causal(self) -> bool:
+        """Whether it can generate: no token sees later ones."""
+        return all(kind.causal for kind in self.kinds)
+
+    def cache_bytes(self, batch: int, context: int, kind: str) -> int:
+        """Bytes of all layers' key/value cache, on one GPU."""
+        return sum(one.cache_bytes(batch, context, kind) for one in self.kinds)
+
+    @property
+    def attention_parameters(self) -> int | None:
+        """Numbers in the matrices of all layers' attention, biases left out; None where the width is not known."""
+        width = self.width
+        return None if width is None else sum(one.count * one.parameters(width) for one in self.kinds)
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Where the numbers stand, and what a reader should know of them."""
+        return (f"numbers of {self.source}", *self.notes)
+
+    @property
+    def line(self) -> str:
+        """The model in one line: its layers by kind."""
+        kinds = "; ".join(_kind_line(one) for one in self.kinds)
+        gpus = f", a {self.tensor_parallel}th of the heads each" if self.tensor_parallel > 3 else ""
+        gpus = {2: ", half of the heads", 3: ", a third of the heads"}.get(self.tensor_parallel, gpus)
+        return f"{self.title}: {kinds}{gpus}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `model` object of JSON."""
+        return {
+            "name": self.name, "title": self.title, "source": self.source, "layers": self.layers,
+            "tensor_parallel": self.tensor_parallel, "dtype": self.dtype, "width": self.width,
+            "attention_parameters": self.attention_parameters,
+            "kinds": [kind.to_dict() for kind in self.kinds],
+            "other_layers": len(self.order) - self.layers, "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def _kind_line(kind: LayerKind) -> str:
+    d = f"{kind.head_dim}" if kind.head_dim == kind.head_dim_v else f"{kind.head_dim}/{kind.head_dim_v}"
+    kv = ""
+    if kind.latent is not None:
+        kv = f" over a latent of {kind.latent.width}"
+    elif kind.kv_heads != kind.heads:
+        kv = f" ({kind.kv_heads} key/value)"
+    return f"{kind.count} {kind.name} layers of {kind.heads} heads{kv}, head_dim {d}, seeing {kind.sees}"
