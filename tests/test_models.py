@@ -244,7 +244,8 @@ def test_a_model_is_the_sum_of_its_layers(gemma: Any) -> None:
 
 
 def test_the_command_prints_the_same(gemma: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("predict --model gemma-3-4b --gpu h100 --seq-len 2k --format json".split()) == 0
+    line = "predict --model gemma-3-4b --gpu h100 --seq-len 2k --format json"
+    assert main(line.split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert {"schema": 1, **{k: v for k, v in printed.items() if k != "answer"}} == json.loads(
         json.dumps(gemma.to_dict())
@@ -267,7 +268,8 @@ def test_a_step_of_decoding_is_the_sum_of_its_layers(capsys: pytest.CaptureFixtu
     assert sliding.prediction.problem.seq_k == 1024
     assert full.prediction.problem.seq_k == 8192
     assert point.cache_bytes == 2 * 8 * 256 * 2 * (40 * 1024 + 8 * 8192)
-    assert main("decode --model gemma-3-12b --gpu h100 --context 8k --format json".split()) == 0
+    line = "decode --model gemma-3-12b --gpu h100 --context 8k --format json"
+    assert main(line.split()) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["points"] == [json.loads(json.dumps(point.to_dict()))]
     assert "in the 48 layers of Gemma 3 12B" in printed["answer"]

@@ -65,7 +65,7 @@ def text() -> str:
     import transformers
 
     lines = [
-        "# What a config.json means where it leaves a key out, by its model_type: the defaults of the config classes of",
+        "# What a config.json means where it leaves a key out, by its model_type: the defaults of the classes of",
         f"# transformers {transformers.__version__}. Made by tests/golden/make_model_defaults.py, not written by hand.",
         f'transformers = "{transformers.__version__}"',
         "encoders = [" + ", ".join(f'"{name}"' for name in ENCODERS.split()) + "]",

@@ -80,11 +80,13 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_attention(module: Any) -> bool:
-    """Whether a module is softmax attention with matrices of its own."""
+    """Whether a module is a layer's softmax attention, with matrices of its own; SigLIP's pooling is none."""
     name = type(module).__name__
-    pools = "MultiheadAttention"  # SigLIP's pooling, no layer
     return (
-        "Attention" in name and "Delta" not in name and name != pools and any(p.ndim == 2 for p in module.parameters())
+        "Attention" in name
+        and "Delta" not in name
+        and "MultiheadAttention" not in name
+        and any(p.ndim == 2 for p in module.parameters())
     )
 
 

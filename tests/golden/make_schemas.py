@@ -46,6 +46,8 @@ LINES: dict[str, tuple[str, ...]] = {
         "--seq-len 1 --seq-len-k 2k",
         "--gpu h200 --kernel fa2 --seq-len 64k --heads 32 --method sampled",
         "--l2 warm --seq-len 512",
+        "--model gemma-3-4b --layers 6 --seq-len 2k --gpu h100",
+        "--model deepseek-v3.2 --layers 1 --seq-len 1 --seq-len-k 2k --method bounds",
     ),
     "compare": (
         "--seq-len 512,1k",
@@ -80,6 +82,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--gpu h100 --kernel fa3 --context 1k",
         "--latent-kv --kernel flashmla --gpu h100 "
         "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64",
+        "--model gemma-3-4b --layers 6 --gpu h100 --context 2k",
     ),
     "ring": (
         "--num-gpus 4 --seq-len 1k --causal --steps",
@@ -105,6 +108,8 @@ LINES: dict[str, tuple[str, ...]] = {
     "kernels list": ("",),
     "kernels show": ("fa2", "naive"),
     "kernels check": ("iosim/kernel/libraries/fa2.toml",),
+    "models list": ("",),
+    "models show": ("deepseek-v3.2", "llama-4-scout", "vit-l"),
     "cache show": ("",),
 }
 """Command -> what follows it, one line for each shape of output that there is."""
