@@ -28,6 +28,7 @@ _WHERE = {
     "decode": "iosim.api.models",
     "explain": "iosim.api.calls",
     "formula": "iosim.api.models",
+    "latency": "iosim.api.serving",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
     "pick_tiles": "iosim.api.calls",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from iosim.api.models import formula as formula
     from iosim.api.models import ring as ring
     from iosim.api.models import train_memory as train_memory
+    from iosim.api.serving import latency as latency
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles

@@ -28,7 +28,8 @@ ROOT = Path(iosim.__file__).resolve().parent.parent
 SMALL: dict[str, Any] = {"heads": 2, "seq_len": 256, "head_dim": 64}
 COMMAND_OF = {
     "predict": "predict", "compare": "compare", "pick_tiles": "tiles", "explain": "explain", "formula": "formula",
-    "check_claim": "check-claim", "decode": "decode", "ring": "ring", "train_memory": "train-memory",
+    "check_claim": "check-claim", "decode": "decode", "latency": "latency", "ring": "ring",
+    "train_memory": "train-memory",
 }  # fmt: skip
 """Function -> command of the same options."""
 OF_OUTPUT = {"help", "format", "out", "html", "csv", "json", "top", "rejected", "triton", "steps", "gone", "latex",
@@ -42,6 +43,7 @@ RESULTS = {
     "comparison": lambda: iosim.compare(kernel="naive,fa2,fa3", gpu=["l4", "a100"], **SMALL),
     "explanation": lambda: iosim.explain(kernel="fa2", gpu="l4", **SMALL),
     "decoding": lambda: iosim.decode(["l4", "t4"], context="1k,2k", layers=2, dtype="fp16"),
+    "latencies": lambda: iosim.latency(stack=["vllm", "sglang"], gpu="a100", contexts="1k,3k", kv_heads=8),
     "ring": lambda: iosim.ring(num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL),
     "training": lambda: iosim.train_memory("l4", width=256, layers=2),
     "frontier": lambda: iosim.train_memory("l4", layers=2).frontier("batch", [1, 64], "1k,8k"),
@@ -52,6 +54,7 @@ COMMANDS = {
     "prediction": "predict --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "explanation": "explain --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "decoding": "decode --gpu l4,t4 --context 1k,2k --layers 2 --dtype fp16",
+    "latencies": "latency --stack vllm,sglang --gpu a100 --contexts 1k,3k --kv-heads 8",
     "ring": "ring --num-gpus 2 --gpu h100 --schedule ring,zigzag --causal --heads 2 --seq-len 256 --head-dim 64",
     "training": "train-memory --gpu l4 --width 256 --layers 2",
     "frontier": "train-memory --gpu l4 --layers 2 --frontier batch --batch 1,64 --seq-len 1k,8k",
@@ -61,7 +64,7 @@ COMMANDS = {
 }
 
 
-NO_FIGURES = ("formula", "claim")
+NO_FIGURES = ("formula", "claim", "latencies")
 
 
 @pytest.fixture(scope="module")

@@ -201,7 +201,6 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seq_lens": (5, 6), "seq_k": 12}, "seq_k 12 contradicts seq_lens; accepted with it: 11"),
     ({"seq_lens": (5, 6), "mask": "butterfly"}, "mask 'butterfly' contradicts seq_lens"),
     ({"seq_lens": (5, 6), "bias": "full"}, "bias 'full' contradicts seq_lens"),
-    ({"seq_lens": (5, 6), "page_size": 16}, "page_size 16 contradicts seq_lens"),
 ]
 
 

@@ -25,6 +25,8 @@ SHOWN = ("sm_count", "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capac
          "l2_read_bandwidth_measured_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "l2_latency_near_cycles",
          "dram_latency_cycles", "exp_per_clock_per_sm", "sustained_clock_hz")  # fmt: skip
 MAX_RAW_BYTES = 4 << 20
+TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
+"""Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,6 +41,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--raw", metavar="FILE", help="also keep the raw numbers, as JSON")
     parser.add_argument("--bundle", metavar="FILE", help="also write one small file to send: raw numbers and profile")
     parser.add_argument("--from", dest="given", metavar="FILE", help="take raw numbers from there; needs no GPU")
+    parser.add_argument("--times", metavar="FILE", help="fit a serving stack's constants to a CSV of your own times "
+                        f"({', '.join(TIMES)}; causal, dtype; and seconds, ms or us); needs no GPU")  # fmt: skip
+    parser.add_argument("--stack", metavar="NAME", help="with --times: the stack that was timed (default: vllm)")
+    common.add_gpu(parser, help="with --times: the GPU that it ran on", of_old=())
     parser.add_argument("--no-profiler", action="store_true", help="do without ncu, and so without the L2's constants")
     parser.set_defaults(run=run)
 
@@ -47,6 +53,10 @@ def run(args: argparse.Namespace) -> int:
     from iosim.base.files import write_whole
     from iosim.evidence.measure.profile_text import profile_text
 
+    if args.times is not None:
+        return _fit_times(args)
+    if args.stack is not None:
+        raise InputError(f"--stack '{args.stack}' goes with --times; accepted with it: --times FILE")
     name = _name(args)
     for option, path in (("--out", args.out), ("--raw", args.raw), ("--bundle", args.bundle)):
         common.check_place(path, option)
@@ -66,6 +76,41 @@ def run(args: argparse.Namespace) -> int:
     if not raw.get("counters"):
         print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
               file=sys.stderr)  # fmt: skip
+    return 0
+
+
+def _fit_times(args: argparse.Namespace) -> int:
+    """The constants of a stack from the user's own times: errors before and after, and the file."""
+    from dataclasses import asdict
+
+    from iosim.hardware.profile import load_profile
+    from iosim.studies.latency.calibrate import calibrate_times
+    from iosim.studies.latency.calibration import calibration_text
+    from iosim.studies.latency.fit import read_times
+
+    for option, given in (
+        ("--from", args.given),
+        ("--raw", args.raw),
+        ("--bundle", args.bundle),
+        ("--name", args.name),
+    ):
+        if given is not None:
+            raise InputError(f"{option} contradicts --times, which measures nothing; give one of them")
+    common.check_place(args.out)
+    stack, profile = args.stack or "vllm", load_profile(args.gpu)
+    rows = read_times(args.times)
+    announce(f"predicting {len(rows)} calls")
+    found = calibrate_times(rows, stack, profile)
+    text = calibration_text(found.constants, stack, profile.name, found.errors)
+    if args.out is None:
+        common.emit(text, None)
+        return 0
+    common.emit(text, args.out)
+    print(
+        f"{found.answer}\n\n"
+        + Table.of({"constant": k, "value": v} for k, v in asdict(found.constants).items()).text()
+        + f"\nwritten: {args.out}, for iosim latency --stack {stack} --gpu {profile.name} --calibration {args.out}"
+    )
     return 0
 
 

@@ -121,6 +121,18 @@ class AttentionProblem(ProblemFields):
         return words.mask_text(self)
 
     @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """(query tokens, key tokens) of every sequence."""
+        if self.seq_lens is None or self.seq_lens_k is None:
+            return ((self.seq_q, self.seq_k),) * self.batch
+        return tuple(zip(self.seq_lens, self.seq_lens_k, strict=True))
+
+    @property
+    def longest_q(self) -> int:
+        """Query tokens of the sequence that has most; 1 while all generate a token."""
+        return self.seq_q if self.seq_lens is None else max(self.seq_lens)
+
+    @property
     def group(self) -> int:
         """Query heads that share one key/value head."""
         return self.heads // self.kv_heads

@@ -77,6 +77,12 @@ LINES: dict[str, tuple[str, ...]] = {
         "--kernel flash --seq-len 512 --window 64,128 --tile 64x64,128x64 --method capacity",
     ),
     "tiles": ("--seq-len 1k", "--gpu t4,l4 --seq-len 512 --pass bwd", "--tile 128x256,64x64", "--triton --top 3"),
+    "latency": (
+        "--stack vllm,sglang --gpu a100 --batch 4 --kv-heads 8 --seq-len 1 --seq-len-k 4k",
+        "--gpu h100 --contexts 1k,3k --kv-heads 8",
+        "--stack flashinfer --gpu l4 --seq-len 512 --launched alone --no-cache-write",
+        "--stack list",
+    ),
     "decode": (
         "--context 1k,8k",
         "--gpu h100 --kernel fa3 --context 1k",

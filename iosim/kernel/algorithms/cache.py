@@ -22,7 +22,7 @@ from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
-from iosim.kernel.options import AlgorithmOptions
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
 
@@ -35,9 +35,14 @@ APPEND_THREADS = 512
 
 @dataclass(frozen=True)
 class CacheOptions(AlgorithmOptions):
-    """`append_kv`: a launch first writes the new tokens' K and V into the cache."""
+    """`append_kv`: a launch first writes the new tokens' K and V into the cache.
+
+    `append_waits`: its loads that wait for one another in the CTA of a token (vLLM's: the slot, K, V); 0 where a launch
+    has enough of them in flight for its bytes alone to decide.
+    """
 
     append_kv: bool = False
+    append_waits: int = number(3, 0, 100)
 
 
 def appends(kernel: Kernel) -> bool:
@@ -62,9 +67,14 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
                          f"are keys too; accepted: `seq_q` up to {problem.seq_k}")  # fmt: skip
 
 
+def _counted_page(problem: AttentionProblem) -> int | None:
+    """Tokens of a page whose table is read; of sequences of different lengths none is: a few bytes a page."""
+    return problem.page_size if problem.seq_lens is None else None
+
+
 def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
     """K or V as it lies in the cache."""
-    page = problem.page_size
+    page = _counted_page(problem)
     if page is None:
         return tensor
     apart = tensor.strided or page * tensor.cols * tensor.element_bytes % SECTOR_BYTES != 0
@@ -73,7 +83,7 @@ def in_cache(problem: AttentionProblem, tensor: Tensor) -> Tensor:
 
 def table_tensor(problem: AttentionProblem) -> tuple[Tensor, ...]:
     """The block table [batch, 1, pages], where the cache has pages."""
-    page = problem.page_size
+    page = _counted_page(problem)
     if page is None:
         return ()
     pages = -(-problem.seq_k // page)
@@ -86,7 +96,7 @@ def table_access(problem: AttentionProblem) -> tuple[Access, ...]:
     Raises:
         InputError: pages with a mask that is a list of blocks.
     """
-    if problem.page_size is None:
+    if _counted_page(problem) is None:
         return ()
     if not isinstance(problem.pair_mask, IntervalMask):
         raise InputError(f"`page_size` {problem.page_size} contradicts mask '{problem.mask}'; accepted with it: none, "
@@ -127,7 +137,11 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
         for tensor in sorted(cache_tensors, key=lambda tensor: tensor.role)
     )
     domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
-    return (Launch("append", domain, Outer.FLAT, accesses, resources=Resources(APPEND_THREADS), tensor_cores=False),)
+    widest = max(tensor.cols for tensor in cache_tensors)
+    threads = max(32, min(APPEND_THREADS, -(-widest // 32) * 32))
+    waits = options_of(kernel, CacheOptions).append_waits
+    return (Launch("append", domain, Outer.FLAT, accesses, resources=Resources(threads), tensor_cores=False,
+                   serial_loads=waits),)  # fmt: skip
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:

@@ -157,6 +157,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
             "title": Text(),
             "aliases": _NAMES,
             "backward_aliases": _NAMES,
+            "like": Text(),
             "algorithm": Text(algorithms()),
             "source": Text(lines=True),
             "inferred": _NAMES,

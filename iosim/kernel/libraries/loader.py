@@ -26,9 +26,33 @@ def entry_names() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in _HERE.glob("*.toml")))
 
 
+OWN_NAMES = ("aliases", "backward_aliases")
+"""What a file does not take over from the one that it is like."""
+ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
+"""Lists of rows of which the first that fits is taken."""
+
+
+def _with_what_it_is_like(data: dict[str, Any]) -> dict[str, Any]:
+    """A file's entries over those of the catalog kernel that its `like` names: key by key in a table, and its rows
+    before the other's, so that they are tried first."""
+    base = data.get("like")
+    if not isinstance(base, str) or base not in entry_names():
+        return data
+    made: dict[str, Any] = {key: value for key, value in _read(base).items() if key not in OWN_NAMES}
+    for key, value in data.items():
+        known = made.get(key)
+        if isinstance(value, dict) and isinstance(known, dict):
+            made[key] = {**known, **value}
+        elif key in ROWS and isinstance(value, list) and isinstance(known, list):
+            made[key] = [*value, *known]
+        else:
+            made[key] = value
+    return made
+
+
 @cache
 def _read(stem: str) -> Entry:
-    data = read_toml(_HERE / f"{stem}.toml", "catalog file")
+    data = _with_what_it_is_like(read_toml(_HERE / f"{stem}.toml", "catalog file"))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] != stem:
         wrong = [Problem("name", f"must be that of the file, {stem}")]
@@ -50,7 +74,7 @@ def check_file(path: str, what: str = "kernel file") -> list[Problem]:
     Raises:
         InputError: it cannot be read as TOML.
     """
-    data = read_toml(Path(path), what)
+    data = _with_what_it_is_like(read_toml(Path(path), what))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] in entry_names():
         wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
@@ -60,7 +84,7 @@ def check_file(path: str, what: str = "kernel file") -> list[Problem]:
 @lru_cache(maxsize=64)
 def _read_own(path: str, changed_ns: int) -> Entry:
     refuse(check_file(path, "`kernel`"), f"`kernel` '{path}'")
-    return read_toml(Path(path), "`kernel`")
+    return _with_what_it_is_like(read_toml(Path(path), "`kernel`"))
 
 
 def _own(path: str) -> Entry:

@@ -38,7 +38,7 @@ def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: Hardwar
         and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
         and problem.dtype in row.get("dtype", (problem.dtype,))
         and row.get("paged", problem.page_size is not None) == (problem.page_size is not None)
-        and problem.seq_q * problem.group <= row.get("max_rows", problem.seq_q * problem.group)
+        and problem.longest_q * problem.group <= row.get("max_rows", problem.longest_q * problem.group)
         and (not shared or (profile.shared_memory_per_block_optin_bytes or 0) >= shared)
     )
 
@@ -109,7 +109,7 @@ def resolve(
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
-    if overrides.splits is None and _may_split(seen):
+    if overrides.splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     kernel = Kernel(
         name=data["name"],
@@ -144,14 +144,18 @@ def resolve(
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
-        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.seq_k // kernel.tile.block_k)))
+        longest = max(keys for _, keys in problem.sequences)
+        kernel = replace(kernel, splits=min(kernel.splits, -(-longest // kernel.tile.block_k)))
     return kernel
 
 
-def _may_split(problem: AttentionProblem) -> bool:
-    """Whether rules of splits are asked. NB: for sequences of different lengths FlashAttention-2 splits none where the
-    cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays 0); taken so for all."""
-    return problem.passes == "fwd" and not problem.dropout and problem.seq_lens is None
+def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
+    """Whether rules of splits are asked; for sequences of different lengths only those that know them.
+
+    NB: there FlashAttention-2 splits none where the cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays
+    0); taken so for all others.
+    """
+    return problem.passes == "fwd" and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
 
 
 def _splits(
@@ -161,16 +165,17 @@ def _splits(
     if asked is not None:
         _check_splits(data, problem, asked)
         return asked, (asked > 1 or problem.page_size is not None) and "split_tile" in data
-    if "split_tile" not in data or not _may_split(problem):
+    if "split_tile" not in data or not _may_split(rules, problem):
         return 1, False
     width = max(problem.head_dim, problem.head_dim_v)
     row = next((row for row in data["split_tile"] if width <= row["head_dim"]), None)
     if row is None:
         return 1, False
     packed = _packs_group(data, rules, problem, 1, 1, 1)
-    rows, heads = (problem.seq_q * problem.group, problem.kv_heads) if packed else (problem.seq_q, problem.heads)
-    tiles = problem.batch * heads * -(-rows // row["block_q"])
-    grid = SplitGrid(tiles, -(-problem.seq_k // row["block_k"]), int(profile.need("sm_count")))
+    group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
+    tiles = len(problem.sequences) * heads * -(-problem.longest_q * group // row["block_q"])
+    key_blocks = -(-max(k for _, k in problem.sequences) // row["block_k"])
+    grid = SplitGrid(tiles, key_blocks, int(profile.need("sm_count")), row["block_q"], row["block_k"])
     return rules.split_kernel(problem, grid)
 
 

@@ -20,15 +20,20 @@ from iosim.problem.attention import AttentionProblem
 
 @dataclass(frozen=True)
 class SplitGrid:
-    """The grid of a split kernel before it splits: its work tiles, key blocks a head, and the GPU's SMs."""
+    """The grid of a split kernel before it splits: its work tiles, key blocks a head, the GPU's SMs, and its tile."""
 
     tiles: int
     key_blocks: int
     sms: int
+    block_q: int
+    block_k: int
 
 
 class Rules:
     """What a library decides at launch, question by question; the answers here are those of a kernel without rules."""
+
+    splits_packed = False
+    """Whether the splits of sequences of different lengths are known."""
 
     def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
         """The problem as the library's own rules see it."""

@@ -25,8 +25,7 @@ TAKES = {
 }  # fmt: skip
 """Field -> the masks it goes with."""
 ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
-    "mask": INTERVAL_MASKS, "bias": ("none",), "key_padding": (False,), "page_size": (None,),
-    "mask_storage": ("implicit",),
+    "mask": INTERVAL_MASKS, "bias": ("none",), "key_padding": (False,), "mask_storage": ("implicit",),
 }  # fmt: skip
 """Field -> its values beside packed sequences."""
 

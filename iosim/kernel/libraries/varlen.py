@@ -1,0 +1,139 @@
+"""FlashAttention as serving stacks call it: sequences of different lengths, keys and values in pages.
+
+Sources: vllm-project/flash-attention, csrc/flash_attn/flash_api.cpp @04325b67 (mha_varlen_fwd), hopper/flash_api.cpp
+@01ed8aa9 (mha_fwd, get_num_splits), hopper/flash_prepare_scheduler.cu @35756f58; Dao-AILab/flash-attention,
+hopper/tile_size.h @07602adc.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries.fa2 import Fa2Rules, fa2_splits
+from iosim.kernel.libraries.fa3 import Fa3Rules, fa3_splits
+from iosim.kernel.libraries.rules import SplitGrid, rule_book
+from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
+from iosim.problem.attention import AttentionProblem
+
+PREPARED_SEQUENCES = 992
+"""Sequences for which FlashAttention-3's first launch chooses splits (31 a warp, 32 warps); more are not split."""
+SPARE_BLOCKS = 1.1
+"""Over an even share of the key blocks, what that launch gives an SM."""
+SECTION_BYTES = 8 << 20
+MOST_SECTION_HEADS = 16
+VLLM_MAX_SPLITS = 32
+"""vLLM's bound where a CUDA graph may hold the call (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph)."""
+
+
+@rule_book("vllm-fa2")
+class VllmFa2Rules(Fa2Rules):
+    """Pages always run the split kernel's tiles; only the packed rows of one query token a sequence are split."""
+
+    splits_packed = True
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        packed = problem.longest_q == 1 and problem.group > 1 and problem.mask != "window"
+        splits = fa2_splits(grid.tiles, grid.key_blocks, 2 * grid.sms) if packed else 1
+        return splits, splits > 1 or problem.page_size is not None
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        one_token = problem.longest_q == 1 and problem.mask != "window"
+        return stated and one_token and problem.group > 1 and problem.head_dim % 8 == 0
+
+
+def most_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
+    """The bound on splits that the host sets, as if the batch were its longest sequence alone (get_num_splits)."""
+    keys = max(k for _, k in problem.sequences)
+    longest = problem.with_(batch=1, seq_lens=None, seq_lens_k=None, seq_q=problem.longest_q, seq_k=keys)
+    return fa3_splits(longest, sms, block_q, block_k)
+
+
+def varlen_splits(
+    problem: AttentionProblem, sms: int, block_q: int, block_k: int, most: int, packed: bool = True
+) -> tuple[int, ...]:
+    """Splits of every sequence, as prepare_varlen_num_blocks finds them on the GPU: an SM gets its even share of all
+    key blocks and a tenth more, and a sequence as many SMs as it has such shares, up to `most`."""
+    each = problem.sequences
+    if most <= 1 or len(each) > PREPARED_SEQUENCES:
+        return (1,) * len(each)
+    group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
+    blocks = [-(-k // block_k) for _, k in each]
+    total = sum(-(-q * group // block_q) * n for (q, _), n in zip(each, blocks, strict=True))
+    share = max(1, math.ceil(total * SPARE_BLOCKS * heads / sms))
+    return tuple(max(1, min(-(-n // share), most)) for n in blocks)
+
+
+def heads_in_section(problem: AttentionProblem) -> int:
+    """Grid heads of a sequence that go together: as many key/value heads as fit SECTION_BYTES, up to 16 and by powers
+    of two (flash_prepare_scheduler.cu, get_nheads_in_l2); all heads of a sequence at most, so that sequences follow
+    one another."""
+    keys = max(k for _, k in problem.sequences)
+    head_bytes = keys * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+    fits = max(1, min(MOST_SECTION_HEADS, SECTION_BYTES // head_bytes))
+    heads = min(1 << (fits.bit_length() - 1), problem.kv_heads)
+    return heads if problem.page_size is not None else heads * problem.group
+
+
+@rule_book("fa3-varlen")
+class Fa3VarlenRules(Fa3Rules):
+    """Splits by sequence, chosen on the GPU; a persistent grid with a queue, whether it splits or not."""
+
+    splits_packed = True
+    most_splits: int | None = None
+    """The caller's bound on the splits of decoding; None for none."""
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        most = most_splits(problem, sms, block_q, block_k)
+        if self.most_splits is not None and problem.longest_q == 1:
+            most = self.most_splits
+        return max(varlen_splits(problem, sms, block_q, block_k, most))
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+        queued = replace(stated, scheduler=Scheduler.DYNAMIC)
+        if problem.mask == "none" or splits > 1:
+            return queued
+        section = heads_in_section(problem)
+        return replace(queued, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=section)
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """Without clusters, which kernels of different lengths do not have."""
+        made = super().finish(kernel, problem, profile)
+        return replace(made, schedule=replace(made.schedule, cluster=1))
+
+
+def combines_nothing(kernel: Kernel, problem: AttentionProblem, sms: int) -> bool:
+    """Whether FlashAttention-3 launches its combine though no sequence is split: the host knows its bound alone."""
+    if kernel.splits > 1:
+        return False
+    if kernel.name == "vllm-fa3" and problem.longest_q == 1:
+        return True
+    return most_splits(problem, sms, kernel.tile.block_q, kernel.tile.block_k) > 1
+
+
+@rule_book("vllm-fa3")
+class VllmFa3Rules(Fa3VarlenRules):
+    """With vLLM's bound on splits."""
+
+    most_splits = VLLM_MAX_SPLITS
+
+
+@rule_book("fa3-sm80")
+class Fa3Sm80Rules(Fa3VarlenRules):
+    """Ampere's kernel: heads of a group always share a tile; with splits the tiles are others, in a persistent grid."""
+
+    def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
+        most = most_splits(problem, grid.sms, grid.block_q, grid.block_k)
+        return max(varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, most)), most > 1
+
+    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
+        most = most_splits(problem, sms, block_q, block_k)
+        return max(varlen_splits(problem, sms, block_q, block_k, most))
+
+    def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
+        return problem.group > 1
+
+    def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
+        return replace(stated, scheduler=Scheduler.DYNAMIC) if splits > 1 else stated

@@ -1,0 +1,127 @@
+"""Stacks as data (`stacks.toml`): the kernel by GPU, pages, the write to the cache, and what else a call launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import Flag, ListOf, Real, Spec, Table, Text, Whole, read_toml, refuse
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import entry_names
+from iosim.kernel.libraries.varlen import combines_nothing
+from iosim.problem.attention import AttentionProblem
+
+FILE = Path(__file__).with_name("stacks.toml")
+WHEN = ("always", "packed", "bound without splits")
+MOVES = ("nothing", "output")
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A launch that a call makes beside the attention, its combine and the write to the cache."""
+
+    name: str
+    when: str
+    """always; packed: one query token whose group's rows share a tile; bound without splits: where the host allows
+    splits and none are made."""
+    moves: str
+    """nothing: a few bytes; output: O is read and written."""
+    source: str
+    kernel: str | None = None
+    """The kernel that it goes with; None for all."""
+
+    def is_launched(self, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile) -> bool:
+        """Whether a call makes it."""
+        if self.kernel not in (None, kernel.name):
+            return False
+        if self.when == "packed":
+            return problem.seq_q == 1 and problem.group > 1 and kernel.packs_group
+        return self.when == "always" or combines_nothing(kernel, problem, int(profile.need("sm_count")))
+
+    def bytes_moved(self, problem: AttentionProblem) -> int:
+        """Bytes read and written."""
+        if self.moves == "nothing":
+            return 0
+        return 2 * problem.batch * problem.heads * problem.seq_q * problem.head_dim_v * problem.output_type.bytes
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One serving stack."""
+
+    name: str
+    title: str
+    version: str
+    source: str
+    page_size: int
+    append_kv: bool
+    """Whether a call first writes the new tokens' K and V."""
+    call_gap_s: float
+    """Seconds between two calls that no launch explains; fitted."""
+    assumes: tuple[str, ...]
+    kernels: tuple[tuple[str, tuple[int, ...]], ...]
+    """(kernel, compute capabilities), the first that has the GPU's."""
+    extras: tuple[Extra, ...]
+
+    def kernel(self, profile: HardwareProfile) -> str:
+        """The kernel that it runs on a GPU.
+
+        Raises:
+            InputError: none there.
+        """
+        for name, ccs in self.kernels:
+            if profile.cc in ccs:
+                return name
+        known = sorted({cc for _, ccs in self.kernels for cc in ccs})
+        raise InputError(f"`stack` {self.name}: no kernel of it is known on {profile.name}, cc {profile.cc / 10:.1f}; "
+                         f"accepted: GPUs of cc {', '.join(f'{cc / 10:.1f}' for cc in known)}")  # fmt: skip
+
+
+_EXTRA: Mapping[str, Spec] = {"name": Text(), "when": Text(WHEN), "moves": Text(MOVES), "source": Text(),
+                              "kernel": Text(entry_names)}  # fmt: skip
+_KERNEL: Mapping[str, Spec] = {"kernel": Text(entry_names), "cc": ListOf(Whole(70, 130), ascending=True)}
+_STACK: Mapping[str, Spec] = {
+    "name": Text(pattern="[a-z0-9][a-z0-9-]*"), "title": Text(), "version": Text(), "source": Text(),
+    "page_size": Whole(1, 1 << 16), "append_kv": Flag(), "call_gap_s": Real(0, 1e-3), "assumes": ListOf(Text()),
+    "kernels": ListOf(Table(_KERNEL, required=tuple(_KERNEL))),
+    "extra": ListOf(Table(_EXTRA, required=("name", "when", "moves", "source")), least=0),
+}  # fmt: skip
+_FILE = Table(
+    {"schema": Whole(1, 1), "stack": ListOf(Table(_STACK, required=tuple(k for k in _STACK if k != "extra")))},
+    required=("schema", "stack"),
+)
+
+
+@cache
+def _stacks() -> dict[str, Stack]:
+    data = read_toml(FILE, "stacks")
+    refuse(list(_FILE.problems(data)), FILE.name)
+    return {one["name"]: _stack(one) for one in data["stack"]}
+
+
+def _stack(data: dict[str, Any]) -> Stack:
+    kernels = tuple((one["kernel"], tuple(one["cc"])) for one in data["kernels"])
+    extras = tuple(Extra(**one) for one in data.get("extra", ()))
+    rest = {key: value for key, value in data.items() if key not in ("kernels", "extra", "assumes")}
+    return Stack(**rest, assumes=tuple(data["assumes"]), kernels=kernels, extras=extras)
+
+
+def stack_names() -> tuple[str, ...]:
+    """Names of all stacks."""
+    return tuple(_stacks())
+
+
+def read_stack(name: str) -> Stack:
+    """The stack called `name`.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in _stacks():
+        raise unknown_name("`stack`", name, stack_names())
+    return _stacks()[name]

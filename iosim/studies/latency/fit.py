@@ -1,0 +1,161 @@
+"""Fits a stack's constants to a user's own times, robustly, and says how far off rows are that the fit has not seen.
+
+The predicted time of a call is linear in the constants. A few steps of reweighted least squares on relative errors come
+near the least sum of absolute ones, so that single odd rows count little; each constant is held to its prior with the
+weight of a small error, so that twenty rows do not fix what they do not tell.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.base.errors import InputError
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.latency.calibration import BOUNDS, Calibration
+from iosim.studies.latency.latency import Latency
+
+Array = npt.NDArray[np.float64]
+
+COLUMNS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
+"""Columns of a file of times beside the time, as seconds, ms or us; `causal` (0 or 1) and `dtype` may be there."""
+UNITS: Mapping[str, float] = {"seconds": 1.0, "ms": 1e-3, "us": 1e-6}
+MAX_FILE_BYTES = 4_000_000
+LEAST_ROWS = 8
+FOLDS = 5
+STEPS = 30
+PRIOR_WEIGHT = 0.03
+"""Relative error that a constant's distance from its prior, in its spread, counts as."""
+KNEE = 0.02
+"""Relative errors below it count as squares, above it by their size."""
+SPREADS: Mapping[str, float] = {"call_gap_s": 6e-6, "prefill_factor": 0.1, "decode_factor": 0.1, "hbm_factor": 0.1,
+                                "write_factor": 0.3}  # fmt: skip
+NAMES = tuple(BOUNDS)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A predicted call beside its measured seconds: seconds of its parts, each without any constant."""
+
+    measured_s: float
+    decodes: bool
+    attention_s: float
+    hbm_s: float
+    write_s: float
+    extra_s: float
+
+    @classmethod
+    def of(cls, latency: Latency, measured_s: float) -> Timed:
+        """From a latency without calibration."""
+
+        def seconds(*kinds: str) -> float:
+            return sum(part.seconds for part in latency.parts if part.kind in kinds)
+
+        main = next(launch for launch in latency.prediction.time.launches if launch.name == "main")
+        return cls(measured_s, latency.prediction.problem.longest_q == 1, seconds("attention", "combine"),
+                   main.seconds.get("hbm", 0.0), seconds("write"), seconds("extra"))  # fmt: skip
+
+    def predicted_s(self, constants: Calibration) -> float:
+        """Seconds with these constants."""
+        attention = constants.attention_s(self.attention_s, self.hbm_s, self.decodes)
+        return constants.call_gap_s + attention + self.write_s * constants.write_factor + self.extra_s
+
+    def error(self, constants: Calibration) -> float:
+        """|predicted / measured - 1|."""
+        return abs(self.predicted_s(constants) / self.measured_s - 1)
+
+    def terms(self) -> list[float]:
+        """What each constant, in the order of `NAMES`, is multiplied by."""
+        attention = (0.0, self.attention_s) if self.decodes else (self.attention_s, 0.0)
+        return [1.0, *attention, self.hbm_s, self.write_s]
+
+
+def fit(rows: Sequence[Timed], prior: Calibration) -> Calibration:
+    """The constants that fit the rows, within their bounds."""
+    start = np.array([getattr(prior, name) for name in NAMES])
+    spread = np.array([SPREADS[name] for name in NAMES])
+    low, high = (np.array([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
+    terms = np.array([row.terms() for row in rows])
+    measured = np.array([row.measured_s for row in rows])
+    left = np.array([row.measured_s - row.extra_s for row in rows])
+    weights = np.ones(len(rows))
+    found: Array = start
+    for _ in range(STEPS):
+        scaled = terms * spread / measured[:, None] * weights[:, None]
+        wanted = (left - terms @ start) / measured * weights
+        held = np.vstack([scaled, PRIOR_WEIGHT * np.eye(len(NAMES))])
+        moved = np.linalg.lstsq(held, np.concatenate([wanted, np.zeros(len(NAMES))]), rcond=None)[0]
+        found = np.clip(start + moved * spread, low, high)
+        off = np.abs((left - terms @ found) / measured)
+        weights = np.sqrt(KNEE / np.maximum(off, KNEE))
+    return Calibration(**dict(zip(NAMES, map(float, found), strict=True)))
+
+
+def mean_error(rows: Sequence[Timed], constants: Calibration) -> float:
+    """Mean of |predicted / measured - 1|."""
+    return statistics.fmean(row.error(constants) for row in rows)
+
+
+def held_out_error(rows: Sequence[Timed], prior: Calibration, folds: int = FOLDS) -> float:
+    """The mean error of each row by a fit of those in the other folds; row n is in fold n modulo `folds`."""
+    found = []
+    for fold in range(folds):
+        kept = fit([row for n, row in enumerate(rows) if n % folds != fold], prior)
+        found += [row.error(kept) for row in rows[fold::folds]]
+    return statistics.fmean(found)
+
+
+def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
+    """(problem, measured seconds) of every row of a CSV.
+
+    Raises:
+        InputError: no such file, a column that is missing, or a row that makes no sense, by its line.
+    """
+    where = f"`times` '{path}'"
+    try:
+        with open(Path(path), encoding="utf-8", newline="") as file:
+            text = file.read(MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no text"
+        raise InputError(
+            f"{where} cannot be read: {reason}; accepted: a CSV of {', '.join(COLUMNS)} and a time"
+        ) from None
+    reader = csv.DictReader(io.StringIO(text))
+    header = [name.strip() for name in reader.fieldnames or ()]
+    unit = next((name for name in UNITS if name in header), None)
+    missing = [name for name in COLUMNS if name not in header] + ([] if unit else ["seconds, ms or us"])
+    if missing or unit is None:
+        raise InputError(f"{where} has no column {', '.join(missing)}; accepted: {', '.join(COLUMNS)}, causal, dtype, "
+                         f"and one of {', '.join(UNITS)}")  # fmt: skip
+    rows = [_row(one, unit, f"{where}, line {line}") for line, one in enumerate(reader, 2)]
+    if len(rows) < LEAST_ROWS:
+        raise InputError(f"{where} holds {len(rows)} rows; accepted: {LEAST_ROWS} or more, 20 are enough")
+    return rows
+
+
+def _row(row: Mapping[str, str], unit: str, where: str) -> tuple[AttentionProblem, float]:
+    def number(name: str, read: Callable[[str], float]) -> float:
+        try:
+            return read((row.get(name) or "").strip())
+        except ValueError:
+            raise InputError(f"{where}: {name} '{row.get(name)}' is no number") from None
+
+    sizes = {name: int(number(name, int)) for name in COLUMNS}
+    seconds = number(unit, float) * UNITS[unit]
+    if not 0 < seconds < 1e4:
+        raise InputError(f"{where}: {unit} '{row[unit]}' is out of range; accepted: more than 0")
+    causal = (row.get("causal") or "1").strip() not in ("0", "false", "False")
+    try:
+        fields: dict[str, Any] = {**sizes, "dtype": (row.get("dtype") or "bf16").strip()}
+        problem = AttentionProblem(**fields, mask="causal" if causal else "none")
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return problem, seconds
