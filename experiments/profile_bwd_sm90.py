@@ -24,7 +24,7 @@ from iosim.evidence.cuda.sm90 import Sm90Order
 from iosim.evidence.cuda.sm90_bwd import Sm90BwdSpec, fastest_backward
 
 KNOBS = ("block_q", "stages", "score_stages", "sums", "overlap")
-COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "window", "kernel", "grid", *COUNTERS)
+COLUMNS = ("call", "launch", *PROBLEM, *KNOBS, *ORDER, "window", "kernel", "grid", *COUNTERS)
 
 SHAPES = (
     # heads, kv_heads, queries, keys, head_dim
@@ -70,13 +70,14 @@ def launch_all(numbers: list[int]) -> None:
             torch.cuda.synchronize()
 
 
-def row(call: Call, found: Profiled) -> str:
+def row(number: int, call: Call, found: Profiled) -> str:
+    """A launch of a call; `number` counts the launches of all calls from 0."""
     s, spec = call.shape, call.spec
     causal = int(spec.mask == "causal")
     problem = ["flash_bwd_sm90", s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, causal, spec.dtype]
     knobs = [getattr(spec, knob) for knob in KNOBS] + [getattr(call.order, knob) for knob in ORDER]
     place = [s.window or "", found.kernel.split("(")[0], "x".join(map(str, found.grid))]
-    return ",".join(map(str, [*problem, *knobs, *place, *counted(found)]))
+    return ",".join(map(str, [number // 3 + 1, number % 3 + 1, *problem, *knobs, *place, *counted(found)]))
 
 
 def main() -> int:
@@ -109,7 +110,7 @@ def main() -> int:
         if len(found) != len(calls):
             print(f"the report has {len(found)} of {len(calls)} launches of shape {number}; they are left out")
             continue
-        rows += [row(*x) for x in zip(calls, found, strict=True)]
+        rows += [row(len(rows) - 1 + n, *x) for n, x in enumerate(zip(calls, found, strict=True))]
         write_whole(a.out, "\n".join(rows) + "\n")
         print(f"{len(rows) - 1} rows after {time.monotonic() - start:.0f} s", flush=True)
     write_provenance(a.out, facts() | {

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripts import measurements
 
-from iosim.evidence.validate import Residual, Row, compare, own_launches, read
+from iosim.evidence.validate import Residual, Row, compare, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
+from iosim.problem.masks.in_turn import HeadsInTurn
 from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.timing.launch_time import executed_pairs
 
@@ -141,7 +142,7 @@ def test_heads_pass_one_after_the_other(
     """Against brute force over pairs: which query blocks each key block visits, head by head."""
     seq = blocks * block_q
     head = IntervalMask(left, right, keys - seq)
-    mask = own_launches.HeadsInTurn(head, seq)
+    mask = HeadsInTurn(head, seq)
     kept = mask.keeps(np.arange(heads * seq)[:, None], np.arange(keys)[None, :])
     assert mask.kept_pairs(heads * seq, keys) == kept.sum()
     total = -(-keys // block_k)

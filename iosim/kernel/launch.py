@@ -220,6 +220,16 @@ class Domain:
     mask: Mask = field(default_factory=IntervalMask)
     pack: int = 1
     splits: int = 1
+    in_turn: bool = False
+    """The rows of the heads packed lie one head after the other, not token by token."""
+
+    def token(self, row: IntArray) -> IntArray:
+        """The query token of each row of a head."""
+        return row % (self.rows // self.pack) if self.in_turn else row // self.pack
+
+    def packed_head(self, row: IntArray) -> IntArray:
+        """Which of the heads packed each row belongs to."""
+        return row // (self.rows // self.pack) if self.in_turn else row % self.pack
 
     @property
     def query_axis(self) -> Axis:

@@ -7,6 +7,7 @@ Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`,
     naive       catalog `naive` with 64x64 tiles, its mask inside the product
     minimal     catalog `minimal`, whose fill is no launch of its own there
     flash_fwd_sm90   the algorithm of `flash` with the row's knobs (`own_sm90`)
+    flash_bwd_sm90   the backward of catalog `flash-sm90` with the row's knobs (`own_sm90_bwd`)
 
 each with what its source does otherwise (`own_launches`).
 
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
-from iosim.evidence.validate import own_launches, own_sm90
+from iosim.evidence.validate import own_launches, own_sm90, own_sm90_bwd
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import options_of, plan
@@ -34,7 +35,8 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 CHAIN_NAMES = {"naive": "eager", "flash": "fa2", "iosim_naive": "naive"}
-OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal", own_sm90.NAME: "flash"}
+OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal", own_sm90.NAME: "flash",
+       own_sm90_bwd.NAME: own_sm90_bwd.CATALOG}  # fmt: skip
 BOTH = "_fwdbwd"
 WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
 """A note that names the window of a flex row, whose `causal` is empty."""
@@ -95,7 +97,7 @@ def problem_of(row: Row) -> AttentionProblem:
     sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
     window = row.number("window")
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
-    backward = name == "flash_bwd" or name.endswith("_backward")
+    backward = name in ("flash_bwd", own_sm90_bwd.NAME) or name.endswith("_backward")
     words: dict[str, object] = {**noted} if noted else {"mask": mask, "window": window}
     return _problem(row, **sizes, **words, passes="bwd" if backward else "fwd")
 
@@ -173,6 +175,12 @@ def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -
 
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
     row = rows[0]
+    if row.implementation == own_sm90_bwd.NAME:
+        kernel = own_sm90_bwd.kernel_of(row, problem, profile)
+        chain = plan(problem, kernel)
+        _check_size(chain)
+        alone = tuple(replace(chain, launches=(launch,)) for launch in chain.launches[: len(rows)])
+        return Case(problem, kernel, alone, own_sm90_bwd.variant(row))
     if row.implementation == own_sm90.NAME:
         kernel = own_sm90.kernel_of(row, problem, profile.need_int("sm_count"))
         chain = own_sm90.chain_of(row, problem, kernel)
@@ -209,11 +217,8 @@ def _own_chain(rows: Sequence[Row], problem: AttentionProblem, kernel: Kernel) -
     if name == "minimal":
         return replace(chain, launches=(own_launches.stores_elements(chain.launches[1], problem, kernel),))
     if name == "flash_bwd":
-        try:
-            deterministic = rows[0].facts.get("note") == "deterministic"
-            return own_launches.backward(problem, kernel, chain, deterministic=deterministic)
-        except ValueError as reason:
-            raise NoModel(str(reason)) from None
+        deterministic = rows[0].facts.get("note") == "deterministic"
+        return own_launches.backward(problem, kernel, chain, deterministic=deterministic)
     return own_launches.naive(chain)
 
 

@@ -5,19 +5,15 @@ Each function takes launches of a plan and gives them as the CUDA source has the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from iosim.kernel.algorithms import options_of
-from iosim.kernel.algorithms.common import attention_domain, load, store
+from iosim.kernel.algorithms.common import attention_domain, heads_in_turn, load, store
 from iosim.kernel.algorithms.naive import NaiveOptions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Rows
 from iosim.kernel.libraries import Overrides
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.blocks import BlockMask, ranges
-from iosim.problem.masks.mask import Axis, BoolArray, IntArray, Mask, Visited
 
 NAIVE_TILE = (64, 64)
 NAIVE_BUILD = Overrides(tile=NAIVE_TILE, warps=8)
@@ -30,44 +26,6 @@ PACKET_BYTES = 32
 """What the smallest store moves from an SM to L2."""
 ROWS_OF_SUMS = 4
 """Query rows of a CTA of `flash_bwd_rows`, a warp each."""
-
-
-@dataclass(frozen=True)
-class HeadsInTurn:
-    """The mask of rows in which several heads of `seq_q` queries lie one after the other; `of_head` is each one's."""
-
-    of_head: Mask
-    seq_q: int
-
-    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        return self.of_head.keeps(queries % self.seq_q, keys)
-
-    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
-        return seq_q // self.seq_q * self.of_head.kept_pairs(self.seq_q, seq_k)
-
-    def kept_keys(self, seq_q: int, seq_k: int) -> int:
-        return self.of_head.kept_keys(self.seq_q, seq_k)
-
-    def kept_queries(self, seq_q: int, seq_k: int) -> int:
-        return seq_q // self.seq_q * self.of_head.kept_queries(self.seq_q, seq_k)
-
-    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
-
-    def query_axis(self, rows: int, pack: int) -> Axis:
-        return Axis((rows,))
-
-    def key_axis(self, seq_k: int) -> Axis:
-        return self.of_head.key_axis(seq_k)
-
-    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
-        """Those of one head, for each of `pack` heads; its queries are whole blocks of `block_q`."""
-        steps = self.of_head.key_blocks(self.seq_q, seq_k, block_q, block_k, 1).by_query()
-        at, block = ranges(steps.first, steps.count)
-        key = at if steps.indices is None else steps.indices[at]
-        heads = np.arange(pack, dtype=np.int64)[:, None] * (self.seq_q // block_q)
-        pairs = ((heads + block).reshape(-1), np.tile(key, pack))
-        return BlockMask.of_pairs(rows, seq_k, block_q, block_k, *pairs).key_blocks(rows, seq_k, block_q, block_k, 1)
 
 
 def naive_as_launched(kernel: Kernel) -> Kernel:
@@ -132,7 +90,7 @@ def backward(problem: AttentionProblem, kernel: Kernel, chain: Chain, *, determi
     other, so that nothing is summed afterwards.
 
     Raises:
-        ValueError: grouped heads whose last query block is ragged.
+        InputError: grouped heads whose last query block is ragged.
     """
     dot, main, convert = chain.launches[:3]
     tensors_left = {
@@ -163,13 +121,7 @@ def _keys(problem: AttentionProblem, kernel: Kernel, main: Launch, *, determinis
     )
     flops = 4 * (problem.head_dim + problem.head_dim_v) if deterministic else main.flops_per_pair
     packets = 0 if deterministic else problem.head_dim * 4 // PACKET_BYTES
-    domain = main.domain
-    if problem.group > 1:
-        tile = kernel.tile_backward
-        if problem.seq_q % tile.block_q:
-            raise ValueError(f"grouped heads of {problem.seq_q} queries are no whole blocks of {tile.block_q}")
-        packed = attention_domain(problem, tile, pack=problem.group)
-        domain = replace(packed, mask=HeadsInTurn(main.domain.mask, problem.seq_q))
+    domain = heads_in_turn(problem, kernel.tile_backward)
     return replace(main, domain=domain, accesses=accesses, flops_per_pair=flops, add_packets_per_row=packets)
 
 

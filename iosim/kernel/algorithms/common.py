@@ -10,6 +10,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.in_turn import HeadsInTurn
 from iosim.problem.masks.mask import IntervalMask, Mask
 
 
@@ -80,6 +81,21 @@ def attention_domain(
     )
 
 
+def heads_in_turn(problem: AttentionProblem, tile: Tile) -> Domain:
+    """Query blocks x key blocks of every key/value head, whose query heads are walked one after the other.
+
+    Raises:
+        InputError: grouped heads whose last query block is ragged.
+    """
+    domain = attention_domain(problem, tile, pack=problem.group)
+    if problem.group == 1:
+        return domain
+    if problem.seq_q % tile.block_q:
+        raise InputError(f"`seq_q` {problem.seq_q}: grouped heads of {problem.seq_q} queries are no whole blocks of "
+                         f"{tile.block_q}, and this backward takes them in turn; accepted: multiples")  # fmt: skip
+    return replace(domain, mask=HeadsInTurn(domain.mask, problem.seq_q), in_turn=True)
+
+
 def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, heads: int | None = None) -> Domain:
     """Blocks of rows of every head, with nothing on the key axis: preprocessing, conversions, fills, copies."""
     return Domain(
@@ -142,8 +158,8 @@ def sum_groups(problem: AttentionProblem) -> Launch:
 
 
 def head_gradient(at: Place, name: str) -> str:
-    """Where a query head's dK or dV goes: to the tensor itself, or to be summed over the group."""
-    return f"{name}_heads" if at.problem.group > 1 else name
+    """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
+    return name if at.writes(name) else f"{name}_heads"
 
 
 def add_group_gradients(at: Place) -> None:

@@ -31,6 +31,7 @@ from iosim.kernel.algorithms.common import (
     attention_domain,
     head_gradient,
     head_gradients,
+    heads_in_turn,
     load,
     matrix,
     resources,
@@ -81,6 +82,8 @@ main launch: their grids in h200_chain_launches.csv."""
 COPY_OPERATIONS = 86
 """Instructions a value of PyTorch's strided copy, nearly all of them for its offsets: fitted on the copies of dO and O
 in h200_library_kernels.csv, which take 86 lane cycles a value at every size."""
+QUERY_THREADS = 256
+"""Of a CTA of the launches before and after the main one in kernels/flash_bwd_sm90.cuh."""
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
@@ -110,6 +113,8 @@ class FlashOptions(SplitOptions, TermOptions):
     `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
     half `dot_split_percent` of the zeroed dQ and `convert_split_percent` of the converted one are two packets.
 
+    `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
+    nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
     `whole_width`: the forward fetches as many columns of Q, K and V as it is compiled for, those outside the
     tensors, too, which cost the SM their bytes and come from no memory.
     """
@@ -120,6 +125,7 @@ class FlashOptions(SplitOptions, TermOptions):
     dot_split_percent: int = number(0, 0, 100)
     convert_split_percent: int = number(0, 0, 100)
     whole_width: bool = False
+    backward_in_turn: bool = False
 
 
 @algorithm(
@@ -290,6 +296,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     With grouped heads dK and dV are written per query head and summed over the group by one more launch.
     """
     options = options_of(kernel, FlashOptions)
+    if options.backward_in_turn:
+        return _backward_in_turn(problem, kernel)
     settings = kernel.of_pass(backward=True)
     tile = kernel.tile_backward
     inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
@@ -363,6 +371,62 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if grouped:
         launches += (sum_groups(problem),)
     return Chain(tensors(all_tensors), launches, kernel.notes)
+
+
+def _backward_in_turn(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """The backward of kernels/flash_bwd_sm90.cuh: LSE and D of whole blocks of queries, and a zeroed dQ; the main
+    launch over the key blocks of key/value heads; dQ rounded.
+
+    Raises:
+        InputError: grouped heads whose last query block is ragged.
+    """
+    settings, tile = kernel.of_pass(backward=True), kernel.tile_backward
+    rows, whole = row_domain(problem, tile.block_q), Edge.WHOLE
+    statistics = ("LSE_copy", "D")
+    all_tensors = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
+    all_tensors += [row_vector(problem, "LSE", Role.INPUT), matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)]
+    all_tensors += [row_vector(problem, n, Role.TEMP) for n in statistics]
+    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
+    dot = Launch(
+        "bwd.dot",
+        rows,
+        Outer.FLAT,
+        (
+            *(load(n, Rows.QUERY, Per.QUERY) for n in ("O", "dO", "LSE")),
+            *(store(n, Rows.QUERY, Per.QUERY, edge=whole) for n in (*statistics, "dQ_acc")),
+        ),
+        resources=Resources(QUERY_THREADS),
+        tensor_cores=False,
+        values_per_thread=CONVERT_VALUES,
+    )
+    main = Launch(
+        "bwd.main",
+        heads_in_turn(problem, tile),
+        Outer.KEY,
+        (
+            *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
+            *(load(n, Rows.QUERY, Per.PAIR, edge=kernel.edge_q) for n in ("Q", "dO")),
+            *(load(n, Rows.QUERY, Per.PAIR, edge=whole) for n in statistics),
+            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
+            *(store(n, Rows.KEY, Per.KEY) for n in ("dK", "dV")),
+        ),
+        schedule=settings.schedule,
+        resources=Resources(32 * tile.warps, settings.registers),
+        overheads=kernel.backward.overheads,
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
+        exps_per_pair=1,
+        stages=tile.stages,
+    )
+    convert = Launch(
+        "bwd.convert",
+        rows,
+        Outer.FLAT,
+        (load("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole), store("dQ", Rows.QUERY, Per.QUERY)),
+        resources=Resources(QUERY_THREADS),
+        tensor_cores=False,
+        values_per_thread=CONVERT_VALUES,
+    )
+    return Chain(tensors(all_tensors), (dot, main, convert), kernel.notes)
 
 
 # What the launches compute.
@@ -448,6 +512,8 @@ def _read(at: Place, name: str) -> Array:
 @body("flash", "bwd.dot")
 def row_dot(at: Place) -> None:
     """D = rowsum(dO o O), and a zeroed dQ."""
+    if at.writes("LSE_copy"):
+        at.put("LSE_copy", at["LSE"])
     at.put("D", (_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
     at.put("dQ_acc", np.zeros((at.q.size, at.problem.head_dim)))
 
@@ -462,7 +528,7 @@ class Backward(Body):
 
     def pair(self, at: Place) -> None:
         factor = at.dropout_factor_again
-        weights = exp_less(masked_scores(at), at["LSE"])
+        weights = exp_less(masked_scores(at), _read(at, "LSE"))
         self.dv += (weights * factor).T @ _read(at, "dO")
         ds = weights * ((_read(at, "dO") @ at["V"].T) * factor - at["D"])
         if at.problem.bias_grad:

@@ -1,6 +1,19 @@
 """Real library kernels: tables of tiles as data, and a rule book a library for what it decides at launch."""
 
-from iosim.kernel.libraries import cudnn, eager, fa2, fa3, flash1, flashinfer, flashmla, sdpa, tiled, uniform, varlen
+from iosim.kernel.libraries import (
+    cudnn,
+    eager,
+    fa2,
+    fa3,
+    flash1,
+    flash_sm90,
+    flashinfer,
+    flashmla,
+    sdpa,
+    tiled,
+    uniform,
+    varlen,
+)
 from iosim.kernel.libraries.choice import choice_names, is_choice
 from iosim.kernel.libraries.loader import check_file, entry, entry_name, entry_names
 from iosim.kernel.libraries.resolver import resolve
@@ -20,6 +33,7 @@ __all__ = [
     "fa2",
     "fa3",
     "flash1",
+    "flash_sm90",
     "flashinfer",
     "flashmla",
     "is_choice",

@@ -188,7 +188,7 @@ def _locate(
         raise ExecutionError(f"{tensor.name} has {tensor.batch} sequences, the grid {domain.batch}")
     pack = domain.pack
     if packs and tensor.heads == domain.heads * pack and tensor.rows * pack == length:
-        return in_batch, spot.head * pack + along % pack, along // pack
+        return in_batch, spot.head * pack + domain.packed_head(along), domain.token(along)
     if tensor.rows != length:
         raise ExecutionError(f"{tensor.name} has {tensor.rows} rows, the launch {length} along {access.rows}")
     if domain.heads % tensor.heads == 0:

@@ -32,7 +32,7 @@ class Grid:
 
     def __init__(self, launch: Launch) -> None:
         d = launch.domain
-        self.tokens = np.arange(d.rows, dtype=np.int64) // d.pack
+        self.tokens = d.token(np.arange(d.rows, dtype=np.int64))
         self.kept = d.mask.keeps(self.tokens[:, None], np.arange(d.seq_k, dtype=np.int64)[None, :])
         self.q_starts, self.q_ends = tile_ends(d.query_axis.lengths, d.block_q)
         self.k_starts, self.k_ends = tile_ends(d.key_axis.lengths, d.block_k)
@@ -135,8 +135,8 @@ class WalkPlace:
 
     def survivors_of(self, seed: int) -> Array:
         """The same from a seed of the launch's own: what a backward computes again from the random state it loads."""
-        pack = self.launch.domain.pack
-        heads = self.spot.head * pack + self.q % pack
+        domain = self.launch.domain
+        heads = self.spot.head * domain.pack + domain.packed_head(self.q)
         kept = kept_weights(
             seed, self.spot.batch, heads[:, None], self.grid.tokens[self.q][:, None], self.keys[None, :],
             self.problem.dropout,
