@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
 from iosim.prediction.result import Prediction
-from iosim.readers.timing import launch_time as timing
+from iosim.readers.timing import overlap as timing
 
 TRIED = SimpleNamespace(pingpong_tile_cycles=load_profile("h100-sxm").need("pingpong_tile_cycles"))
 """Values of the profile that a fit tries, over those of its file."""
 FITTED: tuple[tuple[object, str, float], ...] = ((timing, "OVERLAP_NORM", 0.1), (TRIED, "pingpong_tile_cycles", 100.0))
-"""Fitted constants, of iosim.readers.timing.launch_time and of the profile, and the step in which they are rounded."""
+"""Fitted constants, of iosim.readers.timing.overlap and of the profile, and the step in which they are rounded."""
 
 Case = tuple[Point, Prediction]
 

@@ -31,7 +31,7 @@ def small(partitions: int = 1, sets: int = 1, ways: int = 4, dirty_ways: float |
     return replace(
         model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE,
         dirty_ways=ways if dirty_ways is None else dirty_ways, foreign_dirty_bytes=0,
-        launch_fetch_bytes=0, sm_spread=0.0, dram_bytes_per_s=1e30,
+        launch_fetch_bytes=0, sm_spread=0.0, dram_bytes_per_s=1e30, dram_write_bytes_per_s=1e30,
         side_ends=(1, 2), l2_bytes_per_s=1e30, l2_latency_s=0.0, far_latency_s=0.0, dram_latency_s=0.0,
     )  # fmt: skip
 

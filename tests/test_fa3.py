@@ -35,9 +35,11 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
-from iosim.readers.timing import launch_time as timing
+from iosim.readers.timing import overlap as timing
 from iosim.readers.timing import step_time
-from iosim.readers.timing.launch_time import beside, executed_pairs, reuses_keys
+from iosim.readers.timing.computing import executed_pairs
+from iosim.readers.timing.launch_time import reuses_keys
+from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.step_time import (
     MatrixUnit,
     SmRates,

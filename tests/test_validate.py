@@ -245,7 +245,7 @@ def test_spilling_kernels() -> None:
     assert len(rows) > 80
     assert statistic(rows, "median") <= 0.005
     assert statistic(rows, "p95") <= 0.1
-    assert statistic(rows, "max") <= 0.15
+    assert statistic(rows, "max") <= 0.2  # one launch, which elsewhere in memory reads a fifth less: docs/replay.md
 
 
 @pytest.mark.slow

@@ -180,6 +180,18 @@ class HardwareProfile:
             raise InputError(f"profile '{self.name}' has no {what} for '{one_line(dtype, 40)}'; it knows {known}")
         return rates[word]
 
+    def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
+        """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
+
+        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all; None where there is none.
+        """
+        read, write = self.dram_read_bandwidth_bytes_per_s, self.dram_write_bandwidth_bytes_per_s
+        copy = self.dram_copy_bandwidth_bytes_per_s
+        if measured and read and write and copy:
+            return 1 / read, 1 / write, max(0.0, 2 / copy - 1 / read - 1 / write)
+        rate = (self.dram_bandwidth_measured_bytes_per_s if measured else None) or self.dram_bandwidth_bytes_per_s
+        return (1 / rate, 1 / rate, 0.0) if rate else None
+
     def l2_read_bandwidth(self, footprint_bytes: float) -> float:
         """Measured bytes per second that all SMs together read from L2, when they sweep `footprint_bytes` of data.
 

@@ -6,7 +6,6 @@ beside HBM) is handed over here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
+from iosim.kernel.pace import Pace
 from iosim.kernel.residency import Residency, residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
@@ -80,9 +80,9 @@ class Call:
         )  # fmt: skip
 
     @cached_property
-    def busy_s(self) -> Mapping[str, float]:
-        """Seconds that each launch would take if nothing moved at HBM."""
-        return {launch.name: launch.total_s for launch in self.time(self.counted).launches}
+    def paces(self) -> tuple[Pace, ...]:
+        """How fast the CTAs of each launch go, loads that miss apart."""
+        return tuple(launch.pace for launch in self.time(self.counted).launches)
 
     def replay_inputs(self, **how: Any) -> Inputs:
         """All that a replay of the call depends on; the arguments are those of `replay_inputs` in the replay's room."""
@@ -94,7 +94,7 @@ class Call:
             self.chain,
             self.profile,
             residencies=self.residencies,
-            busy_s=self.busy_s,
+            paces=self.paces,
             counted=self.counted,
             added=self.added,
             **how,

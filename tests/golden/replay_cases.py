@@ -48,6 +48,7 @@ def l2_of(partitions: int, sets: int, ways: int, dirty: float, **more: Any) -> L
         "sm_spread": 0.0,
         "side_ends": (1, 3, 4),
         "dram_bytes_per_s": 2e11,
+        "dram_write_bytes_per_s": None,
         "l2_bytes_per_s": 1e12,
         "l2_latency_s": 2e-7,
         "far_latency_s": 5e-8,

@@ -16,8 +16,10 @@ from iosim.kernel.schedule import Order, Schedule, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
-from iosim.readers.timing.launch_time import beside, executed_pairs, reuses_keys
+from iosim.readers.timing.computing import executed_pairs
+from iosim.readers.timing.launch_time import reuses_keys
 from iosim.readers.timing.makespan import makespan, steps_per_tile
+from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.step_time import (
     MatrixUnit,
     SmRates,

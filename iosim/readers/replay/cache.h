@@ -29,7 +29,7 @@ static inline int64_t spread(uint32_t key, int64_t of, int64_t ppm) {
 static inline void write_back(L2State *s, const L2Config *c, int32_t sample) {
     s->hbm_write[s->object[s->object_of[sample]].tensor] += c->sample_bytes;
     int64_t from = s->dram_free > s->now ? s->dram_free : s->now;
-    s->dram_free = from + c->sample_bytes * c->dram_ps_per_kib / 1024;
+    s->dram_free = from + c->sample_bytes * c->dram_write_ps_per_kib / 1024;
 }
 
 /* Tags a set holds in memory: a multiple of four; those past `ways` stay empty. */
@@ -172,8 +172,8 @@ static inline int64_t access_object(L2State *s, const L2Config *c, int mode, int
     int64_t lost = fresh ? bytes : missing * c->sample_bytes;
     if (mode == STORE) return at;
     if (tr && tr->bin_ps > 0) {
-        int64_t b = t / tr->bin_ps;
-        if (b >= tr->bins) b = tr->bins - 1;
+        int64_t b = (t - tr->from_ps) / tr->bin_ps;
+        b = b < 0 ? 0 : b >= tr->bins ? tr->bins - 1 : b;
         tr->bin_hit[b * MAX_TENSORS + o->tensor] += bytes - lost; /* below 0 where its lines weigh more than it */
         tr->bin_miss[b * MAX_TENSORS + o->tensor] += lost;
     }

@@ -5,6 +5,8 @@
 #define IOSIM_CHECK_H
 #include "launch.h"
 
+#define MOST_SLOW_PPM 2000000000 /* two thousand times: what a factor can hold */
+
 /* One or two partitions, ways that are followed, and room for a dirty line in every set. */
 static int l2_is_sound(const L2State *s, const L2Config *c) {
     return (c->partitions == 1 || c->partitions == 2) && c->sets >= 1 && c->ways >= 1 && c->ways <= MAX_WAYS &&
@@ -83,6 +85,9 @@ static int plan_is_sound(const L2State *s, const L2Config *c, const LaunchPlan *
         l->ranks < 1 || !l->share_ppm || !l->side) return 0;
     for (int i = 0; i < l->ranks; i++)
         if (l->share_ppm[i] < 1) return 0;
+    if (l->crowds < 0 || (l->crowds > 0 && !l->slow_ppm)) return 0;
+    for (int i = 0; i < l->crowds; i++)
+        if (l->slow_ppm[i] < 1 || l->slow_ppm[i] > MOST_SLOW_PPM) return 0;
     return sides_are_sound(c, l->side, l->sms) && tiles_are_sound(s, l) && l->tiles % l->group == 0 && coarse_is_sound(l);
 }
 

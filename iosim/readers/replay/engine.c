@@ -97,6 +97,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         if (a->step < 0) {
             if (tr && tr->cta_start) { tr->cta_start[tile] = ev.t; tr->cta_sm[tile] = a->sm; }
             again = run_templates(s, c, l->pro, l->n_pro, tile, 0, p, ev.t, tr);
+            if (ev.t + l->open_ps > again) again = ev.t + l->open_ps;
             if (n > 0 && !l->coarse) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, 0), p, ev.t, tr);
                 if (x > again) again = x;

@@ -81,7 +81,9 @@ class Ctas:
     Attributes:
         slots: CTAs that run at once.
         step_s: a step of a CTA that has its SM for itself; a small one where the launch is played in coarse steps.
-        start_s: from the end of a CTA, or of a work tile, to the first step of the next on its slot.
+        start_s: from the end of a CTA, or of a work tile, to the first loads of the next on its slot.
+        open_s: from these loads to the first step, or as long as they take.
+        slow: a step of each of n CTAs that share an SM over a lone one's, for n = 1, 2, ...; beyond these, n times.
         static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
         sm_spread_ppm: SMs differ in speed by up to so many millionths either way.
         rates: of an SM's CTAs, the oldest first, in units of their mean.
@@ -93,6 +95,8 @@ class Ctas:
     sms: int
     step_s: float = 0.0
     start_s: float = 0.0
+    open_s: float = 0.0
+    slow: tuple[float, ...] = ()
     static_stride: int = 0
     sm_spread_ppm: int = 0
     rates: tuple[float, ...] = (1.0,)
@@ -136,6 +140,7 @@ class L2:
             partitions=model.partitions, sets=sampled.sets, ways=model.ways, dirty_share=round(model.dirty_ways * 256),
             sample_bytes=round(sampled.stride * model.line_bytes),
             dram_ps_per_kib=round(1024 * PS / model.dram_bytes_per_s),
+            dram_write_ps_per_kib=round(1024 * PS / (model.dram_write_bytes_per_s or model.dram_bytes_per_s)),
             l2_ps_per_kib=round(1024 * PS / model.l2_bytes_per_s), l2_latency_ps=round(model.l2_latency_s * PS),
             far_latency_ps=round(model.far_latency_s * PS), dram_latency_ps=round(model.dram_latency_s * PS),
         )  # fmt: skip
@@ -249,7 +254,9 @@ class L2:
         plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
         plan.ahead = int(ctas.ahead)
         plan.sm_spread_ppm = ctas.sm_spread_ppm
-        plan.step_ps, plan.start_ps = round(ctas.step_s * PS), round(ctas.start_s * PS)
+        plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
+        slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
+        plan.crowds, plan.slow_ppm = slow.size, _pointer(slow)
         plan.ranks, plan.relaunched = len(ctas.rates), int(ctas.relaunched and launch.group == 1)
         shares = np.rint(np.array(ctas.rates) * 1e6).astype(np.int32)
         side = sm_partitions(ctas.sms, self.model.partitions, self.model.side_ends)
@@ -260,7 +267,7 @@ class L2:
             plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
         lib, before = library(), self.counts()
-        kept = (self, launch, loop, coarse, shares, side, trace)
+        kept = (self, launch, loop, coarse, shares, slow, side, trace)
 
         def play(done: ct.c_int32, stop: ct.c_int32) -> int:
             assert kept  # what the engine reads lives as long as the thread that plays

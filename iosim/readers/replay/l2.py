@@ -47,6 +47,7 @@ class L2Model:
     launch_fetch_bytes: what a launch reads beside its tensors, its code and parameters.
     sm_spread: SMs differ in speed by up to this fraction either way.
     side_ends: in the order in which SMs get CTAs, how many there are up to each change of side.
+    dram_write_bytes_per_s: of writes among reads; None where they go at the rate of reads.
     """
 
     partitions: int
@@ -63,6 +64,7 @@ class L2Model:
     l2_latency_s: float
     far_latency_s: float
     dram_latency_s: float
+    dram_write_bytes_per_s: float | None = None
 
 
 def model(profile: HardwareProfile) -> L2Model:
@@ -80,7 +82,8 @@ def model(profile: HardwareProfile) -> L2Model:
     near_cycles = profile.need("l2_latency_near_cycles")
     near, dram = near_cycles / clock, profile.need("dram_latency_cycles") / clock
     far = (near * clock if profile.l2_latency_far_cycles is None else profile.l2_latency_far_cycles) / clock
-    bandwidth = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
+    per_byte = profile.hbm_seconds_per_byte()
+    bandwidth = 1 / per_byte[0] if per_byte else profile.need("dram_bandwidth_bytes_per_s")
     return L2Model(
         partitions=partitions,
         sets=max(1, size // (ways * line)),
@@ -91,11 +94,12 @@ def model(profile: HardwareProfile) -> L2Model:
         launch_fetch_bytes=profile.need_int("launch_fetch_bytes"),
         sm_spread=profile.need("sm_speed_spread_fraction"),
         side_ends=profile.l2_side_ends or (profile.sm_count,),
-        dram_bytes_per_s=float(bandwidth),
+        dram_bytes_per_s=bandwidth,
         l2_bytes_per_s=_l2_bandwidth(profile),
         l2_latency_s=near,
         far_latency_s=max(0.0, far - near),
         dram_latency_s=max(0.0, dram - near),
+        dram_write_bytes_per_s=1 / sum(per_byte[1:]) if per_byte else None,
     )
 
 

@@ -39,17 +39,22 @@ static int64_t rate_of(const LaunchPlan *l, int n, int r) {
     return from + (to - from) * rest / (n - 1);
 }
 
+/* A step of each of n equal CTAs on an SM over a lone one's, in units of 2^-FACTOR_BITS. */
+static int64_t crowded(const LaunchPlan *l, int64_t n) {
+    return n <= l->crowds ? (l->slow_ppm[n - 1] << FACTOR_BITS) / 1000000 : n << FACTOR_BITS;
+}
+
 /* Step times of the CTAs of an SM by their number and age: together they do what the SM can. */
 static void fill_factors(Sms *sms, const LaunchPlan *l, int ctas) {
     if (l->ranks < 2) {
-        for (int64_t n = 1; n <= ctas; n++) sms->factor[n] = (int32_t)(n << FACTOR_BITS);
+        for (int n = 1; n <= ctas; n++) sms->factor[n] = (int32_t)crowded(l, n);
         return;
     }
     for (int n = 1; n <= sms->most; n++) {
         int64_t sum = 0;
         for (int r = 0; r < n; r++) sum += rate_of(l, n, r);
         for (int r = 0; r < n; r++)
-            sms->factor[n * sms->most + r] = (int32_t)((sum << FACTOR_BITS) / rate_of(l, n, r));
+            sms->factor[n * sms->most + r] = (int32_t)(crowded(l, n) * (sum / n) / rate_of(l, n, r));
     }
 }
 

@@ -14,12 +14,13 @@ from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Mode, Outer, Tensor
+from iosim.kernel.pace import Pace
 from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.coarse import ERROR, HELD_STEPS, Coarse, CoarseSteps, coarse_plan
-from iosim.readers.replay.engine import L2, Ctas
+from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
+from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.heads import ERROR as HEADS_ERROR
 from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
@@ -42,7 +43,7 @@ PLACEMENT_TOLD = 0.015
 """A prediction says how far placement moves its reads where that is more than this share of them."""
 CODE, FOREIGN = "code", "foreign"
 """Traffic that is no tensor's of the chain."""
-Trace = Callable[[Launch, LoweredLaunch, Lowered, L2], Any]
+Trace = Callable[[Launch, LoweredLaunch, Lowered, L2, int], Any]
 
 
 @dataclass(frozen=True)
@@ -149,11 +150,11 @@ def _coarse(launch: str, coarse: CoarseSteps, waited: float) -> list[str]:
 
 @dataclass(frozen=True)
 class LaunchInputs:
-    """What a replay needs to know of a launch beside the chain: `slots` CTAs run at once, `busy_s` seconds if nothing
-    moved at HBM, those of one SM at these `rates`; `streaming_threads` of an SM go through an elementwise pass."""
+    """What a replay needs to know of a launch beside the chain: `slots` CTAs run at once, at a `pace`; those of an SM
+    have these `rates` by age; `streaming_threads` of it go through an elementwise pass."""
 
     slots: int
-    busy_s: float
+    pace: Pace
     rates: tuple[float, ...]
     added: Mapping[str, int]
     streaming_threads: int
@@ -186,7 +187,7 @@ class Inputs:
 
 def replay_inputs(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
-    residencies: Sequence[Residency], busy_s: Mapping[str, float], counted: Traffic,
+    residencies: Sequence[Residency], paces: Sequence[Pace], counted: Traffic,
     added: Sequence[Mapping[str, int]], l2_start: str = "cold", l2_model: L2Model | None = None, part: bool = False,
     share: HeadShare | None = None,
 ) -> Inputs:  # fmt: skip
@@ -194,7 +195,7 @@ def replay_inputs(
 
     Args:
         residencies: of each launch, in order.
-        busy_s: seconds of each launch by its name if nothing moved at HBM: its steps share them out.
+        paces: of each launch's CTAs, in order.
         counted: what the chain moves between SMs and L2: HBM moves no more.
         added: bytes of each launch's atomic adds by tensor, in order; each reads what it adds to.
         l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": as the same call just before left it,
@@ -209,10 +210,10 @@ def replay_inputs(
     l2 = l2_model or model(profile)
     of_launch = tuple(
         LaunchInputs(
-            resident.slots, busy_s[launch.name], _rates(problem, kernel, profile, launch, resident.slots), adds,
+            resident.slots, pace, _rates(problem, kernel, profile, launch, resident.slots), adds,
             _streaming_threads(launch, profile),
         )
-        for launch, resident, adds in zip(chain.launches, residencies, added, strict=True)
+        for launch, resident, pace, adds in zip(chain.launches, residencies, paces, added, strict=True)
     )  # fmt: skip
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
@@ -242,8 +243,8 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     """Play the launches of a chain, one after the other, through one L2.
 
     Args:
-        trace: called with (launch, lowered launch, lowered chain, L2) before each launch; gives the record for the
-            engine to fill, or None.
+        trace: called with (launch, lowered launch, lowered chain, L2, begin in picoseconds) before each launch; gives
+            the record for the engine to fill, or None.
 
     Raises:
         InputError: the trace does not fit in memory, the L2 does not hold one tile, or the engine is missing.
@@ -281,15 +282,15 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
         grain = coarse if coarse and coarse.name == launch.name else None
         stands_for = grain.whole_over_played if grain else share.factors[number] if share else 1.0
         dirty = l2.dirty_by_tensor() if grain or share else None
-        busy = of_launch.busy_s / (share.factors[number] if share else 1.0)
-        ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size, busy, grain)
+        ctas = _ctas(inputs, played, launch, of_launch, low, lowered.size)
+        ready = begin + round(of_launch.pace.launch_s * PS)
         end, windows = l2.replay(
-            low, ctas, begin_ps=begin,
-            trace=trace(launch, low, lowered, l2) if trace and turn >= (calls - 1) * len(order) else None,
+            low, ctas, begin_ps=ready,
+            trace=trace(launch, low, lowered, l2, begin) if trace and turn >= (calls - 1) * len(order) else None,
             sampling=sampling_plan(low, ctas.slots) if part and grain is None else None, coarse=grain,
         )  # fmt: skip
         if dirty is not None:
-            end = begin + round((end - begin) * stands_for)
+            end = ready + round((end - ready) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
         waited = _waited(l2) if grain else 0.0
@@ -320,19 +321,23 @@ def _refuse_small_l2(l2: L2Model, lowered: Lowered, gpu: str) -> None:
 
 def _ctas(
     inputs: Inputs, played: Chain, launch: Launch, of_launch: LaunchInputs, low: LoweredLaunch,
-    size: npt.NDArray[np.int32], busy_s: float, coarse: Coarse | None,
+    size: npt.NDArray[np.int32],
 ) -> Ctas:  # fmt: skip
-    """The CTAs of a launch. Its steps share out the time that the timing model gives it beside HBM; streaming launches
-    have none of their own and go as fast as memory does."""
-    slots, sms = of_launch.slots, inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
-    steps = 0 if streams(launch) else coarse.small_steps if coarse else int(low.count.sum(dtype=np.int64))
+    """The CTAs of a launch, at the pace that the timing model gives them; streaming launches have no time of their own
+    and go as fast as memory does."""
+    slots, pace = of_launch.slots, of_launch.pace
+    sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
     if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        slots = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size))
+        slots, pace = max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)), Pace()
+    alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
+    start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
     return Ctas(
         slots=slots,
         sms=sms,
-        step_s=busy_s * sms / steps if steps else 0.0,
-        start_s=CTA_START_S,
+        step_s=alone,
+        start_s=start,
+        open_s=max(0.0, pace.tile_s / low.group - start),
+        slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         sm_spread_ppm=round(1e6 * inputs.sm_spread),
         rates=of_launch.rates,

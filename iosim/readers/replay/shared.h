@@ -22,7 +22,7 @@ enum { NO_MEMORY = -1, STOPPED = -2, REFUSED = -3 };
 typedef struct {
     int32_t partitions, sets, ways, dirty_share; /* sets: sampled sets of a partition; dirty_share: most dirty lines of a set, in 256ths */
     int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
-    int64_t dram_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
+    int64_t dram_ps_per_kib, dram_write_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
 } L2Config;
 
 typedef struct {
@@ -50,7 +50,7 @@ typedef struct {
 } L2State;
 
 typedef struct {
-    int64_t bin_ps;
+    int64_t bin_ps, from_ps;     /* a bin on the replay's clock, and where the first begins */
     int32_t bins, ctas;
     int64_t *bin_hit, *bin_miss; /* by bin x 64 tensors */
     int32_t *cta_sm;
@@ -80,7 +80,10 @@ typedef struct {
     const uint8_t *side;          /* partition of each SM */
     const uint8_t *down;          /* whether a work tile walks its indices from the last to the first */
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
-    int64_t step_ps, start_ps;    /* a step of a CTA that has its SM for itself; from one work tile to the next */
+    int64_t step_ps;              /* a step of a CTA that has its SM for itself */
+    int64_t start_ps, open_ps;    /* from one work tile to the first loads of the next; beside these, up to its first step */
+    int32_t crowds, pad;          /* CTAs of an SM for which it is known how much they slow each other down */
+    const int64_t *slow_ppm;      /* of n CTAs on an SM, by n - 1: a step over a lone one's; beyond them, n times */
     int32_t ranks;                /* CTAs of an SM whose shares are known */
     int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
     const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */

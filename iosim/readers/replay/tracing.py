@@ -4,7 +4,7 @@ head stood apart. The replay itself is unchanged; nothing here draws or prints.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, PS, TraceRec
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch
 from iosim.readers.replay.objects import streams
-from iosim.readers.replay.replay import Replay, Trace
+from iosim.readers.replay.replay import Replay, ReplayedLaunch, Trace
 
 Int64 = npt.NDArray[np.int64]
 Float = npt.NDArray[np.float64]
@@ -160,11 +160,25 @@ class Recording:
         raise KeyError(name)
 
 
+@dataclass(frozen=True)
+class Span:
+    """When a launch begins and how long it takes, in seconds, by the timing model and as the replay plays it."""
+
+    begin_s: float
+    seconds: float
+    played_s: float
+
+    @property
+    def stretch(self) -> float:
+        """The launch's time over the time that the replay plays."""
+        return self.seconds / self.played_s if self.played_s > 0 else 1.0
+
+
 class _Tracer:
     """Hands the engine a record for every launch that is asked for, and keeps what it must outlive."""
 
-    def __init__(self, only: str | None, bins: int, bin_ps: int) -> None:
-        self.only, self.bins, self.bin_ps = only, bins, bin_ps
+    def __init__(self, only: str | None, bins: int, bin_ps: int, spans: Mapping[str, Span]) -> None:
+        self.only, self.bins, self.bin_ps, self.spans = only, bins, bin_ps, spans
         self.hit = np.zeros((bins, MAX_TENSORS), dtype=np.int64)
         self.miss = np.zeros((bins, MAX_TENSORS), dtype=np.int64)
         self.kept: list[_Kept] = []
@@ -172,7 +186,7 @@ class _Tracer:
         self._order: npt.NDArray[np.int32] | None = None
         self._seen: npt.NDArray[np.uint8] | None = None
 
-    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> Any:
+    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin_ps: int) -> Any:
         self.tensors = lowered.tensors
         partitions, samples = l2.model.partitions, int(l2.samples.object.size)
         if self._order is None:
@@ -184,7 +198,9 @@ class _Tracer:
         record = kept.record
         record.order, record.seen = self._order.ctypes.data, self._seen.ctypes.data
         if self.only in (None, launch.name):
-            record.bin_ps, record.bins = self.bin_ps, self.bins
+            span = self.spans[launch.name]
+            record.bin_ps, record.bins = max(1, round(self.bin_ps / span.stretch)), self.bins
+            record.from_ps = begin_ps - round(span.begin_s * PS / span.stretch)
             record.bin_hit, record.bin_miss = self.hit.ctypes.data, self.miss.ctypes.data
             record.cta_sm, record.cta_start, record.cta_end = (x.ctypes.data for x in (kept.sm, kept.start, kept.end))
             self.kept.append(kept)
@@ -202,27 +218,39 @@ class _Kept:
     start: Int64
     end: Int64
 
+    def tell(self, played: ReplayedLaunch, span: Span) -> None:
+        """Turn the times of the replay into those of the timing model."""
+        took = played.end_s - played.begin_s
+        stretch = span.seconds / took if took > 0 else 1.0
+        for times in (self.start, self.end):
+            times[:] = np.rint(span.begin_s * PS + (times - played.begin_s * PS) * stretch).astype(np.int64)
+
 
 def record(
-    play: Callable[[Trace], Replay], profile: HardwareProfile, *, launch: str | None, bins: int, bin_ps: int
-) -> Recording:
+    play: Callable[[Trace], Replay], profile: HardwareProfile, *, launch: str | None, bins: int, bin_ps: int,
+    spans: Mapping[str, Span],
+) -> Recording:  # fmt: skip
     """Play a chain once, and write down what happens.
+
+    Times are those of the timing model: each launch's of the replay are stretched to what the model gives the launch.
 
     Args:
         play: plays the chain through the L2 of `profile`, with the trace that it is given.
         launch: record this launch alone; the whole chain is played all the same.
         bins: time bins, each `bin_ps` picoseconds long.
+        spans: of each launch, by its name.
     """
-    tracer = _Tracer(launch, bins, bin_ps)
+    tracer = _Tracer(launch, bins, bin_ps, spans)
     played = play(tracer)
     l2 = model(profile)
     width = l2.sets * l2.line_bytes
     times = {one.name: one for one in played.launches}
+    for kept in tracer.kept:
+        kept.tell(times[kept.launch.name], spans[kept.launch.name])
     launches = tuple(
-        _launch(kept, round(times[kept.launch.name].begin_s * PS), round(times[kept.launch.name].end_s * PS),
-                times[kept.launch.name].slots, profile, bins, bin_ps, width)
+        _launch(kept, spans[kept.launch.name], times[kept.launch.name].slots, bins, bin_ps, width)
         for kept in tracer.kept
-    )  # fmt: skip
+    )
     used = len(tracer.tensors)
     hit = _settled(tracer.hit[:, :used])
     return Recording(played, bin_ps, tracer.tensors, hit, tracer.miss[:, :used], launches, width * l2.ways)
@@ -235,10 +263,9 @@ def _settled(hit: Int64) -> Int64:
     return np.diff(total, axis=0, prepend=np.zeros((1, hit.shape[1]), dtype=np.int64))
 
 
-def _launch(
-    kept: _Kept, begin: int, end: int, slots: int, profile: HardwareProfile, bins: int, bin_ps: int, width: int
-) -> LaunchTrace:
+def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int) -> LaunchTrace:
     low = kept.low
+    begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
     names, owner, per_index = _shared(kept)
     slot = _slots(kept.sm, kept.start, kept.end)
     ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
@@ -294,4 +321,4 @@ def _slots(sm: npt.NDArray[np.int32], start: Int64, end: Int64) -> npt.NDArray[n
     return slot
 
 
-__all__ = ["CtaTable", "LaunchTrace", "Recording", "ReuseHistogram", "record"]
+__all__ = ["CtaTable", "LaunchTrace", "Recording", "ReuseHistogram", "Span", "record"]

@@ -157,8 +157,11 @@ static void pass_over(L2State *l2, const Template *list, int n, int tile) {
     }
 }
 
-/* From the end of a work tile to the first step of the next, whose first loads miss. */
-static int64_t first_load_ps(const Play *play) { return play->config->l2_latency_ps + play->config->dram_latency_ps; }
+/* From the first loads of a work tile, which miss, to its first step. */
+static int64_t opening_ps(const Play *play) {
+    int64_t load = play->config->l2_latency_ps + play->config->dram_latency_ps;
+    return load > play->plan->open_ps ? load : play->plan->open_ps;
+}
 
 /* Fills `ends`. */
 static void queue_ends(Windows *w) {
@@ -169,7 +172,7 @@ static void queue_ends(Windows *w) {
         int id = play->running[i].cta;
         const Cta *a = &play->ctas[id];
         int begun = a->step >= 0, steps_left = play->plan->count[a->tile] - (begun ? a->step : 0);
-        int64_t rest = play->running[i].t - now + (begun ? 0 : first_load_ps(play)) + steps_left * w->pace[id];
+        int64_t rest = play->running[i].t - now + (begun ? 0 : opening_ps(play)) + steps_left * w->pace[id];
         w->ends[w->waiting] = (Event){rest, id, 0};
         sift_up(w->ends, w->waiting++);
     }
@@ -218,7 +221,7 @@ static int64_t skip_tile(Windows *w) {
         pass_on_age(w, id, take == NIL, t);
     }
     if (take != NIL) {
-        int64_t end = t + l->start_ps + first_load_ps(play) + l->count[take] * w->pace[id];
+        int64_t end = t + l->start_ps + opening_ps(play) + l->count[take] * w->pace[id];
         if (l->relaunched) {
             w->ends[w->waiting] = (Event){end, id, 0};
             sift_up(w->ends, w->waiting++);
@@ -242,7 +245,7 @@ static int64_t resume(Windows *w, int64_t now, int64_t span) {
         int count = l->count[a->tile];
         int64_t pace = w->pace[id], rest = w->ends[i].t - span, steps_left = rest / pace, next_ps = rest - steps_left * pace;
         if (steps_left > count || (a->step < 0 && steps_left == count)) { /* not begun */
-            int64_t wait = rest - count * pace - first_load_ps(play);
+            int64_t wait = rest - count * pace - opening_ps(play);
             next_ps = wait > 0 ? wait : 0;
         } else {
             int at = count - (int)steps_left;

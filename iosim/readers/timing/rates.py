@@ -37,17 +37,12 @@ class Rates:
         return self.profile.boost_clock_hz * (share or 1.0)
 
     def hbm_seconds(self, read: float, written: float) -> float | None:
-        """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more.
-
-        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all.
-        """
-        p = self.profile
-        alone = p.dram_read_bandwidth_bytes_per_s, p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s
-        if self.measured and alone[0] and alone[1] and alone[2]:
-            turning = 2 / alone[2] - 1 / alone[0] - 1 / alone[1]
-            return read / alone[0] + written / alone[1] + min(read, written) * max(0.0, turning)
-        rate = (p.dram_bandwidth_measured_bytes_per_s if self.measured else None) or p.dram_bandwidth_bytes_per_s
-        return (read + written) / rate if rate else self._absent("dram_bandwidth_bytes_per_s")
+        """Seconds that HBM takes for the bytes: a stream of reads, one of writes, and what a mix of both costs more."""
+        each = self.profile.hbm_seconds_per_byte(self.measured)
+        if each is None:
+            return self._absent("dram_bandwidth_bytes_per_s")
+        a_read, a_write, turning = each
+        return read * a_read + written * a_write + min(read, written) * turning
 
     def l2(self) -> float | None:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""

@@ -14,7 +14,8 @@ from iosim.readers.replay.engine import PS
 from iosim.readers.replay.l2 import followed_sets, model
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
-from iosim.readers.replay.tracing import Recording, record
+from iosim.readers.replay.replay import Replay
+from iosim.readers.replay.tracing import Recording, Span, record
 
 DEFAULT_BINS = 200
 MAX_BINS = 100_000
@@ -34,7 +35,7 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
 
     Args:
         launch: trace this launch alone; the whole chain is replayed all the same.
-        bins: time bins of equal length, from the chain's begin to its end.
+        bins: time bins of equal length, from the chain's begin to its end, on the clock of `prediction.time`.
 
     Raises:
         InputError: no such launch, a prediction without replay, bins out of range, or a replay too long to trace.
@@ -44,13 +45,22 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
         raise InputError(f"`method` {p.method}: a trace needs a replay; accepted: replay")
     check_bins(bins)
     _refuse_untraceable(p.problem, {one.name: one.accesses for one in p.replay.launches}, launch)
-    traced = [one for one in p.replay.launches if launch in (None, one.name)]
-    bin_ps = max(1, -(-round(traced[-1].end_s * PS) // bins))
+    spans = _spans(p, p.replay)
+    end_s = max(span.begin_s + span.seconds for name, span in spans.items() if launch in (None, name))
     recording = record(
         lambda tracer: p.call.replay(l2_start=p.l2_start, trace=tracer), p.profile,
-        launch=launch, bins=bins, bin_ps=bin_ps,
+        launch=launch, bins=bins, bin_ps=max(1, -(-round(end_s * PS) // bins)), spans=spans,
     )  # fmt: skip
     return TraceResult(**{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p)
+
+
+def _spans(p: Prediction, played: Replay) -> dict[str, Span]:
+    """When each launch begins and ends by the prediction's time, and how long the replay plays it."""
+    spans, begin = {}, 0.0
+    for launch, timed in zip(played.launches, p.time.launches, strict=True):
+        spans[launch.name] = Span(begin, timed.total_s, launch.end_s - launch.begin_s)
+        begin += timed.total_s
+    return spans
 
 
 def check_bins(bins: int) -> None:

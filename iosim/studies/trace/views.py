@@ -66,7 +66,7 @@ def as_dict(t: TraceResult) -> dict[str, Any]:
     asked = [n for n, name in enumerate(t.tensors) if t.loaded()[name]]
     return {
         "problem": p.problem.to_dict(), "kernel": p.kernel.to_dict(), "profile": p.profile.name,
-        "l2_start": p.l2_start, "partition_bytes": t.partition_bytes,
+        "l2_start": p.l2_start, "time_s": p.time_s, "partition_bytes": t.partition_bytes,
         "hbm": {d: p.total("hbm", d) for d in ("read", "write")},
         "tensors": tensor_rows(t),
         "bin_s": t.bin_ps / PS,

@@ -1,0 +1,20 @@
+"""How fast the CTAs of a launch go where no load has to be waited for: what the timing model tells the replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a launch's CTAs, loads that miss apart.
+
+    Launches that only stream their tensors have none: they go as fast as memory does.
+    """
+
+    launch_s: float = 0.0
+    """From the end of the launch before to the launch's first CTA."""
+    tile_s: float = 0.0
+    """What a work tile takes beside its steps; its first loads are under way meanwhile."""
+    step_s: tuple[float, ...] = ()
+    """A step of each of n CTAs that share an SM, for n = 1, 2, ..., as many as the SM holds."""

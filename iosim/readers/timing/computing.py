@@ -1,0 +1,129 @@
+"""What a launch does on the SMs, HBM aside: seconds by unit and of all together, and the pace of its CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.launch import Launch, Mode, Outer, Per
+from iosim.kernel.residency import Residency
+from iosim.kernel.traffic import Traffic
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.makespan import makespan
+from iosim.readers.timing.overlap import beside
+from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, step_cost, step_cycles
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Seconds that each unit alone would need on the busiest SM, and `total_s` of all together: 0 where the longest
+    unit alone counts. `step_s` and `tile_s` as in `Pace`."""
+
+    seconds: dict[str, float]
+    waves: float
+    total_s: float = 0.0
+    shared_bytes: float = 0.0
+    tile_s: float = 0.0
+    step_s: tuple[float, ...] = ()
+
+
+def executed_pairs(launch: Launch) -> int:
+    """(query row, key row) pairs that a launch computes: whole tiles of every visited pair of blocks."""
+    d = launch.domain
+    return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
+
+
+def loop_computing(
+    launch: Launch, unit: MatrixUnit, sm: SmRates, resident: Residency, traffic: Traffic, rates: Rates,
+    problem: AttentionProblem,
+) -> Computing:  # fmt: skip
+    """An attention loop: its steps in the schedule of its CTAs.
+
+    Args:
+        sm: the rates of one SM.
+    """
+    profile = rates.profile
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
+    l2_bytes = traffic.total("l2", launch=launch.name) / max(1, steps)
+    cost = step_cost(launch, unit, sm, l2_bytes, problem.input_type.bytes, profile.cc)
+    per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
+    tile_cycles = profile.need("pingpong_tile_cycles" if unit is MatrixUnit.PINGPONG else "tile_cycles")
+    span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
+    units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
+    scheduled = span.cycles / sm.clock_hz
+    total = scheduled
+    if unit is MatrixUnit.PINGPONG:
+        total = _pingpong_seconds(scheduled, launch, traffic, rates, problem.dtype)
+    lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
+    return Computing(
+        seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
+        waves=resident.waves,
+        total_s=total,
+        shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
+        tile_s=tile_cycles * lengthened,
+        step_s=tuple(step_cycles(cost, ctas) * lengthened for ctas in range(1, per_sm + 1)),
+    )
+
+
+def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates, dtype: str) -> float:
+    """Seconds of a ping-pong loop beside its L2 bytes, and at least what power allows.
+
+    CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
+    """
+    cluster = launch.schedule.cluster
+    streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
+    multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
+    fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)
+    l2, power = rates.l2(), rates.power_limit(dtype)
+    least = executed_pairs(launch) * launch.flops_per_pair / power if power else 0.0
+    return max(beside(computing, fetched / l2 if l2 else 0.0), least)
+
+
+def other_computing(
+    launch: Launch, unit: MatrixUnit, resident: Residency, traffic: Traffic, rates: Rates, problem: AttentionProblem
+) -> Computing:
+    """A launch without an attention loop: the longest of its units."""
+    seconds = _unit_seconds(launch, unit, rates, resident, traffic.total("l2", launch=launch.name), problem)
+    total = _pass_seconds(launch, traffic, rates, problem) if launch.operations_per_value else 0.0
+    steps = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
+    rounds = -(-launch.work_tiles // resident.slots)
+    per_sm = -(-resident.slots // rates.profile.sm_count)
+    busiest = rounds * per_sm * steps / max(1, launch.work_tiles)
+    alone = max(total, *seconds.values(), 0.0) / busiest if busiest and launch.outer is not Outer.FLAT else 0.0
+    return Computing(seconds, resident.waves, total, step_s=tuple(n * alone for n in range(1, per_sm + 1)))
+
+
+def _pass_seconds(launch: Launch, traffic: Traffic, rates: Rates, problem: AttentionProblem) -> float:
+    """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
+    profile = rates.profile
+    values = traffic.total("l2", "read", launch=launch.name) / problem.input_type.bytes
+    if not (profile.fp32_flops_per_s and profile.boost_clock_hz and rates.clock_hz):
+        return 0.0
+    lanes = profile.fp32_flops_per_s / 2 / profile.boost_clock_hz * rates.clock_hz
+    return float(values * launch.operations_per_value / lanes)
+
+
+def _unit_seconds(
+    launch: Launch, unit: MatrixUnit, rates: Rates, resident: Residency, l2_bytes: float, problem: AttentionProblem
+) -> dict[str, float]:
+    """Products with whole waves of tiles, operands from shared memory, exponentials, L2 bytes."""
+    seconds: dict[str, float] = {}
+    l2 = rates.l2()
+    if l2:
+        seconds["l2"] = l2_bytes / l2
+    pairs = executed_pairs(launch)
+    if launch.flops_per_pair:
+        rate = rates.tensor(problem.dtype, unit)
+        if rate:
+            whole_waves = -(-launch.work_tiles // resident.slots) * resident.slots / launch.work_tiles
+            seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
+    profile: HardwareProfile = rates.profile
+    clock, shared = rates.clock_hz, profile.shared_memory_bytes_per_clock_per_sm
+    if launch.shared_bytes_per_pair and shared and clock:
+        busiest = pairs * -(-launch.work_tiles // profile.sm_count) / launch.work_tiles
+        seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * clock)
+    if launch.exps_per_pair and profile.exp_per_clock_per_sm and clock:
+        seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * clock * profile.sm_count)
+    return seconds

@@ -1,0 +1,23 @@
+"""Work of several kinds that overlaps in part: computing and streaming of a launch."""
+
+from __future__ import annotations
+
+OVERLAP_NORM = 2.4
+"""Computing and streaming of a launch overlap in time t with t^n = a^n + b^n: 1 is one after the other, infinity the
+longer alone. Fitted on FlashAttention-3's published forward speeds at 512, 2k and 8k tokens
+(`python benchmarks/utilisation_error.py --fit`)."""
+SPLIT_OVERLAP_NORM = 4.5
+"""The same of launches that use each byte once, as split decoding, whose bytes flow evenly. Fitted."""
+
+
+def beside(*seconds: float, norm: float | None = None) -> float:
+    """Seconds of work of several kinds that overlap in part: their norm, the OVERLAP_NORM-norm by default.
+
+    CTAs of a round start together, so their first loads come in a burst and the units wait; the burst spreads as tiles
+    grow longer. With one kind of work far longer than the others, the rest is hidden.
+    """
+    longest = max(seconds, default=0.0)
+    if longest <= 0.0:
+        return 0.0
+    n = norm or OVERLAP_NORM
+    return float(longest * sum((s / longest) ** n for s in seconds) ** (1 / n))
