@@ -13,22 +13,19 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from recorders import measurements
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
-from iosim.kernel.libraries import Overrides
+from iosim.evidence.times.published import kernel_of, problem_of
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation-others.md"
 SECTOR = 32
-SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
-         "page_size")  # fmt: skip
 FILES = {
     "attention_latency_a30_fa2_nvbench.csv": (
         "JakeFlasher/benchmark_flash_attention: flash-attn 2.6.3, clocks not locked; what a benchmark "
@@ -37,8 +34,8 @@ FILES = {
     ),
     "attention_latency_h100_a6000_llmservingsim.csv": (
         "casys-kaist/LLMServingSim: flash_attn_varlen_func, kernel times; which H100 and which version "
-        "is not recorded. Calls "
-        "of a few keys take 20 us there, which no launch model of one kernel gives"
+        "is not recorded. Predicted with a CTA a query head and no splits, on the RTX A6000 without the mask "
+        "(iosim/evidence/times/published.py says what shows it)"
     ),
     "attention_latency_a100_vidur.csv": (
         "microsoft/vidur: an older paged kernel, in steps of 1 us, that reaches 60 TFLOP/s: the "
@@ -82,17 +79,9 @@ def table(name: str) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
-def problem_of(row: dict[str, str]) -> AttentionProblem:
-    """The problem of a row; what the row leaves out is the default."""
-    sizes: dict[str, Any] = {name: int(row[name]) for name in SIZES if row.get(name)}
-    if row["kernel"] == "flashmla":
-        sizes["latent_kv"] = True
-    return AttentionProblem(**sizes, dtype=row["dtype"], mask=row["mask"], passes=row.get("pass") or "fwd")
-
-
 def prediction(row: dict[str, str]) -> Prediction:
-    splits = Overrides(splits=int(row["splits"])) if row.get("splits") else None
-    return predict(problem_of(row), row["kernel"], row["gpu"], l2_start=row["l2_start"], overrides=splits)
+    problem = problem_of(row)
+    return predict(problem, kernel_of(row, problem), row["gpu"], l2_start=row["l2_start"])
 
 
 def timed(rows: Sequence[dict[str, str]]) -> tuple[list[Timed], list[tuple[str, str, str]]]:

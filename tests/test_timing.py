@@ -253,7 +253,8 @@ class TestChainTime:
 
     def test_what_is_unknown_is_said_and_left_out(self) -> None:
         bare = replace(load_profile("a100"), exp_per_clock_per_sm=None, dram_bandwidth_bytes_per_s=None,
-                       dram_bandwidth_measured_bytes_per_s=None, shared_memory_bytes_per_clock_per_sm=None)  # fmt: skip
+                       dram_bandwidth_measured_bytes_per_s=None, dram_read_bandwidth_bytes_per_s=None,
+                       shared_memory_bytes_per_clock_per_sm=None)  # fmt: skip
         asked, kernel = problem(), flash(Tile(128, 64, 4))
         call = Call.of(asked, kernel, bare)
         found = call.time(call.counted)
@@ -267,6 +268,27 @@ class TestChainTime:
             timed(problem(), flash(Tile(128, 64, 4), persistent_ctas=n, **settings), "h200") for n in (132, 264)
         )
         assert one.total_s > 1.15 * two.total_s
+
+    def test_a_window_that_is_asked_in_every_step_costs_time(self) -> None:
+        """Windows as wide as the keys leave all pairs, and every score is still masked: 4 operations of 4.5 to 8.5."""
+        free = problem(seq_q=4096, heads=16)
+        asked = problem(seq_q=4096, heads=16, mask="window", window=4095, window_right=4094)
+        assert 1.1 < timed(asked, "fa2", "a100").total_s / timed(free, "fa2", "a100").total_s < 1.4
+
+    def test_power_limits_the_mean_of_a_launch_and_not_its_steps(self) -> None:
+        """A launch of mma.sync that could exceed what large products reach takes as long as they allow; one that waits
+        more than that is no slower for it."""
+        call = Call.of(problem(seq_q=8192, heads=64), resolve("fa2", problem(seq_q=8192, heads=64), load_profile("a100")),
+                       load_profile("a100"))  # fmt: skip
+        free = call.time(call.counted).total_s
+        pairs = 64 * 8192**2 * 4 * call.problem.head_dim
+
+        def held(rate: float) -> float:
+            slow = replace(call.profile, tensor_flops_achieved_per_s={call.problem.dtype: rate})
+            return replace(call, profile=slow).time(call.counted).total_s
+
+        assert held(311e12) == free
+        assert held(50e12) == pytest.approx(pairs / 50e12, rel=0.01)
 
     def test_to_dict_is_plain(self) -> None:
         d = timed(problem(), "cudnn", "h200").to_dict()

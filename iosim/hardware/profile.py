@@ -55,6 +55,7 @@ class HardwareProfile:
     line_bytes: int
     boost_clock_hz: float | None = None
     sustained_clock_hz: float | None = None
+    rated_clock_hz: float | None = None
     max_warps_per_sm: int | None = None
     max_threads_per_sm: int | None = None
     max_threads_per_block: int | None = None
@@ -102,6 +103,7 @@ class HardwareProfile:
     add_packet_cycles: float | None = None
     mma_sync_tensor_fraction: float | None = None
     achieved_tensor_fraction: float | None = None
+    achieved_dram_fraction: float | None = None
     memory_bytes: int | None = None
     dram_bandwidth_bytes_per_s: float | None = None
     dram_bandwidth_measured_bytes_per_s: float | None = None
@@ -183,13 +185,16 @@ class HardwareProfile:
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
 
-        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all; None where there is none.
+        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all: a measured one, or the share
+        of the specified one that GPUs reach. None where there is none.
         """
         read, write = self.dram_read_bandwidth_bytes_per_s, self.dram_write_bandwidth_bytes_per_s
         copy = self.dram_copy_bandwidth_bytes_per_s
         if measured and read and write and copy:
             return 1 / read, 1 / write, max(0.0, 2 / copy - 1 / read - 1 / write)
-        rate = (self.dram_bandwidth_measured_bytes_per_s if measured else None) or self.dram_bandwidth_bytes_per_s
+        rate = self.dram_bandwidth_measured_bytes_per_s if measured else None
+        if rate is None and self.dram_bandwidth_bytes_per_s:
+            rate = self.dram_bandwidth_bytes_per_s * ((self.achieved_dram_fraction if measured else None) or 1.0)
         return (1 / rate, 1 / rate, 0.0) if rate else None
 
     def l2_read_bandwidth(self, footprint_bytes: float) -> float:

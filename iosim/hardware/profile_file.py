@@ -73,7 +73,25 @@ def parse(data: Mapping[str, Any]) -> Parsed:
         return {key: note for key, note in first.items() if key.partition(".")[0] not in data} | dict(second)
 
     sources, kinds = both(inherited.sources, own.sources), both(inherited.kinds, own.kinds)
-    return Parsed(header, values, sources, kinds, both(inherited.taken, own.taken), validation, problems)
+    parsed = Parsed(header, values, sources, kinds, both(inherited.taken, own.taken), validation, problems)
+    proportions = {key: one for key, one in inherited.proportions.items() if key not in data} | own.proportions
+    _put_in_proportion(parsed, proportions)
+    return parsed
+
+
+def _put_in_proportion(parsed: Parsed, proportions: Mapping[str, tuple[str, str]]) -> None:
+    """Values that are taken from another GPU in proportion to a quantity of both: where the two GPUs differ in it, such
+    a value is inferred."""
+    for key, (other, per) in proportions.items():
+        stated, mine = _stated(other, per), parsed.values.get(per)
+        if isinstance(stated, str) or not mine or stated["value"] == mine or key not in parsed.values:
+            continue
+        theirs = parsed.values[key]
+        parsed.values[key] = float(f"{theirs * mine / stated['value']:.4g}")
+        parsed.kinds[key] = "inferred"
+        parsed.taken.pop(key, None)
+        there = f"{other}'s {theirs:g}, in proportion to {per} ({stated['value']:g} there, {mine:g} here)"
+        parsed.sources[key] = one_line(f"{there}: {parsed.sources[key]}", 400)
 
 
 def missing_for_predictions(values: Mapping[str, Any]) -> list[Problem]:
@@ -91,7 +109,7 @@ def parse_capability(text: object) -> tuple[int, int] | None:
 
 class _Collector:
     """Takes entries that have the right form apart, with their sources and kinds, and looks up those that are taken
-    from another GPU."""
+    from another GPU; `proportions` holds that GPU, and to which quantity of both a value is in proportion."""
 
     def __init__(self, short_sources: Mapping[str, str]) -> None:
         self.short_sources = short_sources
@@ -99,6 +117,7 @@ class _Collector:
         self.sources: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
         self.taken: dict[str, str] = {}
+        self.proportions: dict[str, tuple[str, str]] = {}
         self.problems: list[Problem] = []
 
     def quantity(self, field: str, entry: Mapping[str, Any]) -> None:
@@ -130,6 +149,8 @@ class _Collector:
                 raw = stated["value"]
                 source = source or f"{other}: {stated['source']}"
             self.taken[key] = other
+            if "per" in entry:
+                self.proportions[key] = other, str(entry["per"])
         self.sources[key], self.kinds[key] = source or f"{entry['from']}, as this file says", kind
         return _typed(quantity, raw)
 

@@ -59,6 +59,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "sm_count": Quantity("int", 1, 4096, required=True),
     "boost_clock_hz": Quantity("float", *_CLOCK),
     "sustained_clock_hz": Quantity("float", *_CLOCK),
+    "rated_clock_hz": Quantity("float", *_CLOCK),
     "warp_size": Quantity("int", 1, 128),
     "max_warps_per_sm": Quantity("int", 1, 1024),
     "max_threads_per_sm": Quantity("int", 32, 65536),
@@ -107,6 +108,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "add_packet_cycles": Quantity("float", 0, 1e4),
     "mma_sync_tensor_fraction": Quantity("float", 0.01, 1.0),
     "achieved_tensor_fraction": Quantity("float", 0.1, 1.0),
+    "achieved_dram_fraction": Quantity("float", 0.1, 1.0),
     "memory_bytes": Quantity("int", 1e8, 1e14),
     "dram_bandwidth_bytes_per_s": Quantity("float", *_BANDWIDTH),
     "dram_bandwidth_measured_bytes_per_s": Quantity("float", *_BANDWIDTH),
@@ -139,14 +141,16 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A value with its source and kind, or the name of the shipped profile that it is taken `from`."""
+    """A value with its source and kind, or the name of the shipped profile that it is taken `from`, in proportion to
+    the quantity `per` of both GPUs where it names one."""
 
     value: Spec
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
         parts: dict[str, Spec] = {"value": self.value, "source": Text(lines=True), "kind": Text(KINDS),
-                                  "from": Text(longest=64, such_as="h200-sxm")}  # fmt: skip
-        form = '{ value = ..., source = "..." } or { from = "GPU" }'
+                                  "from": Text(longest=64, such_as="h200-sxm"),
+                                  "per": Text(tuple(QUANTITIES))}  # fmt: skip
+        form = '{ value = ..., source = "..." } or { from = "GPU", per = "QUANTITY" }'
         yield from Table(parts, form=form).problems(value, key)
         if not isinstance(value, dict):
             return
@@ -158,6 +162,9 @@ class Entry:
                     yield Problem(f"{key}.{needed}", f"missing; {why}")
         elif value.get("kind", "taken") != "taken":
             yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
+        if "per" in value and ("from" not in value or "value" in value):
+            yield Problem(f"{key}.per", "says to what a value taken from another GPU is in proportion; "
+                          "accepted beside from alone")  # fmt: skip
 
 
 @dataclass(frozen=True)

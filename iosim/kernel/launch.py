@@ -334,6 +334,8 @@ class Launch:
     strided copy)."""
     spill_accesses: float = 0.0
     """Loads and stores of spilled registers that a thread makes in a step of the loop."""
+    mask_operations: int = 0
+    """Operations on each score of every step, by a build that masks all its steps."""
     stages: int = 1
     note: str = ""
 

@@ -108,6 +108,7 @@ class SplitOptions(CacheOptions):
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
     """`mask_block`: rows of the blocks in which the kernel knows a mask; None where it goes by indices.
+    `window_operations`: on each score, where a window is asked of every score in every step.
 
     Of the launches around the backward's main one: `backward_copies` of dO and O are made contiguous first,
     `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
@@ -120,6 +121,7 @@ class FlashOptions(SplitOptions, TermOptions):
     """
 
     mask_block: int | None = number(None, 1)
+    window_operations: int = number(0, 0, 100)
     backward_copies: int = number(0, 0, len(COPIED))
     dot_packet_rows: int = number(0)
     dot_split_percent: int = number(0, 0, 100)
@@ -170,8 +172,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     """The forward launch, or the split launch and its combine."""
     pack = _pack(problem, kernel)
     splits = kernel.splits
-    mask_block = options_of(kernel, FlashOptions).mask_block
-    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=mask_block)
+    options = options_of(kernel, FlashOptions)
+    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=options.mask_block)
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
@@ -200,6 +202,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         exps_per_pair=1,
         stages=kernel.tile.stages,
         spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
+        mask_operations=options.window_operations if problem.mask == "window" else 0,
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)

@@ -10,10 +10,14 @@ from iosim.kernel.launch import Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, step_cost, step_cycles
+from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, row_padding, step_cost, step_cycles
+
+MMA_FLOPS = 4096
+"""Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,18 @@ def executed_pairs(launch: Launch) -> int:
     """(query row, key row) pairs that a launch computes: whole tiles of every visited pair of blocks."""
     d = launch.domain
     return int(d.visited.count.sum()) * d.block_q * d.block_k * d.grid_heads
+
+
+def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float]:
+    """(pairs whose products change bits, warp instructions) of an attention loop."""
+    rows = launch.domain.query_rows
+    filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
+    warps = max(1, launch.resources.threads // 32)
+    padded = pairs * (1.0 if launch.outer is Outer.KEY else row_padding(launch.domain.block_q, warps, unit))
+    instructions = padded * INSTRUCTIONS_PER_SCORE / 32
+    if unit is MatrixUnit.MMA_SYNC:
+        instructions += padded * launch.flops_per_pair / MMA_FLOPS
+    return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions
 
 
 def loop_computing(
@@ -55,7 +71,10 @@ def loop_computing(
     scheduled = span.cycles / sm.clock_hz
     total = scheduled
     if unit is MatrixUnit.PINGPONG:
-        total = _pingpong_seconds(scheduled, launch, traffic, rates, problem.dtype)
+        total = _pingpong_seconds(scheduled, launch, traffic, rates)
+    limit = rates.mean_limit(problem.dtype, unit)
+    if limit is not None:
+        total = max(total, worked(launch, unit, float(executed_pairs(launch)))[0] * launch.flops_per_pair / limit)
     lengthened = total / scheduled / sm.clock_hz if scheduled else 0.0
     return Computing(
         seconds={name: span.steps * cycles / sm.clock_hz for name, cycles in units.items() if cycles},
@@ -67,8 +86,8 @@ def loop_computing(
     )
 
 
-def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates, dtype: str) -> float:
-    """Seconds of a ping-pong loop beside its L2 bytes, and at least what power allows.
+def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:
+    """Seconds of a ping-pong loop beside its L2 bytes.
 
     CTAs of a cluster fetch keys and values once for all of them (TMA multicast).
     """
@@ -76,9 +95,8 @@ def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates:
     streamed = {a.tensor for a in launch.accesses if a.per is Per.PAIR and a.mode is Mode.LOAD}
     multicast = sum(traffic.total("l2", "read", launch=launch.name, tensor=name) for name in streamed)
     fetched = traffic.total("l2", launch=launch.name) - multicast * (1 - 1 / cluster)
-    l2, power = rates.l2(), rates.power_limit(dtype)
-    least = executed_pairs(launch) * launch.flops_per_pair / power if power else 0.0
-    return max(beside(computing, fetched / l2 if l2 else 0.0), least)
+    l2 = rates.l2()
+    return beside(computing, fetched / l2 if l2 else 0.0)
 
 
 def other_computing(
@@ -97,12 +115,11 @@ def other_computing(
 
 def _pass_seconds(launch: Launch, traffic: Traffic, rates: Rates, problem: AttentionProblem) -> float:
     """Seconds of a pass that its instructions bound: `operations_per_value` lane cycles for each value it loads."""
-    profile = rates.profile
     values = traffic.total("l2", "read", launch=launch.name) / problem.input_type.bytes
-    if not (profile.fp32_flops_per_s and profile.boost_clock_hz and rates.clock_hz):
+    lanes = rates.fp32_lanes()
+    if not (lanes and rates.clock_hz):
         return 0.0
-    lanes = profile.fp32_flops_per_s / 2 / profile.boost_clock_hz * rates.clock_hz
-    return float(values * launch.operations_per_value / lanes)
+    return float(values * launch.operations_per_value / (lanes * rates.clock_hz))
 
 
 def _unit_seconds(

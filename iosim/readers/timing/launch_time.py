@@ -10,16 +10,14 @@ from iosim.kernel.pace import Pace
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import Computing, executed_pairs, loop_computing, other_computing
-from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE, Work
+from iosim.readers.timing.computing import Computing, executed_pairs, loop_computing, other_computing, worked
+from iosim.readers.timing.energy import Work
 from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import is_attention_loop, matrix_unit, row_padding
+from iosim.readers.timing.step_time import is_attention_loop, matrix_unit
 
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
-MMA_FLOPS = 4096
-"""Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def _work(
     }
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
-        pairs, instructions = _worked(launch, unit, pairs)
+        pairs, instructions = worked(launch, unit, pairs)
     flops = pairs * launch.flops_per_pair if uses_tensor_cores(launch, problem) else 0.0
     by_mma_sync = unit is MatrixUnit.MMA_SYNC
     return Work(
@@ -174,15 +172,3 @@ def _work(
         tensor_flops=0.0 if by_mma_sync else flops, mma_sync_flops=flops if by_mma_sync else 0.0,
         warp_instructions=instructions,
     )  # fmt: skip
-
-
-def _worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float]:
-    """(pairs whose products change bits, warp instructions) of an attention loop."""
-    rows = launch.domain.query_rows
-    filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
-    warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if launch.outer is Outer.KEY else row_padding(launch.domain.block_q, warps, unit))
-    instructions = padded * INSTRUCTIONS_PER_SCORE / 32
-    if unit is MatrixUnit.MMA_SYNC:
-        instructions += padded * launch.flops_per_pair / MMA_FLOPS
-    return padded * (IDLE_ROW_SHARE + (1 - IDLE_ROW_SHARE) * min(1.0, filled)), instructions

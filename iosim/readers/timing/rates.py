@@ -27,7 +27,7 @@ class Rates:
         self.power_is_modelled = power_is_modelled
         self.missing: list[str] = []
         slow = profile.sustained_clock_hz if measured and not power_is_modelled else None
-        self.clock_hz = slow or profile.boost_clock_hz
+        self.clock_hz = slow or (None if measured else profile.rated_clock_hz) or profile.boost_clock_hz
 
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
@@ -71,19 +71,33 @@ class Rates:
         if self.power_is_modelled and self.clock_hz:
             rated_clock = p.sustained_clock_hz or p.boost_clock_hz or self.clock_hz
             return rate * self.clock_hz / rated_clock * (share or 1.0)
-        limits = [rate]
-        if self.measured and unit is not MatrixUnit.PINGPONG:
-            limits.append(self._achieved(dtype, rate))
+        if p.rated_clock_hz and self.clock_hz:
+            rate *= self.clock_hz / p.rated_clock_hz
         if share is not None:
-            limits.append(share * rate)
-        return min(limits)
+            rate *= share
+        elif self.measured and not self._is_full_in_steps(unit, share):
+            rate = min(rate, self._achieved(dtype, rate))
+        return rate
 
-    def power_limit(self, dtype: str) -> float | None:
+    @staticmethod
+    def _is_full_in_steps(unit: MatrixUnit, share: float | None) -> bool:
+        """Whether products run at the specified rate inside a step, so that what large products reach limits the mean
+        of a launch alone: FlashAttention-3's, and those of mma.sync on GPUs that have nothing faster (measured on an
+        A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
+        return unit is MatrixUnit.PINGPONG or (unit is MatrixUnit.MMA_SYNC and share is None)
+
+    def mean_limit(self, dtype: str, unit: MatrixUnit) -> float | None:
         """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
-        holds inside a step. None where specifications are asked for, or power is modelled."""
-        if not self.measured or self.power_is_modelled or dtype not in self.profile.tensor_flops_achieved_per_s:
+        holds inside a step. None where specifications are asked for, power is modelled, or steps run at that rate."""
+        p = self.profile
+        share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
+        if not self.measured or self.power_is_modelled or not self._is_full_in_steps(unit, share):
             return None
-        return self.profile.tensor_flops(dtype, measured=True)
+        if dtype in p.tensor_flops_achieved_per_s:
+            return p.tensor_flops(dtype, measured=True)
+        if unit is MatrixUnit.PINGPONG or dtype not in p.tensor_flops_per_s:
+            return None
+        return self._achieved(dtype, p.tensor_flops(dtype))
 
     def _achieved(self, dtype: str, rate: float) -> float:
         try:
@@ -103,19 +117,22 @@ class Rates:
             return None
         per_sm = p.sm_count * clock
         tensor, l2 = self.tensor(dtype, unit), self.l2()
-        if p.fp32_flops_per_s and p.boost_clock_hz:
-            lanes: float | None = p.fp32_flops_per_s / 2 / p.sm_count / p.boost_clock_hz
-        else:
-            lanes = self._absent("fp32_flops_per_s")
+        lanes = self.fp32_lanes()
         return SmRates(
             waits=Waits.of(p),
             clock_hz=clock,
             tensor_flops=tensor / per_sm if tensor else None,
-            fp32_lanes=lanes,
+            fp32_lanes=lanes / p.sm_count if lanes else self._absent("fp32_flops_per_s"),
             exps=p.exp_per_clock_per_sm or self._absent("exp_per_clock_per_sm"),
             shared_bytes=p.shared_memory_bytes_per_clock_per_sm or self._absent("shared_memory_bytes_per_clock_per_sm"),
             l2_bytes=l2 / per_sm if l2 else None,
         )
+
+    def fp32_lanes(self) -> float | None:
+        """fp32 multiply-adds of the whole GPU in a cycle."""
+        p = self.profile
+        clock = p.rated_clock_hz or p.boost_clock_hz
+        return p.fp32_flops_per_s / 2 / clock if p.fp32_flops_per_s and clock else None
 
     def load_latency_s(self, from_dram: bool) -> float:
         """Seconds that a load takes which nothing hides, from HBM or from the L2."""

@@ -171,6 +171,7 @@ def step_cost(
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
     width = launch.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
+    operations += launch.mask_operations
     softmax = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
     softmax += scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
     loaded = _operand_bytes(launch, unit, scores, warps, element_bytes)
