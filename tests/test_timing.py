@@ -278,8 +278,8 @@ class TestChainTime:
     def test_power_limits_the_mean_of_a_launch_and_not_its_steps(self) -> None:
         """A launch of mma.sync that could exceed what large products reach takes as long as they allow; one that waits
         more than that is no slower for it."""
-        call = Call.of(problem(seq_q=8192, heads=64), resolve("fa2", problem(seq_q=8192, heads=64), load_profile("a100")),
-                       load_profile("a100"))  # fmt: skip
+        asked, a100 = problem(seq_q=8192, heads=64), load_profile("a100")
+        call = Call.of(asked, resolve("fa2", asked, a100), a100)
         free = call.time(call.counted).total_s
         pairs = 64 * 8192**2 * 4 * call.problem.head_dim
 

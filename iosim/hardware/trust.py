@@ -19,7 +19,11 @@ MODELS: Mapping[str, tuple[str, ...]] = {
         "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_side_ends",
         "l2_foreign_dirty_bytes", "launch_fetch_bytes", "sm_speed_spread_fraction",
     ),
-    "hbm": ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_latency_cycles"),
+    "hbm": (
+        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
+        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
+        "dram_latency_cycles",
+    ),
     "time": (
         "launch_latency_s", "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles",
         "step_single_buffer_cycles", "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
@@ -39,17 +43,21 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s", "l2_over_dram_bandwidth",
         "l2_latency_near_cycles", "l2_latency_far_cycles",
     ),
-    "HBM rates": ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_latency_cycles"),
+    "HBM rates": (
+        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
+        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
+        "dram_latency_cycles",
+    ),
     "SM rates": (
-        "boost_clock_hz", "sustained_clock_hz", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
+        "boost_clock_hz", "sustained_clock_hz", "rated_clock_hz", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
         "achieved_tensor_fraction", "mma_sync_tensor_fraction", "exp_per_clock_per_sm", "fp32_flops_per_s",
         "sm_speed_spread_fraction",
     ),
     "step times": (
         "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles",
-        "add_packet_cycles",
+        "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
     ),
-    "launch times": ("launch_latency_s",),
+    "launch times": ("launch_latency_s", "graph_call_latency_s", "graph_launch_latency_s"),
 }  # fmt: skip
 """The quantities that models read, by what they tell of."""
 L2_KNOWN: Mapping[str, tuple[float, float]] = {
@@ -60,7 +68,27 @@ L2_KNOWN: Mapping[str, tuple[float, float]] = {
 }
 """Least and most of what the shipped profiles know of their own GPU, of what decides how much an L2 keeps."""
 BORROWED = ("taken", "estimate")
+RATES_KNOWN: Mapping[str, tuple[float, float]] = {
+    "dram_read_bandwidth_bytes_per_s": (0.85, 1.05),
+    "achieved_dram_fraction": (0.85, 1.05),
+    "l2_read_bandwidth_measured_bytes_per_s": (0.8, 1.2),
+    "l2_over_dram_bandwidth": (0.5, 1.5),
+    "tensor_flops_achieved_per_s": (0.8, 1.1),
+    "achieved_tensor_fraction": (0.6, 1.25),
+    "sustained_clock_hz": (0.9, 1.1),
+    "tile_cycles": (1.3, 0.7),
+    "step_sync_cycles": (1.3, 0.7),
+    "step_load_cycles": (1.3, 0.7),
+    "product_step_cycles": (1.3, 0.7),
+    "spill_access_cycles": (1.3, 0.7),
+    "launch_latency_s": (1.2, 0.7),
+}
+"""Of rates that were not measured on a GPU, by which factors they may be slower and faster than what the profile has:
+how far known GPUs lie apart (shares of the specified memory bandwidth 0.80 to 0.98, of the tensor rate 0.45 to 1.0, L2
+over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 205 to 310; launches 1.4 to 2.3 us), inferred
+ones half as far."""
 REPLACED = {
+    "achieved_dram_fraction": "dram_read_bandwidth_bytes_per_s",
     "dram_bandwidth_bytes_per_s": "dram_bandwidth_measured_bytes_per_s",
     "l2_read_bandwidth_bytes_per_s": "l2_read_bandwidth_measured_bytes_per_s",
     "l2_over_dram_bandwidth": "l2_read_bandwidth_measured_bytes_per_s",
@@ -166,6 +194,16 @@ def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
             known.setdefault(f"{how} from {profile.taken[name]}" if name in profile.taken else how, []).append(name)
         found += [Group(group, how, tuple(numbers)) for how, numbers in known.items()]
     return tuple(found)
+
+
+def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
+    """What decides times and was not measured on the GPU itself, nor published for it. A sustained clock that is that
+    of the specified rates is no guess."""
+    own = ("measured", "specification")
+    names = {name.partition(".")[0]: profile.kinds[name] for name in reversed(_known(profile, tuple(RATES_KNOWN)))}
+    if profile.rated_clock_hz is None:
+        names.pop("sustained_clock_hz", None)
+    return tuple(name for name in RATES_KNOWN if names.get(name, "measured") not in own)
 
 
 def borrowed_l2(profile: HardwareProfile) -> tuple[str, ...]:

@@ -65,13 +65,18 @@ def foot_lines(p: Prediction) -> list[str]:
 
 
 def range_lines(p: Prediction) -> list[str]:
-    """How far off HBM bytes may be for constants of the L2 that are not the GPU's own, where they are."""
-    span = p.hbm_range
-    if span is None:
-        return []
-    read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
-    return [f"  range: HBM read {read}, written {write}, for L2 constants that are not this GPU's own "
-            f"({', '.join(span.constants)})"]  # fmt: skip
+    """How far off HBM bytes may be for constants of the L2 that are not the GPU's own, and the time for rates that were
+    not measured on it, where there are such."""
+    lines, span, times = [], p.hbm_range, p.time_range
+    if span is not None:
+        read, write = (f"{bytes_text(least)} to {bytes_text(most)}" for least, most in (span.read, span.write))
+        lines.append(f"  range: HBM read {read}, written {write}, for L2 constants that are not this GPU's own "
+                     f"({', '.join(span.constants)})")  # fmt: skip
+    if times is not None:
+        least, most = map(seconds_text, times.seconds)
+        lines.append(f"  range: time {least} to {most}, for rates that were not measured on this GPU "
+                     f"({', '.join(times.rates)})")  # fmt: skip
+    return lines
 
 
 def energy_line(p: Prediction) -> str:

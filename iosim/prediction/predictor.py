@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
 from iosim.hardware.occupancy import Occupancy
@@ -114,15 +114,17 @@ def predict_with(
     if method == "sampled" and played is not None and played.is_whole:
         method = "replay"
     traffic = call.counted + hbm
+    timed: dict[str, Any] = {"clocks": clocks, "launched": launched, "warm": l2_start == "warm"}
     return Prediction(
         call=call,
         traffic=traffic,
         hbm_bounds=call.bounds,
         l2_start=l2_start,
         method=method,
-        time=call.time(traffic, clocks=clocks, launched=launched, warm=l2_start == "warm"),
+        time=call.time(traffic, **timed),
         time_specification=call.time(traffic, measured=False),
         memory_bytes=memory(call.chain),
+        timed=timed,
         replay=played,
         notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *method_notes, *notes))),
     )

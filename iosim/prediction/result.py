@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
     from iosim.prediction.hbm_range import HbmRange
+    from iosim.prediction.time_range import TimeRange
     from iosim.readers.replay.replay import Replay
 
 
@@ -70,6 +72,8 @@ class Prediction(Shown):
     """Bytes of GPU memory: "workspace" (made inside the call) and "peak" (with all inputs and outputs)."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
+    timed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """How the time was asked for: `clocks`, `launched`, and whether the L2 was `warm`."""
     replay: Replay | None = field(default=None, repr=False)
     """The replay behind the bytes at HBM; None where there was none."""
 
@@ -155,6 +159,13 @@ class Prediction(Shown):
         heads = self.replay is not None and self.replay.share is not None
         return range_of(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write), heads)
 
+    @cached_property
+    def time_range(self) -> TimeRange | None:
+        """Least and most seconds, where rates were not measured on this GPU; None where they were."""
+        from iosim.prediction.time_range import range_of
+
+        return range_of(self.call, self.traffic, self.time_s, self.timed)
+
     @property
     def exactness(self) -> str:
         """How exact the bytes between SMs and L2 are: what is counted, and which of it no counter confirms."""
@@ -194,6 +205,7 @@ class Prediction(Shown):
             "flops": self.flops,
             "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,
+            "time_range": None if self.time_range is None else self.time_range.to_dict(),
             "bound_by": self.time.bound_by,
             "energy_j": self.energy_j,
             "power_w": self.time.power_w,
