@@ -25,6 +25,7 @@ from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.chain_time import ChainTime
 from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_tile
+from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
     SmRates,
     StepCost,
@@ -274,6 +275,22 @@ class TestChainTime:
         free = problem(seq_q=4096, heads=16)
         asked = problem(seq_q=4096, heads=16, mask="window", window=4095, window_right=4094)
         assert 1.1 < timed(asked, "fa2", "a100").total_s / timed(free, "fa2", "a100").total_s < 1.4
+
+    def test_tcgen05_takes_what_its_busiest_unit_needs(self) -> None:
+        """256 x 128 scores at head_dim 128, by Zadouri et al.: 2 x 1,024 cycles of products, 2 x 768 of shared memory, 2,048
+        of exponentials at 16 a cycle."""
+        asked, b200 = problem(seq_q=8192), load_profile("b200")
+        call = Call.of(asked, resolve("fa4", asked, b200), b200)
+        rates = Rates(b200, measured=False, power_is_modelled=False).of_sm("bf16", MatrixUnit.TCGEN05)
+        assert rates is not None
+        cost = step_cost(call.chain.launches[0], MatrixUnit.TCGEN05, rates, 0.0, 2, 100)
+        assert cost.tensor == pytest.approx(
+            2048, rel=0.06
+        )  # the sheet's 2,250 TFLOP/s are 7,737 a cycle and SM at boost
+        assert cost.smem == pytest.approx(2 * 768)
+        assert cost.softmax == pytest.approx(2048)
+        assert cost.chain > cost.softmax
+        assert step_cycles(cost, 1) == max(cost.busiest, (cost.tensor + cost.chain) / 2)
 
     def test_power_limits_the_mean_of_a_launch_and_not_its_steps(self) -> None:
         """A launch of mma.sync that could exceed what large products reach takes as long as they allow; one that waits

@@ -135,6 +135,8 @@ class _Collector:
         source = _expand(entry["source"], self.short_sources) if "source" in entry else ""
         kind = entry.get("kind", "specification")
         raw = entry.get("value")
+        for earlier in (self.taken, self.proportions):  # of the table for every GPU, before that of a capability
+            earlier.pop(key, None)
         if "from" in entry:
             kind, other = "taken", str(entry["from"])
             stated = _stated(other, key)

@@ -60,6 +60,9 @@ class MatrixUnit(StrEnum):
     PINGPONG = "wgmma-pingpong"
     """FlashAttention-3's forward: one warpgroup loads, the others take turns at the tensor cores, and each starts the
     next block's QK^T before this block's softmax (arXiv 2407.08608, sections 3.1 and 3.2)."""
+    TCGEN05 = "tcgen05"
+    """Blackwell's: one warp issues products of 128 query rows into tensor memory, a warpgroup a tile of 128 rows takes
+    the softmax, and the tiles of a CTA take turns at both (FlashAttention-4: Zadouri et al. 2026, section 3)."""
 
 
 @dataclass(frozen=True)

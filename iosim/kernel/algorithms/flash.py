@@ -187,7 +187,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
     compiled = kernel.compiled_head_dim or 0
-    flops = 2 * (max(problem.head_dim, compiled) + max(problem.head_dim_v, compiled))
+    own_v = problem.head_dim_v != problem.head_dim  # a build for two widths pads each to its own
+    flops = 2 * (max(problem.head_dim, compiled) + (problem.head_dim_v if own_v else max(problem.head_dim_v, compiled)))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
     main = Launch(
         name="main",

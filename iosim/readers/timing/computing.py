@@ -65,7 +65,8 @@ def loop_computing(
     l2_bytes = traffic.total("l2", launch=launch.name) / max(1, steps)
     cost = step_cost(launch, unit, sm, l2_bytes, problem.input_type.bytes, profile.cc)
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
-    tile_cycles = profile.need("pingpong_tile_cycles" if unit is MatrixUnit.PINGPONG else "tile_cycles")
+    turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
+    tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz

@@ -82,9 +82,10 @@ class Rates:
     @staticmethod
     def _is_full_in_steps(unit: MatrixUnit, share: float | None) -> bool:
         """Whether products run at the specified rate inside a step, so that what large products reach limits the mean
-        of a launch alone: FlashAttention-3's, and those of mma.sync on GPUs that have nothing faster (measured on an
+        of a launch alone: FlashAttention-3's and 4's, and those of mma.sync on GPUs that have nothing faster (measured on an
         A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
-        return unit is MatrixUnit.PINGPONG or (unit is MatrixUnit.MMA_SYNC and share is None)
+        turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
+        return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
 
     def mean_limit(self, dtype: str, unit: MatrixUnit) -> float | None:
         """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that

@@ -38,6 +38,10 @@ STAGED_LOADS_PER_PRODUCT = 2
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
+TENSOR_MEMORY_ROWS = 128
+"""Query rows of a tcgen05 product, the lanes of tensor memory."""
+TENSOR_MEMORY_HELPERS = 2
+"""Warpgroups of FlashAttention-4 that take no softmax: four warps correct O, four load, issue and store."""
 WARP_TILE = 32
 """Rows and columns of a warp's tile where warps divide it both ways (CUTLASS; FlashAttention-2's backward)."""
 BACKWARD_LOADED_SHARE = 0.4
@@ -122,6 +126,9 @@ class StepCost:
     streams: float
     unit: MatrixUnit
     unhidden: float = 0.0
+    chain: float = 0.0
+    """Cycles from the scores to P, one operation behind the other, where products run beside them (tcgen05); `softmax`
+    is then the busier of its units, which work side by side."""
 
     @property
     def busiest(self) -> float:
@@ -147,6 +154,8 @@ def row_padding(block_q: int, warps: int, unit: MatrixUnit) -> float:
         return 1.0
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         rows = WGMMA_ROWS
+    elif unit is MatrixUnit.TCGEN05:
+        rows = TENSOR_MEMORY_ROWS
     elif unit is MatrixUnit.WGMMA:
         rows = WGMMA_ROWS * max(1, warps // WARPS_PER_GROUP)
     else:
@@ -172,12 +181,13 @@ def step_cost(
     width = launch.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     operations += launch.mask_operations
-    softmax = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
-    softmax += scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    exps = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
+    others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
+    beside = unit is MatrixUnit.TCGEN05
     loaded = _operand_bytes(launch, unit, scores, warps, element_bytes)
     return StepCost(
         tensor=scores * launch.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
-        softmax=softmax,
+        softmax=max(exps, others) if beside else exps + others,
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
@@ -186,12 +196,16 @@ def step_cost(
         streams=computing_groups(warps, unit),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
+        chain=exps + others if beside else 0.0,
     )
 
 
 def computing_groups(warps: int, unit: MatrixUnit) -> float:
-    """Warpgroups' worth of warps that compute: all but the loading one in a ping-pong kernel."""
+    """Warpgroups' worth of warps that compute: all but the loading one in a ping-pong kernel, those of the softmax with
+    tcgen05, which are one for each tile of 128 rows."""
     groups = warps / WARPS_PER_GROUP
+    if unit is MatrixUnit.TCGEN05:
+        return max(1.0, groups - TENSOR_MEMORY_HELPERS)
     return max(1.0, groups - 1) if unit is MatrixUnit.PINGPONG else groups
 
 
@@ -199,7 +213,8 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     """Shared-memory bytes of a step: operands as the instructions fetch them.
 
     mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
-    shared memory as well, and the loads' writes are counted. FlashAttention-3 in fp8 reads V once more and writes it
+    shared memory as well, and the loads' writes are counted. tcgen05: each 128 rows fetch Q, K and V, and P lies in
+    tensor memory (768 cycles for 128 rows and 128 keys at head_dim 128, as Zadouri et al. count). FlashAttention-3 in fp8 reads V once more and writes it
     transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both ways, 32 x 32 to a warp,
     and on the fp32 units, both operands come from shared memory; there P goes through it where Q is fetched again.
     """
@@ -214,6 +229,8 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     if _rereads(launch):
         p_bytes = 3 * element_bytes
         return scores * (column_bytes * 2 / WARP_TILE + p_bytes) + filled
+    if unit is MatrixUnit.TCGEN05:
+        return scores / d.block_k / TENSOR_MEMORY_ROWS * filled + d.block_q * column_bytes / 2
     if unit in (MatrixUnit.WGMMA, MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
         groups = scores / d.block_k / WGMMA_ROWS
         transposed = filled if unit is MatrixUnit.PINGPONG and element_bytes == 1 else 0
@@ -225,7 +242,7 @@ def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Wa
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
-    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG):
+    if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG, MatrixUnit.TCGEN05):
         return 0.0
     exposed = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
     if exposed:
@@ -239,11 +256,14 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
     goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
     the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
-    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With mma.sync the fragments' shared
+    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA run
+    in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the fragments' shared
     memory is such a unit. Throughput of each unit and of the L2 is a floor.
     """
     longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
-    if cost.unit is MatrixUnit.SPECIALISED:
+    if cost.unit is MatrixUnit.TCGEN05:
+        path = cost.exposed + ctas * (cost.tensor + cost.chain) / cost.streams
+    elif cost.unit is MatrixUnit.SPECIALISED:
         path = ctas * (longer + cost.unhidden * shorter)
     else:
         alone, busiest = longer + shorter, longer
