@@ -277,8 +277,8 @@ class TestChainTime:
         assert 1.1 < timed(asked, "fa2", "a100").total_s / timed(free, "fa2", "a100").total_s < 1.4
 
     def test_tcgen05_takes_what_its_busiest_unit_needs(self) -> None:
-        """256 x 128 scores at head_dim 128, by Zadouri et al.: 2 x 1,024 cycles of products, 2 x 768 of shared memory, 2,048
-        of exponentials at 16 a cycle."""
+        """256 x 128 scores at head_dim 128, by Zadouri et al.: 2 x 1,024 cycles of products, 2 x 768 of shared memory,
+        2,048 of exponentials at 16 a cycle."""
         asked, b200 = problem(seq_q=8192), load_profile("b200")
         call = Call.of(asked, resolve("fa4", asked, b200), b200)
         rates = Rates(b200, measured=False, power_is_modelled=False).of_sm("bf16", MatrixUnit.TCGEN05)

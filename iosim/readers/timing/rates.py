@@ -82,8 +82,8 @@ class Rates:
     @staticmethod
     def _is_full_in_steps(unit: MatrixUnit, share: float | None) -> bool:
         """Whether products run at the specified rate inside a step, so that what large products reach limits the mean
-        of a launch alone: FlashAttention-3's and 4's, and those of mma.sync on GPUs that have nothing faster (measured on an
-        A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
+        of a launch alone: FlashAttention-3's and 4's, and those of mma.sync on GPUs that have nothing faster (measured
+        on an A100 and an RTX 3070 Ti by Sun et al., arXiv 2206.02874)."""
         turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
         return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
 

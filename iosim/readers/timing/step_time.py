@@ -214,9 +214,10 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
 
     mma.sync: every warp fetches all of K and V, and its rows of Q. wgmma: each 64 rows fetch K and V, Q comes from
     shared memory as well, and the loads' writes are counted. tcgen05: each 128 rows fetch Q, K and V, and P lies in
-    tensor memory (768 cycles for 128 rows and 128 keys at head_dim 128, as Zadouri et al. count). FlashAttention-3 in fp8 reads V once more and writes it
-    transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both ways, 32 x 32 to a warp,
-    and on the fp32 units, both operands come from shared memory; there P goes through it where Q is fetched again.
+    tensor memory (768 cycles for 128 rows and 128 keys at head_dim 128, as Zadouri et al. count). FlashAttention-3 in
+    fp8 reads V once more and writes it transposed (arXiv 2407.08608, section 3.3). Where warps divide the tile both
+    ways, 32 x 32 to a warp, and on the fp32 units, both operands come from shared memory; there P goes through it where
+    Q is fetched again.
     """
     d = launch.domain
     column_bytes = launch.flops_per_pair // 2 * element_bytes
@@ -256,9 +257,9 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     Warp-specialised kernels overlap tensor and softmax work but for a fitted part. In all others every stream of warps
     goes from product to softmax to product; streams take turns at the busiest unit, as in a closed queueing network:
     the first pays its whole path and the waiting, each further one the busiest unit's part. Of n ping-pong warpgroups
-    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA run
-    in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the fragments' shared
-    memory is such a unit. Throughput of each unit and of the L2 is a floor.
+    the step so takes the longer of tensor and softmax work and 1/n of the shorter. With tcgen05 the n tiles of a CTA
+    run in a fixed turn, so that one takes its products and its softmax in the time of a step. With mma.sync the
+    fragments' shared memory is such a unit. Throughput of each unit and of the L2 is a floor.
     """
     longer, shorter = max(cost.tensor, cost.softmax), min(cost.tensor, cost.softmax)
     if cost.unit is MatrixUnit.TCGEN05:
