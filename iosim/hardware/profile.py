@@ -185,8 +185,8 @@ class HardwareProfile:
     def hbm_seconds_per_byte(self, measured: bool = True) -> tuple[float, float, float] | None:
         """Seconds that HBM takes for a byte read and a byte written, and for a byte of both more, as it turns round.
 
-        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all: a measured one, or the share
-        of the specified one that GPUs reach. None where there is none.
+        Measured: rates of reads alone, of writes alone and of a copy. Else one rate for all: a measured one, or the
+        share of the specified one that GPUs reach. None where there is none.
         """
         read, write = self.dram_read_bandwidth_bytes_per_s, self.dram_write_bandwidth_bytes_per_s
         copy = self.dram_copy_bandwidth_bytes_per_s
