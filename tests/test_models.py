@@ -309,3 +309,101 @@ def test_models_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert "512 columns for keys and values and 64 with positions" in printed
     assert main(["__complete", "predict", "--model", "llama-3-"]) == 0
     assert capsys.readouterr().out.split() == ["llama-3-70b", "llama-3-8b"]
+
+
+# --- in other commands ------------------------------------------------------------------------------------------------
+
+
+def printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main([*line.split(), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_sweep_has_a_row_a_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100 --seq-len 1k,4k --batch 1,2 --method capacity"
+    rows = printed(line, capsys)["rows"]
+    assert [(r["layer"], r["count"], r["seq_q"], r["batch"], r["mask"], r["window"]) for r in rows[:4]] == [
+        ("sliding", 29, 1024, 1, "causal", None), ("full", 5, 1024, 1, "causal", None),
+        ("sliding", 29, 4096, 1, "window", 1023), ("full", 5, 4096, 1, "causal", None),
+    ]  # fmt: skip
+    assert len(rows) == 8
+    assert {(r["model"], r["heads"], r["kv_heads"], r["head_dim"], r["refused"]) for r in rows} == {
+        ("gemma-3-4b", 8, 4, 256, None)
+    }
+    assert main(["sweep", "--model", "llama-4-scout", "--seq-len", "16k"]) == 2
+    assert "no sweep takes" in capsys.readouterr().err
+
+
+def test_tiles_are_ranked_for_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "tiles --model gpt-oss-20b --layers 2 --gpu t4 --seq-len 256 --dtype fp16 --top 1"
+    found = printed(line, capsys)
+    assert [(one["layer"], one["count"], one["problem"]["window"]) for one in found["problems"]] == [
+        ("sliding", 1, 127), ("full", 1, None)
+    ]  # fmt: skip
+    assert [tile["layer"] for tile in found["tiles"]] == ["sliding", "full"]
+    with pytest.raises(iosim.InputError, match="has sliding and full layers, which differ"):
+        iosim.pick_tiles(model="gpt-oss-20b", seq_len=256)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)])
+def test_a_model_is_trained_with_its_own_sizes(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their published numbers of parameters."""
+    found = printed(f"train-memory --model {name} --gpu h100 --backend cpu", capsys)["training"][0]
+    assert found["model"]["parameters"] == parameters
+    assert found["model"] == {**iosim.train_memory("h100", model=name, backend="cpu").to_dict()["model"]}
+    few = printed(f"train-memory --model {name} --layers 2 --gpu h100 --backend cpu", capsys)["training"][0]["model"]
+    assert (few["layers"], few["width"]) == (2, found["model"]["width"])
+
+
+def test_a_model_that_train_memory_does_not_build_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("mixtral-8x7b", "none of the families"), ("deepseek-v3", "none of the families"),
+                       ("mistral-7b", "see a part")):  # fmt: skip
+        assert main(["train-memory", "--model", name, "--backend", "cpu"]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"compare --model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256 --html {tmp_path}/c.html"
+    found = printed(line, capsys)
+    at = {(r["gpu"], r["kernel"], r["seq_len"]): r for r in found["rows"]}
+    parts = [(one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]}) for one in found["layers"]]
+    assert [(one["layer"], one["count"]) for one in found["layers"]] == [("sliding", 12), ("sliding", 12), ("full", 12)]
+    for kernel in ("naive", "fa3"):
+        key = ("h100-sxm", kernel, 256)
+        seconds = sum(count * rows[key]["time_s"] for count, rows in parts if key in rows)
+        assert at[key]["time_s"] == pytest.approx(seconds)
+    naive, fa3 = at["h100-sxm", "naive", 256], at["h100-sxm", "fa3", 256]
+    assert fa3["time_ratio"] == pytest.approx(naive["time_s"] / fa3["time_s"])
+    assert at["t4", "fa3", 64]["cannot_run"] == ["sliding", "full"]
+    assert at["t4", "fa3", 64]["time_s"] is None
+    assert "gpt-oss 20B" in (tmp_path / "c.html").read_text()
+
+
+def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
+    assert main(line.split(" ")) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-full.md", "report-sliding.md"]
+    again = next(one for one in (tmp_path / "report-sliding.md").read_text().splitlines() if "iosim predict" in one)
+    assert "--heads 64" in again
+    assert "--window 127" in again
+    assert "One sliding layer of 12, gpt-oss 20B" in capsys.readouterr().out
+
+
+def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed("ring --model gemma-3-4b --gpu h100 --num-gpus 2 --seq-len 2k --schedule ring", capsys)
+    (one,) = found["layers"]
+    assert (one["layer"], one["count"], [out["layer"] for out in found["left_out"]]) == ("full", 5, ["sliding"])
+    assert found["totals"][0]["time_s"] == pytest.approx(5 * one["results"][0]["time_s"])
+    alike = iosim.ring(model="llama-3-8b", num_gpus=2, gpu="h100", seq_len="2k", schedule="ring")
+    by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
+                         dtype="bf16", layers=32)  # fmt: skip
+    assert alike.to_dict() == by_hand.to_dict()
+
+
+def test_python_compares_a_model_whose_layers_are_alike() -> None:
+    by_name = iosim.compare(kernel="fa3", gpu="h100", model="llama-3-8b", seq_len=[256, 512])
+    by_hand = iosim.compare(kernel="fa3", gpu="h100", heads=32, kv_heads=8, causal=True, dtype="bf16",
+                            seq_len=[256, 512])  # fmt: skip
+    assert by_name.to_dict() == by_hand.to_dict()
+    with pytest.raises(iosim.InputError, match="sliding and full layers, which differ"):
+        iosim.compare(model="gemma-3-4b")

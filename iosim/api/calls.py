@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack, overload
 
-from iosim.api.asked import names, one, overrides_of, problem_of, problems_of, read
+from iosim.api.asked import names, one, overrides_of, problem_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
-from iosim.api.with_model import model_of, single, values_of
+from iosim.api.with_model import model_of, one_problem, several_problems, single, values_of
 from iosim.base.errors import InputError
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
@@ -117,6 +117,9 @@ def compare(
     kernel: str | Sequence[str] = ("naive", "fa2"),
     gpu: str | Sequence[str] = GPU,
     *,
+    model: ModelLike | None = None,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
     baseline: str | None = None,
     l2: str = "cold",
     method: str | None = None,
@@ -130,6 +133,10 @@ def compare(
         problem: one or several problems that differ in their length alone; by default what the keywords say.
         kernel: catalog names, as a list or "naive,fa2".
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
+        model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
+            alike.
+        layers: the model's first layers; by default all.
+        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         baseline: a kernel, or `kernel@gpu`, that the ratios are to; by default the first kernel with N x N tensors.
         l2: the L2 at the start: "cold" or "warm".
         method: how bytes at HBM are found, as in `predict`.
@@ -144,8 +151,8 @@ def compare(
     from iosim.studies.compare import compare as compare_typed
 
     return compare_typed(
-        problems_of(problem, asked), names(kernel, "kernel"), names(gpu, "gpu"), baseline=baseline, method=method,
-        l2_start=l2,
+        several_problems(model, problem, asked, layers, tensor_parallel), names(kernel, "kernel"), names(gpu, "gpu"),
+        baseline=baseline, method=method, l2_start=l2,
     )  # fmt: skip
 
 
@@ -154,6 +161,9 @@ def pick_tiles(
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
+    model: ModelLike | None = None,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
     matrix_unit: str = "mma.sync",
     library: bool = True,
     **asked: Unpack[ProblemKeywords],
@@ -166,6 +176,10 @@ def pick_tiles(
     Args:
         problem: what is computed, forward or backward; by default what the keywords say.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
+            alike.
+        layers: the model's first layers; by default all.
+        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
         library: whether the library kernels with their own tiles are predicted, too.
         **asked: the fields of a problem.
@@ -178,7 +192,8 @@ def pick_tiles(
     """
     from iosim.studies.tiles.pick import pick_tiles as pick_typed
 
-    return pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=matrix_unit, library=library)
+    what, which = one_problem(model, problem, asked, layers, tensor_parallel, "iosim.compare")
+    return pick_typed(what, one(gpu, "gpu"), matrix_unit=matrix_unit, library=library, layers=which)
 
 
 @public(PROBLEM, SHORT, SETTINGS)

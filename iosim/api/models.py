@@ -5,12 +5,12 @@ Each takes the options of the command of its name as keywords, and returns what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
-from iosim.api.asked import names, one, problem_of, read
+from iosim.api.asked import names, one, read
 from iosim.api.keywords import FORMULA, PROBLEM, SHORT, public
-from iosim.api.with_model import model_of
+from iosim.api.with_model import model_of, one_problem
 
 if TYPE_CHECKING:
     from iosim.api.typed import FormulaKeywords, ProblemKeywords
@@ -146,6 +146,8 @@ def ring(
     num_gpus: int = 8,
     gpu: str | HardwareProfile = GPU,
     *,
+    model: ModelLike | None = None,
+    tensor_parallel: int | None = None,
     kernel: str | Kernel = "fa2",
     link: str | float = "nvlink",
     gpus_per_node: int | None = None,
@@ -153,7 +155,7 @@ def ring(
     shared_network: bool = False,
     overlap: bool = True,
     schedule: str | Sequence[str] | None = None,
-    layers: int = 1,
+    layers: int | None = None,
     **asked: Unpack[ProblemKeywords],
 ) -> Ring:
     """One attention over several GPUs: chunk schedules, idle time, bytes on the links, time and memory.
@@ -164,6 +166,9 @@ def ring(
         problem: what all GPUs compute together; by default what the keywords say.
         num_gpus: number of GPUs.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
+            alike.
+        tensor_parallel: GPUs that share the heads of the model's layers; each has a ring of its own.
         kernel: the kernel of a pair of chunks.
         link: nvlink, pcie, ib, ib-100g, ib-200g, or gigabytes a second in one direction.
         gpus_per_node: GPUs joined by `link`; needs `network`.
@@ -171,7 +176,7 @@ def ring(
         shared_network: one network port a node, not one a GPU.
         overlap: whether messages run beside the computations of their step.
         schedule: ring, vanilla, balanced, zigzag, striped, megatron, rsa, as a list or a text; by default all that run.
-        layers: layers that keep Q, K, V, O for the backward, in memory.
+        layers: layers that keep Q, K, V, O for the backward, in memory; by default 1, or all of the model's.
         **asked: the fields of a problem.
 
     Returns:
@@ -182,10 +187,13 @@ def ring(
     """
     from iosim.studies.distributed.ring import ring as ring_typed
 
+    of_model = None if model is None else layers
+    what, which = one_problem(model, problem, asked, of_model, tensor_parallel, "a loop")
+    kept = which.count if which is not None else 1 if layers is None else layers
     return ring_typed(
-        problem_of(problem, asked, "a loop"), num_gpus, one(gpu, "gpu"), link=link, network=network,
+        what, num_gpus, one(gpu, "gpu"), link=link, network=network,
         gpus_per_node=gpus_per_node, shared_network=shared_network, kernel=one(kernel, "kernel"),
-        schedules=None if schedule is None else names(schedule, "schedule"), overlap=overlap, layers=layers,
+        schedules=None if schedule is None else names(schedule, "schedule"), overlap=overlap, layers=kept,
     )  # fmt: skip
 
 
@@ -194,10 +202,11 @@ def train_memory(
     gpu: str | HardwareProfile = GPU,
     kernel: str | None = None,
     *,
+    model: ModelLike | None = None,
     seq_len: int | str = 1024,
     batch: int | str = 1,
-    layers: int | str = 12,
-    width: int | str = 768,
+    layers: int | str | None = None,
+    width: int | str | None = None,
     heads: int | None = None,
     kv_heads: int | None = None,
     causal: bool = True,
@@ -229,10 +238,12 @@ def train_memory(
     Args:
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         kernel: catalog kernel whose time stands for the attention; by default the attention's own.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds; what other keywords
+            leave at their defaults is the model's.
         seq_len: tokens.
         batch: sequences.
-        layers: layers.
-        width: columns of the residual stream.
+        layers: layers; by default 12.
+        width: columns of the residual stream; by default 768.
         heads: query heads; by default width / 64.
         kv_heads: key/value heads; by default as many as query heads.
         causal: whether a token sees no later ones.
@@ -264,4 +275,21 @@ def train_memory(
     from iosim.studies.training import predict_training
     from iosim.studies.training.asked import model_and_setup
 
+    if model is not None:
+        asked |= _of_model(model, asked)
+
     return predict_training(*model_and_setup(asked), one(gpu, "gpu"), kernel=kernel, reserve_bytes=reserve)
+
+
+def _of_model(model: ModelLike, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's sizes and choices, for keywords that are at their defaults."""
+    import inspect
+
+    from iosim.integrations.models import load_model
+    from iosim.integrations.models.training import decoder_of
+
+    usual = {name: p.default for name, p in inspect.signature(train_memory).parameters.items()}
+    taken = {name: value for name, value in decoder_of(load_model(model)).items() if asked[name] == usual[name]}
+    if asked["mlp_ratio"] is not None or asked["width"] is not None:
+        taken.pop("mlp_width", None)
+    return taken

@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from iosim.api.asked import OF_PROBLEMS, read
+from iosim.api.asked import OF_PROBLEMS, problem_of, problems_of, read
 from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
-    from iosim.studies.models.layers import Model
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.models.layers import Layers, Model
 
     ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Model
     """What a model is given as."""
@@ -44,6 +45,51 @@ def model_of(
     from iosim.studies.models.changes import changed
 
     return changed(load_model(model), values_of(asked), layers=layers, tensor_parallel=tensor_parallel)
+
+
+def one_problem(
+    model: ModelLike | None, problem: object, asked: Mapping[str, Any], layers: int | None, tensor_parallel: int | None,
+    several: str,
+) -> tuple[AttentionProblem, Layers | None]:  # fmt: skip
+    """The one problem of a function: that of its keywords, or of a model whose layers are all of one kind.
+
+    Raises:
+        InputError: several lengths or kinds of layers, or as `model_of`.
+    """
+    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    if chosen is None:
+        return problem_of(problem, asked, several), None
+    from iosim.studies.models.asked import calls_of
+    from iosim.studies.models.layers import Layers
+
+    calls = single(calls_of(chosen, values_of(asked)), asked)
+    if len(calls) > 1:
+        raise _differ(chosen, [call.kind.name for call in calls])
+    return calls[0].problem, Layers(calls[0].kind.name, calls[0].kind.count, chosen.title)
+
+
+def several_problems(
+    model: ModelLike | None, problem: object, asked: Mapping[str, Any], layers: int | None, tensor_parallel: int | None
+) -> list[AttentionProblem]:
+    """The problems of a function that takes several lengths, those of a model whose layers are all of one kind.
+
+    Raises:
+        InputError: several kinds of layers, or as `model_of`.
+    """
+    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    if chosen is None:
+        return problems_of(problem, asked)
+    from iosim.studies.models.asked import calls_of
+
+    lengths = calls_of(chosen, values_of(asked))
+    if len(lengths[0]) > 1:
+        raise _differ(chosen, [call.kind.name for call in lengths[0]])
+    return [call.problem for (call,) in lengths]
+
+
+def _differ(model: Model, kinds: Sequence[str]) -> InputError:
+    return InputError(f"`model` '{model.name}' has {' and '.join(kinds)} layers, which differ; accepted: a model whose "
+                      "layers are alike, or a `problem` of iosim.predict(model=...).predictions")  # fmt: skip
 
 
 def single(results: Sequence[T], asked: Mapping[str, Any]) -> T:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, with_model
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.studies.compare import Comparison
+    from iosim.studies.models.layers import Model
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="KERNEL[@GPU]",
         help="what ratios are to (default: the first kernel over N x N tensors, on each row's GPU)",
     )
+    with_model.add_options(parser)
     common.add_problem_options(parser)
     common.add_l2_option(parser)
     common.add_method_option(parser)
@@ -42,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
 
     for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
         common.check_place(place, option)
+    model = with_model.model(args)
+    if model is not None:
+        return run_model(args, model)
     comparison = compare(
         common.problems(args), args.kernel, args.gpu, baseline=args.baseline,
         method=args.method, l2_start=args.l2, progress=progress("predicting"),
@@ -51,6 +56,29 @@ def run(args: argparse.Namespace) -> int:
         files[Path(args.html)] = html(as_page(comparison, common.typed("compare")))
     write_together(files)
     common.emit(text_of(comparison, args.format), args.out)
+    return 0
+
+
+def run_model(args: argparse.Namespace, model: Model) -> int:
+    """A comparison for each kind of the model's layers, and all of them together."""
+    from iosim.base.files import write_together
+    from iosim.show.html import html
+    from iosim.studies.compare.stack import compare_model
+
+    (values,) = with_model.values(args)
+    found = compare_model(model, values, args.kernel, args.gpu, baseline=args.baseline, method=args.method,
+                          l2_start=args.l2, progress=progress("predicting"))  # fmt: skip
+    rows = Table.of(row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows).csv()
+    files = {Path(args.csv): rows} if args.csv is not None else {}
+    if args.html is not None:
+        files[Path(args.html)] = html(found.as_page(common.typed("compare")))
+    write_together(files)
+    if args.format == "json":
+        whole = found.to_dict()
+        text = common.json_text({"schema": whole.pop("schema"), "answer": found.answer, **whole})
+    else:
+        text = rows if args.format == "csv" else found.to_text()
+    common.emit(text, args.out)
     return 0
 
 

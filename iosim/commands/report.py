@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, with_model
 
 if TYPE_CHECKING:
-    pass
+    from iosim.problem.attention import AttentionProblem
 
 LARGE_BYTES = 2_700_000
 """About 200 predictions: plotly.js takes 1.5 MB of it."""
@@ -21,6 +21,7 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,fa2")
+    with_model.add_options(parser)
     common.add_problem_options(parser, lengths="1k:64k:x2")
     common.add_l2_option(parser)
     common.add_method_option(parser)
@@ -34,18 +35,39 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """A report; with --model one for each kind of its layers."""
+    model = with_model.model(args)
+    if model is None:
+        return _write(args, tuple(common.problems(args)), args.out)
+    from iosim.studies.models.groups import groups_of
+    from iosim.studies.report.places import beside
+
+    (values,) = with_model.values(args)
+    groups = groups_of(model, values)
+    names = [group.kind.name.replace(" ", "-") for group in groups]
+    for n, group in enumerate(groups):
+        with_length = names.count(names[n]) > 1
+        name = f"{names[n]}-{group.calls[0].queries}" if with_length else names[n]
+        place = args.out if len(groups) == 1 else beside(args.out, name, args.format)
+        common.emit(f"{group.kind.title}, {model.title}:\n\n", None)
+        _write(args, group.problems, place)
+    common.emit("".join(f"note: {note}\n" for note in model.all_notes), None)
+    return 0
+
+
+def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
+    """One report, and what it says in a few lines."""
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.answer import verdicts
     from iosim.studies.report.words import omission
 
-    before = {path for path in targets(args.out, args.format).values() if path.exists()}
+    before = {path for path in targets(out, args.format).values() if path.exists()}
     request = ReportRequest.of(
-        tuple(args.gpu), tuple(args.kernel), tuple(common.problems(args)),
-        l2_start=args.l2, method=args.method,
+        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2, method=args.method,
     )  # fmt: skip
     report = build(request, progress("predicting"))
-    paths = write(report, args.out, args.format)
+    paths = write(report, out, args.format)
     with output(for_a_person=True):  # whatever the files' format
         common.emit("".join(f"{verdict.sentence}\n\n" for verdict in verdicts(report)), None)
     for path in paths:

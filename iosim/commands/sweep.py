@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind
 from iosim.base.progress import announce
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.show.tables import Column, Table
 
 if TYPE_CHECKING:
+    from iosim.studies.models.layers import Model
+    from iosim.studies.sweep.cases import Cases
     from iosim.studies.sweep.cells import Cells
     from iosim.studies.sweep.run import Summary
 
@@ -29,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,fa2")
+    with_model.add_options(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)
     common.add_l2_option(parser)
@@ -58,7 +61,11 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.sweep.study import checked
 
     listed = None if args.problems is None else problems_of(args.problems)
-    made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
+    model = with_model.model(args)
+    if model is None:
+        made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
+    else:
+        made = _cases_of(model, args, listed is not None)
     asked, where = checked(made, args.method, args.l2), Where(args.jobs, args.dask)
     if args.out is not None and args.format != "json":
         if args.format == "csv" and kind_of(args.out) == PARQUET:
@@ -112,6 +119,23 @@ def _grid(args: argparse.Namespace, listed: tuple[str, ...]) -> dict[str, list[A
     if args.seq_q is not None:
         values["seq_q"] = sizes(args.seq_q, "--seq-len")
     return grid_of(values | {"causal": args.causal})
+
+
+def _cases_of(model: Model, args: argparse.Namespace, listed: bool) -> Cases:
+    """A row for each kind of the model's layers at every combination of the other values."""
+    from iosim.base.errors import InputError
+    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL
+    from iosim.studies.models.rows import rows_of
+    from iosim.studies.sweep.cases import cases, column
+
+    if listed:
+        raise InputError("--problems contradicts --model, which gives the rows their sizes; give one of them")
+    of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
+    rows = [row for given in with_model.values(args) for row in rows_of(model, given)]
+    grid = {name: values for name, values in _grid(args, ()).items() if name not in of_calls}
+    return cases(
+        grid, {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)}
+    )
 
 
 def _unasked(name: str) -> Any:

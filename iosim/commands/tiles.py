@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.kernel.overrides import OVERRIDES
 from iosim.show.tables import Table
 
@@ -28,6 +28,7 @@ def add_parser(subparsers: Any) -> None:
         "tiles", help="tiles that fit a problem on a GPU, ranked by predicted time"
     )
     common.add_gpus(parser)
+    with_model.add_options(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
     top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
@@ -55,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
         common.emit(triton_text(args), args.out)
         return 0
     picks = [
-        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"))
+        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"), layers=layers)
         for gpu in args.gpu
-        for problem in common.problems(args)
+        for layers, problem in with_model.layer_problems(args)
     ]
     if args.tile is None and (args.warps or args.stages):
         raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
@@ -125,8 +126,10 @@ def heading(ranking: TileRanking) -> str:
     """What the tiles are for, in one line."""
     p = ranking.problem
     kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
-    return (f"Tiles on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, "
-            f"head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, {p.passes}")  # fmt: skip
+    layers = "" if ranking.layers is None else f" for {ranking.layers}"
+    return (f"Tiles{layers} on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, "
+            f"{p.seq_q} x {p.seq_k} tokens, head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, "
+            f"{p.passes}")  # fmt: skip
 
 
 def triton_text(args: argparse.Namespace) -> str:
@@ -141,7 +144,7 @@ def triton_text(args: argparse.Namespace) -> str:
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
-    lists = triton_list.ranked(args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton)
+    lists = triton_list.ranked(args.gpu, with_model.problems(args), args.top or DEFAULT_TOP, args.triton)
     if args.format == "json":
         return common.json_text({"schema": 1, "triton": [row for one_list in lists for row in one_list.rows()]})
     if args.format == "csv":
@@ -149,9 +152,14 @@ def triton_text(args: argparse.Namespace) -> str:
     return triton_list.source(lists)
 
 
+def _layers(ranking: TileRanking) -> dict[str, Any]:
+    """The layers of a model, where there is a model."""
+    return {} if ranking.layers is None else {"layer": ranking.layers.name, "count": ranking.layers.count}
+
+
 def _asked(ranking: TileRanking) -> dict[str, Any]:
     p = ranking.problem
-    return {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.seq_k}
+    return _layers(ranking) | {"profile": ranking.profile.name, "seq_q": p.seq_q, "seq_k": p.seq_k}
 
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
@@ -165,7 +173,7 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     return {
         "schema": 1,
         "answer": answer(rankings),
-        "problems": [{"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
+        "problems": [_layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
         "tiles": entries("candidates", top),
         "rejected": entries("rejected"),
         "rejected_by_reason": [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
 from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from iosim.studies.training import Decoder, Frontier, Setup, TrainingPrediction
 
 
+USUAL_NONE = ("layers", "width", "heads", "kv_heads", "mlp_width")
+"""Sizes that are None where they are not typed."""
+
+
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "train-memory", help="memory over time, step time and what fits, of a transformer trained on one GPU"
     )
     common.add_gpu(parser)
+    with_model.add_options(parser, layers=False, share=False)
     c = common.group(parser, COMMON)
     _common_options(c)
     common.add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
@@ -59,7 +64,7 @@ def _model_options(g: Any) -> None:
     mlp.add_argument("--mlp-width", type=options.whole, metavar="N", help="columns inside the MLP; 0 for none")
     g.add_argument("--gated", action="store_true", help="gated MLP: three matrices")
     _words(g, "activation", "gelu", "gelu, silu or relu")
-    g.add_argument("--vocabulary", type=options.whole, default=50257, metavar="N",
+    g.add_argument("--vocabulary", type=options.whole, default=50257, metavar="N", action=options.One,
                    help="tokens; 0 for no embedding and head (default: 50257)")  # fmt: skip
     g.add_argument("--untied", action="store_true", help="the head has a matrix of its own")
     _words(g, "norm", "layer", "layer, rms or none")
@@ -80,12 +85,14 @@ def _setup_options(g: Any) -> None:
 
 
 def _words(g: Any, name: str, usual: str, told: str) -> None:
-    g.add_argument(f"--{name}", default=usual, metavar="WORD", help=f"{told} (default: {usual})")
+    g.add_argument(f"--{name}", default=usual, metavar="WORD", action=options.One, help=f"{told} (default: {usual})")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.json:
         args.format = "json"
+    if args.model is not None:
+        _take_model(args)
     if args.frontier is not None:
         return _run_frontier(args)
     from iosim.studies.training import predict_training
@@ -96,6 +103,27 @@ def run(args: argparse.Namespace) -> int:
         common.emit(_page(training, None), args.html)
     common.emit(_text(training, args.format), args.out)
     return 0
+
+
+def _take_model(args: argparse.Namespace) -> None:
+    """Puts a model's sizes and choices where no option was given.
+
+    Raises:
+        InputError: no such model, or one whose layers are not built here.
+    """
+    from iosim.integrations.models import load_model
+    from iosim.integrations.models.training import decoder_of
+
+    sizes = decoder_of(load_model(args.model))
+    args.no_linear_bias = args.no_linear_bias or not sizes.pop("linear_bias")
+    args.causal = args.causal and sizes.pop("causal")
+    if args.mlp_ratio is not None or args.width is not None:
+        sizes.pop("mlp_width")
+    for name, value in sizes.items():
+        axis = name == args.frontier
+        typed = getattr(args, name) is not None if name in USUAL_NONE else with_model.is_given(args, name)
+        if not axis and not typed:
+            setattr(args, name, value)
 
 
 def _asked(args: argparse.Namespace, **values: int) -> tuple[Decoder, Setup]:

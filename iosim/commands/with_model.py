@@ -17,21 +17,24 @@ from iosim.commands.parser import COMMON
 from iosim.problem.fields import FIELDS
 
 if TYPE_CHECKING:
-    from iosim.studies.models.layers import Model
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.models.layers import Layers, Model
 
 OF_A_MODEL = "of a model"
 LAYERS = "the first N layers of --model (default: all)"
 
 
-def add_options(parser: argparse.ArgumentParser, *, layers: bool = True) -> None:
+def add_options(parser: argparse.ArgumentParser, *, layers: bool = True, share: bool = True) -> None:
     """--model, --tensor-parallel and, unless the command has its own, --layers."""
     told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
     common.group(parser, COMMON).add_argument("--model", metavar="NAME|FILE", action=options.One, help=told)
-    g = common.group(parser, OF_A_MODEL)
     if layers:
+        g = common.group(parser, OF_A_MODEL)
         g.add_argument("--layers", type=options.whole, metavar="N", action=options.One, help=LAYERS)
-    g.add_argument("--tensor-parallel", type=options.whole, metavar="GPUS", action=options.One,
-                   help="GPUs that share the heads of --model's layers: numbers are of each (default: 1)")  # fmt: skip
+    if share:
+        g = common.group(parser, OF_A_MODEL)
+        told = "GPUs that share the heads of --model's layers: numbers are of each (default: 1)"
+        g.add_argument("--tensor-parallel", type=options.whole, metavar="GPUS", action=options.One, help=told)
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
@@ -88,3 +91,24 @@ def values(args: argparse.Namespace) -> list[dict[str, Any]]:
 def kernels(args: argparse.Namespace) -> Sequence[str | None]:
     """The kernels asked for; None for the one that a GPU's libraries run a layer with."""
     return [None] if args.kernel is None or isinstance(args.kernel, options.Usual) else args.kernel
+
+
+def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
+    """One problem for every combination of the values asked for, and with --model for every kind of its layers."""
+    from iosim.studies.models.asked import calls_of
+    from iosim.studies.models.layers import Layers
+
+    one = model(args)
+    if one is None:
+        return [(None, problem) for problem in common.problems(args)]
+    return [
+        (Layers(call.kind.name, call.kind.count, one.title), call.problem)
+        for given in values(args)
+        for calls in calls_of(one, given)
+        for call in calls
+    ]
+
+
+def problems(args: argparse.Namespace) -> list[AttentionProblem]:
+    """The problems alone."""
+    return [problem for _, problem in layer_problems(args)]

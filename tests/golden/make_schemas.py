@@ -55,6 +55,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--kernel fa2 --seq-len 512 --method bounds",
         "--kernel fa2 --seq-len 512 --method capacity",
         "--bias full --kernel naive,cutlass --seq-len 512",
+        "--model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256",
     ),
     "explain": (
         "--seq-len 512 --heads 4",
@@ -75,8 +76,16 @@ LINES: dict[str, tuple[str, ...]] = {
         "--seq-len 512",
         "--gpu a100,t4 --kernel fa2,flash --seq-len 512,1k --method bounds",
         "--kernel flash --seq-len 512 --window 64,128 --tile 64x64,128x64 --method capacity",
+        "--model gemma-3-4b --seq-len 512 --method capacity",
     ),
-    "tiles": ("--seq-len 1k", "--gpu t4,l4 --seq-len 512 --pass bwd", "--tile 128x256,64x64", "--triton --top 3"),
+    "tiles": (
+        "--seq-len 1k",
+        "--gpu t4,l4 --seq-len 512 --pass bwd",
+        "--tile 128x256,64x64",
+        "--triton --top 3",
+        "--model llama-3-8b --gpu t4 --seq-len 256 --dtype fp16 --top 2",
+        "--model vit-l --tile 64x64 --seq-len 256",
+    ),
     "latency": (
         "--stack vllm,sglang --gpu a100 --batch 4 --kv-heads 8 --seq-len 1 --seq-len-k 4k",
         "--gpu h100 --contexts 1k,3k --kv-heads 8",
@@ -94,6 +103,7 @@ LINES: dict[str, tuple[str, ...]] = {
         "--num-gpus 4 --seq-len 1k --causal --steps",
         "--gpu h100 --num-gpus 16 --gpus-per-node 8 --network ib --seq-len 4k",
         "--num-gpus 2 --seq-len 1k --pass fwd+bwd --schedule ring,megatron",
+        "--model gemma-3-4b --num-gpus 2 --seq-len 2k --schedule ring",
     ),
     "train-memory": (
         "--layers 2 --seq-len 512",

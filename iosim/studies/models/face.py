@@ -43,7 +43,7 @@ def several(results: Sequence[ModelPrediction]) -> str:
     parts.append("\n".join(f"note: {note}" for note in told))
     for one in results:
         for layer in one.layers:
-            parts.append(f"One {layer.kind.name} layer of {layer.count}. {body(layer.prediction)}")
+            parts.append(f"{layer.kind.title}. {body(layer.prediction)}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -184,6 +184,11 @@ class LayerKind:
         return replace(self, heads=self.heads // gpus, kv_heads=max(1, self.kv_heads // gpus))
 
     @property
+    def title(self) -> str:
+        """A heading of what is said of one of these layers."""
+        return f"One {self.name} layer of {self.count}"
+
+    @property
     def sees(self) -> str:
         """Which tokens a query sees, in words."""
         if self.chunk is not None:
@@ -206,6 +211,18 @@ class LayerKind:
                 "index_heads": latent.index_heads, "index_dim": latent.index_dim,
             },
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which layers of a model a result is of."""
+
+    name: str
+    count: int
+    title: str
+
+    def __str__(self) -> str:
+        return f"the {self.count} {self.name} layers of {self.title}"
 
 
 def _divisors(number: int) -> str:

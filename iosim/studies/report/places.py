@@ -39,6 +39,14 @@ def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
     return places
 
 
+def beside(out: str | Path, name: str, form: str = "both") -> str:
+    """A place like `out` for one of several reports, whose files' names end in `name`."""
+    path = Path(out)
+    if path.is_dir():
+        return str(path / f"{NAME}-{name}.{'md' if form == 'md' else 'html'}")
+    return str(path.with_name(f"{path.stem}-{name}{path.suffix}"))
+
+
 def _check(target: Path, out: str | Path) -> None:
     if target.is_dir():
         raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")

@@ -38,6 +38,8 @@ SPELLINGS = {"profile": "gpu", "pass": "passes", "output_dtype": "output", "smem
     (str(field.option), *field.spellings)
 }  # fmt: skip
 NAMES = (*PLACES, *SETTINGS)
+LABELS = {"model": "text", "layer": "text", "count": "int"}
+"""Columns that say what a row is of and change nothing, and their types."""
 ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "mask", "window", "passes")
 """Columns of the problem that every row shows."""
 USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", "fa2")} | {
@@ -70,6 +72,8 @@ def checked(name: str, value: Any) -> Any:
     Raises:
         InputError: of another type, or out of range.
     """
+    if name in LABELS:
+        return value
     if name in PLACES:
         if not isinstance(value, str) or not value:
             raise InputError(f"`{name}` {value!r} is no name; accepted: a name, or for `gpu` a profile file")
@@ -176,7 +180,7 @@ class Cases:
     def names(self) -> tuple[str, ...]:
         """Columns that a row has, in the order of a table."""
         given = {name for block in self.blocks for name in block.columns}
-        return tuple(name for name in NAMES if name in given)
+        return tuple(name for name in (*LABELS, *NAMES) if name in given)
 
     def values(self, name: str) -> tuple[Any, ...]:
         """The distinct values of a column; none where no row has it."""

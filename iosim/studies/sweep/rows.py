@@ -13,7 +13,7 @@ from iosim.base.fields import Kind
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, PLACES, SETTINGS, Part, problem_of, settings_of
+from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, LABELS, PLACES, SETTINGS, Part, problem_of, settings_of
 from iosim.studies.sweep.cells import Cells, Numbers, Words, numbers
 
 KEYS = {"passes": "pass"}
@@ -46,7 +46,11 @@ class Rows:
 
 def columns(names: tuple[str, ...], asked: Asked) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
-    kinds = {"gpu": "text", "kernel": "text", "runs_as": "text"}
+    kinds = {name: kind for name, kind in LABELS.items() if name in names} | {
+        "gpu": "text",
+        "kernel": "text",
+        "runs_as": "text",
+    }
     for name in _shown(names):
         kinds[KEYS.get(name, name)] = _kind(name)
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
@@ -78,7 +82,8 @@ def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Rows:
         _fill(found, row, outcome)
         words["method"][row], words["bound_by"][row] = outcome.method, outcome.time.bound_by
         times[row] = outcome.time.total_s
-    cells: dict[str, Words | Numbers] = {name: part.columns[name].words(name) for name in PLACES}
+    labels = [name for name in LABELS if name in names]
+    cells: dict[str, Words | Numbers] = {name: part.columns[name].words(name) for name in (*labels, *PLACES)}
     cells["runs_as"] = _words(found.runs_as)
     cells |= _problem(part, names)
     cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.KERNEL}

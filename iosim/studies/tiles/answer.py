@@ -19,7 +19,8 @@ def answer(rankings: Sequence[TileRanking]) -> str:
 
 
 def _sentence(r: TileRanking) -> str:
-    where = f"On {r.profile.name} at {r.problem.seq_q:,} tokens and head_dim {r.problem.head_dim}"
+    layers = "" if r.layers is None else f", for {r.layers},"
+    where = f"On {r.profile.name} at {r.problem.seq_q:,} tokens and head_dim {r.problem.head_dim}{layers}"
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best

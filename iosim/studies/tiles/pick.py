@@ -32,6 +32,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
+from iosim.studies.models.layers import Layers
 from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class TileRanking:
     candidates: tuple[TileCandidate, ...]
     rejected: tuple[RejectedTile, ...]
     library: tuple[TileCandidate, ...]
+    layers: Layers | None = None
+    """The layers of a model whose problem it is, where there is a model."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """The candidates as a DataFrame, fastest first, with the keys of `TileCandidate.to_dict`."""
@@ -158,6 +161,7 @@ def pick_tiles(
     library: bool = True,
     replayed: int = REPLAYED,
     progress: Progress = silent,
+    layers: Layers | None = None,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time.
 
@@ -169,6 +173,7 @@ def pick_tiles(
         replayed: how many of the ranking's first are replayed, and the library's kernels with them; the others' HBM
             bytes are the capacity rule's. 0 for none.
         progress: hands the replays on one by one, and may show how far they are.
+        layers: the layers of a model whose problem it is.
 
     Raises:
         InputError: both passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
@@ -198,7 +203,7 @@ def pick_tiles(
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
     first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
-    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others))
+    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), layers)
 
 
 @dataclass(frozen=True, eq=False)
