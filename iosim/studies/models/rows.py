@@ -28,6 +28,6 @@ def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
                                  "several lengths, which no sweep takes; accepted: `iosim predict`, or fewer "
                                  "tokens")  # fmt: skip
             fields = {name: getattr(call.problem, name) for name, about in FIELDS.items()
-                      if name in ALWAYS or getattr(call.problem, name) != about.default}  # fmt: skip
+                      if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)}  # fmt: skip
             rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
     return rows
