@@ -31,6 +31,7 @@ _WHERE = {
     "latency": "iosim.api.serving",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
+    "orders": "iosim.api.calls",
     "pick_tiles": "iosim.api.calls",
     "predict": "iosim.api.calls",
     "resolve": "iosim.kernel.libraries",
@@ -45,6 +46,7 @@ __all__ = ["__version__", *_WHERE]
 if TYPE_CHECKING:
     from iosim.api.calls import compare as compare
     from iosim.api.calls import explain as explain
+    from iosim.api.calls import orders as orders
     from iosim.api.calls import pick_tiles as pick_tiles
     from iosim.api.calls import predict as predict
     from iosim.api.calls import study_tile as study_tile

@@ -27,6 +27,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "trace": ("--kernel naive --seq-len 512 --heads 2",),
     "formula": ("naive --pass fwd+bwd", "cutlass --gpu t4"),
     "tiles": ("--gpu h100 --head-dim 256 --seq-len 1k", "--tile 64x32 --gpu t4 --head-dim 64"),
+    "orders": ("--gpu l4 --heads 2 --kv-heads 1 --seq-len 512 --pass bwd --fold",),
     "decode": ("--gpu t4 --context 512 --kernel cutlass --dtype fp16",),
     "ring": ("--num-gpus 3 --seq-len 999 --schedule ring",),
     "train-memory": ("--layers 1 --recompute full --optimizer sgd --attention naive --kernel naive --gpu t4 "

@@ -6,6 +6,7 @@ import csv
 import heapq
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -224,6 +225,33 @@ class TestMakespan:
             for steps in full:
                 heapq.heapreplace(free, free[0] + steps)
             assert self.of(one, sms, 1).cycles == pytest.approx(max(free))
+
+    def scheduled(self, scheduler: Scheduler, tile_cycles: float = 0.0, blocks: int = 6, **fields: Any) -> float:
+        """Cycles of 2 heads of causal blocks, of 1, 2, 3, ... steps, on two SMs."""
+        one = replace(launch(Tile(64, 64, 4), heads=2, seq_q=64 * blocks, mask="causal"),
+                      schedule=Schedule(scheduler=scheduler, **fields))  # fmt: skip
+        return makespan(one, 2, 1, lambda _: 1.0, tile_cycles).cycles
+
+    def test_a_persistent_grid_has_lists(self) -> None:
+        # queries fastest: CTA 0 has the blocks of 1, 3, 5 steps of both heads, CTA 1 those of 2, 4, 6
+        assert self.scheduled(Scheduler.PERSISTENT) == 24
+        # heads fastest: each CTA has a head; folded, 6 1 5 2 4 3: CTA 0 has 6, 5, 4 twice
+        assert self.scheduled(Scheduler.PERSISTENT, order=Order.HEAD) == 21
+        assert self.scheduled(Scheduler.PERSISTENT, start=Start.FOLD) == 30
+        assert self.scheduled(Scheduler.STATIC) < 24
+
+    def test_tiles_claimed_ahead(self) -> None:
+        """1 2 3 4 1 2 3 4 steps. CTA 0 begins with 1 and has claimed 3, CTA 1 with 2 and 4. At 1 CTA 0 begins its 3
+        and claims 1, at 2 CTA 1 its 4 and claims 2: CTA 0 has 1 3 1 3 4, 12 steps. Claimed as tiles end, it has
+        1 3 1 2 4."""
+        assert self.scheduled(Scheduler.DYNAMIC, blocks=4, claims_ahead=True) == 12
+        assert self.scheduled(Scheduler.DYNAMIC, blocks=4) == 11
+        assert self.scheduled(Scheduler.STATIC, blocks=4, claims_ahead=True) == 11  # nobody claims
+
+    def test_what_a_tile_takes_besides_decides_who_claims(self) -> None:
+        """With 3 cycles a tile beside its steps a CTA of short tiles has ended fewer of them, and claims fewer."""
+        alone = self.scheduled(Scheduler.DYNAMIC, claims_ahead=True)
+        assert self.scheduled(Scheduler.DYNAMIC, 3.0, claims_ahead=True) != alone + 3.0 * 12 / 2
 
 
 class TestChainTime:

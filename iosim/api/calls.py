@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from iosim.studies.compare import Comparison
     from iosim.studies.explain import Explanation
     from iosim.studies.models.prediction import ModelPrediction
+    from iosim.studies.orders import OrderRanking
     from iosim.studies.tiles.one import TileStudy
     from iosim.studies.tiles.pick import TileRanking
 
@@ -194,6 +195,65 @@ def pick_tiles(
 
     what, which = one_problem(model, problem, asked, layers, tensor_parallel, "iosim.compare")
     return pick_typed(what, one(gpu, "gpu"), matrix_unit=matrix_unit, library=library, layers=which)
+
+
+@public(PROBLEM, SHORT)
+def orders(
+    problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
+    kernel: str | Kernel | None = None,
+    gpu: str | HardwareProfile = GPU,
+    *,
+    weights: Sequence[float] | None = None,
+    tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
+    order: str | None = None,
+    heavy_first: bool | None = None,
+    fold: bool | None = None,
+    section_heads: int | None = None,
+    direction: str | None = None,
+    scheduler: str | None = None,
+    cluster: int | None = None,
+    l2: str = "cold",
+    **asked: Unpack[ProblemKeywords],
+) -> OrderRanking:
+    """In which order a kernel's tiles should start: every order predicted, the best first.
+
+        >>> r = iosim.orders(gpu="h200", heads=8, seq_len="32k", causal=True)
+        >>> r.best, r.own, print(r.code("triton"))
+
+    Args:
+        problem: what is computed, or several problems that one order is to suit; by default what the keywords say.
+        kernel: a catalog name or a Kernel of your own; by default what the GPU's library runs.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        weights: how often each problem is called; once by default.
+        tile: tiles to try beside the kernel's own, such as "128x64" or ["128x64", "64x64"].
+        order: what runs fastest, if that is to stay: "query", "head" or "batch". So for the six below.
+        heavy_first: long query blocks first.
+        fold: the longest query block, the shortest, the second longest and so on.
+        section_heads: heads of a section.
+        direction: of the key loop: "ascending", "descending" or "alternating".
+        scheduler: how CTAs take tiles: "static", "persistent" or "dynamic".
+        cluster: neighbouring CTAs that fetch keys and values once for all of them.
+        l2: the L2 at the start: "cold" or "warm".
+        **asked: the fields of a problem.
+
+    Returns:
+        An OrderRanking: `r.best`, `r.orders`, `r.pareto`, `r.own`, `r.code("triton")`, `r.to_pandas()`.
+
+    Raises:
+        InputError: values that make no sense, or a kernel without an order to choose.
+    """
+    from iosim.kernel.kernel import Tile
+    from iosim.studies.orders import search_orders
+    from iosim.studies.orders.space import pinned_fields
+
+    sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
+    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile))) for one_tile in sides]
+    kept = {"order": order, "heavy_first": heavy_first, "fold": fold, "section_heads": section_heads,
+            "direction": direction, "scheduler": scheduler, "cluster": cluster}  # fmt: skip
+    return search_orders(
+        problems_of(problem, asked), None if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
+        weights=weights, tiles=tiles, pinned=pinned_fields(kept), l2_start=l2,
+    )  # fmt: skip
 
 
 @public(PROBLEM, SHORT, SETTINGS)

@@ -17,7 +17,7 @@ from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS = (
     ("what moves, and why", ("predict", "compare", "explain", "trace", "formula", "sweep")),
-    ("what to choose", ("tiles", "report")),
+    ("what to choose", ("tiles", "orders", "report")),
     ("in serving and training", ("decode", "latency", "ring", "train-memory")),
     ("how far to trust it", ("validate", "reproduce", "check-claim")),
     ("on a GPU of your own", ("calibrate", "measure")),

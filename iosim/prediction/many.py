@@ -50,6 +50,7 @@ class Request:
     chain: Chain | None = None
     clocks: str | float = "boost"
     launched: str = "alone"
+    accesses: int | None = None
 
     def predict(self, replays: Replays) -> Prediction:
         """The prediction, its replay shared with others'.
@@ -60,6 +61,7 @@ class Request:
         return predict_with(
             replays, self.problem, self.kernel, self.profile, l2_start=self.l2_start, method=self.method,
             overrides=self.overrides, chain=self.chain, clocks=self.clocks, launched=self.launched,
+            accesses=self.accesses,
         )  # fmt: skip
 
     @property

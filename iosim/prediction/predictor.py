@@ -82,11 +82,13 @@ def predict_with(
     chain: Chain | None = None,
     clocks: str | float = "boost",
     launched: str = "alone",
+    accesses: int | None = None,
 ) -> Prediction:
     """As `predict`, with the replays of several predictions.
 
     Args:
         chain: in place of the one that the kernel's algorithm plans for the problem.
+        accesses: how many tile accesses a sampled replay plays of a long launch, about; a second's worth by default.
 
     Raises:
         InputError: as `predict` does.
@@ -106,7 +108,7 @@ def predict_with(
             method, method_notes = "sampled", ()
         method = playable(method, l2_start)
     try:
-        hbm, notes, played = hbm_traffic(call, method, l2_start, replays)
+        hbm, notes, played = hbm_traffic(call, method, l2_start, replays, accesses)
     except TooLargeError as error:
         if not chooses or l2_start != "cold":
             raise
@@ -214,18 +216,19 @@ def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: Hardwar
 
 
 def hbm_traffic(
-    call: Call, method: str, l2_start: str, replays: Replays
+    call: Call, method: str, l2_start: str, replays: Replays, accesses: int | None = None
 ) -> tuple[Traffic, tuple[str, ...], Replay | None]:
     """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
         return call.capacity(), ("HBM: capacity rule, an estimate; all outputs counted as written back",), None
-    played = _sampled(call, l2_start, replays) if method == "sampled" else replays.of(call, l2_start=l2_start)
+    sampled = method == "sampled"
+    played = _sampled(call, l2_start, replays, accesses) if sampled else replays.of(call, l2_start=l2_start)
     return played.traffic, played.notes(), played
 
 
-def _sampled(call: Call, l2_start: str, replays: Replays) -> Replay:
+def _sampled(call: Call, l2_start: str, replays: Replays, accesses: int | None) -> Replay:
     """A replay of a part: of the heads, where some of them may stand for all, else of long launches. From a warm start
     of long launches alone.
 
@@ -234,7 +237,8 @@ def _sampled(call: Call, l2_start: str, replays: Replays) -> Replay:
     """
     heads = heads_for_all(call) if l2_start == "cold" else None
     if heads is None:
-        return replays.of(call, l2_start=l2_start, part=True)
+        how = {} if accesses is None else {"accesses": accesses}
+        return replays.of(call, l2_start=l2_start, part=True, **how)
     return replays.of(call, l2_start=l2_start, share=heads)
 
 

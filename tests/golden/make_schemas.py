@@ -92,6 +92,13 @@ LINES: dict[str, tuple[str, ...]] = {
         "--stack flashinfer --gpu l4 --seq-len 512 --launched alone --no-cache-write",
         "--stack list",
     ),
+    "orders": (
+        "--gpu h200 --heads 4 --seq-len 1k --causal",
+        "--gpu a100,t4 --kernel flash --heads 4 --seq-len 512,1k --weights 1,2 --tile 64x64,512x512 --scheduler static",
+        "--gpu b200 --heads 4 --seq-len 1k --causal --order head --direction ascending",
+        "--gpu h200 --heads 4 --seq-len 1k --code triton --scheduler static --direction ascending",
+        "--check-constant section=1MiB --gpu h200 --heads 4 --seq-len 512,1k",
+    ),
     "decode": (
         "--context 1k,8k",
         "--gpu h100 --kernel fa3 --context 1k",

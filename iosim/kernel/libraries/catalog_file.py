@@ -33,6 +33,7 @@ _SCHEDULE: Mapping[str, Spec] = {
     "start": Text(tuple(Start)),
     "direction": Text(tuple(Direction)),
     "scheduler": Text(tuple(Scheduler)),
+    "claims_ahead": Flag(),
 }
 _WHEN: Mapping[str, Spec] = {
     "head_dim": _WIDTH,

@@ -16,7 +16,6 @@ class FlashSm90Rules(Rules):
     """Under a mask heads fastest and the blocks with most to do first; without one blocks fastest."""
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
-        stated = replace(stated, claims_ahead=True)
         masked = problem.mask != "none"
         return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST) if masked else stated
 

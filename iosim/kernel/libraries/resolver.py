@@ -25,6 +25,7 @@ from iosim.problem.attention import AttentionProblem
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
 CLUSTER_CC = 90
+"""Compute capability that brought clusters of CTAs."""
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -67,6 +68,7 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
         start=Start(values.get("start", "light-first")),
         direction=Direction(values.get("direction", "ascending")),
         scheduler=Scheduler(values.get("scheduler", "static")),
+        claims_ahead=values.get("claims_ahead", False),
     )
 
 
@@ -298,16 +300,16 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
     return Start.HEAVY_FIRST if heavy_first else Start.LIGHT_FIRST
 
 
-def _cluster(kernel: Kernel, profile: HardwareProfile, asked: int | None) -> int:
-    """CTAs of a cluster.
+def check_cluster(cluster: int, profile: HardwareProfile) -> int:
+    """The number of CTAs of a cluster, as asked for.
 
     Raises:
         InputError: clusters on a GPU that has none.
     """
-    if asked is not None and asked > 1 and profile.cc < CLUSTER_CC:
-        raise InputError(f"`cluster` {asked}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
+    if cluster > 1 and profile.cc < CLUSTER_CC:
+        raise InputError(f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
                          "there: 1")  # fmt: skip
-    return kernel.schedule.cluster if asked is None else asked
+    return cluster
 
 
 def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
@@ -339,7 +341,7 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
         direction=schedule.direction if over.direction is None else Direction(over.direction),
         scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
-        cluster=_cluster(kernel, profile, over.cluster),
+        cluster=schedule.cluster if over.cluster is None else check_cluster(over.cluster, profile),
     )
     kernel = replace(
         kernel,

@@ -48,7 +48,7 @@ def head_share(chain: Chain, accesses: int, l2_bytes: int) -> HeadShare | None:
     """
     batch = max(launch.domain.batch for launch in chain.launches)
     heads = max(launch.domain.heads for launch in chain.launches)
-    group = heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1)
+    group = max(1, heads // min((t.heads for t in chain.tensors.values() if t.heads > 1), default=1))
     affordable = PLAYED_ACCESSES * batch * heads // max(1, accesses)
     played = max(1, min(affordable, heads) // group) * group
     if played >= batch * heads or accesses * played > MOST_ACCESSES * batch * heads:

@@ -1,26 +1,30 @@
 """How long a grid of work tiles of unequal length keeps the SMs busy.
 
 Tiles are measured in steps (visited pairs of blocks); the caller says how many cycles a step takes when several CTAs
-share an SM. Tiles go to free slots in the launch's order. Which SM gets which CTA is taken as round robin; drift
-between CTAs and clusters are not treated.
+share an SM. Tiles go to free slots in the launch's order, or by a persistent grid's list. Which SM gets which CTA
+is taken as round robin; drift between CTAs and clusters are not treated.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.kernel.launch import Domain, Launch, Outer
-from iosim.kernel.remap import turns
-from iosim.kernel.schedule import Order, Schedule
+from iosim.kernel.remap import place, turns
+from iosim.kernel.schedule import Order, Schedule, Scheduler
 
 FloatArray = npt.NDArray[np.float64]
 
+MOST_LISTED = 4_000_000
+"""Tiles up to which the lists of a persistent grid are added up one by one; with more, they are taken to be even."""
+CLAIMED_TILES_PER_SLOT = 64
+"""The same where tiles are claimed one ahead: what has been claimed early on decides for long."""
 TAIL_TILES_PER_SLOT = 4
 """Tiles a slot that are scheduled one by one at the end of a grid; what comes before keeps all slots busy."""
 
@@ -69,7 +73,8 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         cycles += longest * step(shared) + tile_cycles if rest else 0.0
         return Makespan(cycles, longest * (rounds * ctas_per_sm + shared), rounds + (rest > 0))
     even = total / slots
-    end = _greedy(launch.domain, launch.outer, launch.schedule, slots)
+    tile_steps = round(tile_cycles / step(ctas_per_sm), 2)
+    end = _greedy(launch.domain, launch.outer, launch.schedule, slots, tile_steps)
     # In the tail SMs empty one after the other: half of its steps run beside the others, half alone.
     cycles = even * step(ctas_per_sm) + (end - even) * (step(ctas_per_sm) + step(1)) / 2 + tile_cycles * tiles / slots
     return Makespan(cycles, end * ctas_per_sm, tiles / slots)
@@ -105,12 +110,42 @@ def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatA
 
 
 @lru_cache(maxsize=512)
-def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int) -> float:
-    """Steps until the last slot is done when each tile goes to the slot that is free first."""
+def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int, tile_steps: float) -> float:
+    """Steps until the last slot is done when each tile goes to the slot that is free first, or to the one whose list
+    has it.
+
+    Args:
+        tile_steps: what a tile takes besides, in steps: it decides who is first where tiles are claimed ahead.
+    """
     work = steps_per_tile(domain, outer)
+    if schedule.scheduler is Scheduler.PERSISTENT and len(work) * domain.grid_heads <= MOST_LISTED:
+        return _longest_list(work, schedule, domain, slots)
     total = float(work.sum()) * domain.grid_heads
-    tail = _tail(work, schedule, domain.grid_heads, TAIL_TILES_PER_SLOT * slots)
+    ahead = schedule.scheduler is Scheduler.DYNAMIC and schedule.claims_ahead
+    per_slot = CLAIMED_TILES_PER_SLOT if ahead else TAIL_TILES_PER_SLOT
+    tail = _tail(work, schedule, domain.grid_heads, per_slot * slots)
     free = [(total - float(tail.sum())) / slots] * slots
+    if ahead:
+        return _claimed_ahead(free, (tail + tile_steps).tolist()) - tile_steps * len(tail) / slots
     for steps in tail.tolist():
         heapq.heapreplace(free, free[0] + steps)
     return max(free)
+
+
+def _longest_list(work: FloatArray, schedule: Schedule, domain: Domain, slots: int) -> float:
+    """Steps of the busiest CTA of a persistent grid: CTA c has tiles c, c + slots, c + 2 slots, ..."""
+    blocks, heads = len(work), domain.grid_heads
+    number = np.arange(blocks * heads)
+    single = replace(schedule, cluster=1)
+    _, block = place(single, number, blocks=blocks, heads=heads, batch=domain.batch * domain.sequences)
+    return float(np.bincount(number % slots, weights=work[block]).max())
+
+
+def _claimed_ahead(free: list[float], tail: list[float]) -> float:
+    """As tiles are claimed one ahead: a CTA that begins a tile claims the next number at once, and does it after."""
+    claimed = [(end, steps) for end, steps in zip(free, tail, strict=False)]
+    heapq.heapify(claimed)
+    for steps in tail[len(free) :]:
+        end, mine = claimed[0]
+        heapq.heapreplace(claimed, (end + mine, steps))
+    return max(end + steps for end, steps in claimed)

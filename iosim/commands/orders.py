@@ -1,0 +1,209 @@
+"""`iosim orders`: in which order the tiles of a kernel should start, the best first, with the code that does it.
+
+With `--check-constant section=50MiB` it says where a library's constant is right, and where it loses.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import progress
+from iosim.commands import common, options
+from iosim.kernel.overrides import OVERRIDES
+from iosim.show.tables import Table
+
+if TYPE_CHECKING:
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.orders import OrderRanking
+    from iosim.studies.orders.constant import ConstantCheck
+
+LANGUAGES = ("triton", "cuda", "formula")
+GRID = "4k:64k:x2"
+"""Lengths of the problems that a constant is checked on where none are given."""
+PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
+"""Settings that a search keeps where they are given."""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "orders", help="in which order tiles should start: orders ranked by time and HBM bytes, and their code"
+    )
+    common.add_gpus(parser)
+    common.add_kernel(parser, None, "kernel whose orders are searched (default: what the GPU's library runs)")
+    common.add_problem_options(parser, several=common.ALL_SIZES)
+    common.add_l2_option(parser)
+    g = parser.add_argument_group("orders")
+    options.add_list(g, "--weights", metavar="W,...",
+                     help="how often each of several problems is called: one order for all of them")  # fmt: skip
+    g.add_argument("--top", type=options.whole, metavar="N", action=options.One,
+                   help="orders to list (default 12 in tables, all in json and csv)")  # fmt: skip
+    g.add_argument("--code", choices=LANGUAGES, metavar="LANGUAGE",
+                   help="print the best order as code: triton, cuda or formula")  # fmt: skip
+    g.add_argument("--check-constant", metavar="section=SIZE", action=options.One,
+                   help="where sections of a constant size, such as section=50MiB, are right")  # fmt: skip
+    tile = replace(OVERRIDES["tile"], help="tiles to try beside the kernel's own, such as 128x64,64x64")
+    kept = {name: replace(OVERRIDES[name], help=f"keep this one: {OVERRIDES[name].help}") for name in PINNED}
+    options.add(g, {**OVERRIDES, **kept, "tile": tile}, ("tile", *PINNED), several=("tile",))
+    common.add_output_options(parser, ("table", "json", "csv", "md"))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.top is not None and args.top < 1:
+        raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
+    common.check_place(args.out)
+    if args.check_constant is not None:
+        common.emit(constant_text(args), args.out)
+        return 0
+    rankings = ranked(args)
+    if args.code is not None:
+        common.emit(code_text(args, rankings), args.out)
+        return 0
+    if args.format == "json":
+        text = common.json_text(as_json(rankings, args.top))
+    elif args.format == "csv":
+        text = Table.of(
+            {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict()
+            for r in rankings
+            for entry in r.orders[: args.top]
+        ).csv()
+    else:
+        text = "\n".join(as_text(r, args.top, markdown=args.format == "md") for r in rankings)
+    common.emit(text, args.out)
+    return 0
+
+
+def ranked(args: argparse.Namespace) -> list[OrderRanking]:
+    """A ranking a GPU; of several problems one for all of them."""
+    from iosim.kernel.kernel import Tile
+    from iosim.studies.orders import search_orders
+
+    problems = common.problems(args)
+    return [
+        search_orders(
+            problems, args.kernel, gpu, weights=weights(args.weights), pinned=pinned(args), l2_start=args.l2,
+            tiles=[Tile(*sides) for sides in args.tile or ()], progress=progress("predicting orders"),
+        )
+        for gpu in args.gpu
+    ]  # fmt: skip
+
+
+def weights(words: list[str] | None) -> list[float] | None:
+    """The numbers of --weights.
+
+    Raises:
+        InputError: one is none.
+    """
+    if words is None:
+        return None
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        raise InputError(f"--weights {','.join(words)}: no numbers; accepted: such as 3,1") from None
+
+
+def pinned(args: argparse.Namespace) -> dict[str, Any]:
+    """What the search keeps, as fields of an order."""
+    from iosim.studies.orders.space import pinned_fields
+
+    return pinned_fields({name: getattr(args, name) for name in PINNED})
+
+
+def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
+    """The command's JSON: orders of all GPUs, each with its GPU's name."""
+    from iosim.studies.orders.answer import answer
+
+    plain = [r.to_dict() for r in rankings]
+    return {
+        "schema": 1,
+        "answer": " ".join(map(answer, rankings)),
+        "orders": [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]],
+        "searches": [
+            {key: r[key] for key in ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")}
+            for r in plain
+        ],
+    }
+
+
+def as_text(ranking: OrderRanking, top: int | None, *, markdown: bool) -> str:
+    """The ranking for a person."""
+    from iosim.studies.orders.answer import answer
+    from iosim.studies.orders.face import MOST_SHOWN, notes, table
+
+    most = top or MOST_SHOWN
+    rows = table(ranking, most)
+    told = "".join(f"{'- ' if markdown else 'note: '}{note}\n" for note in notes(ranking, most))
+    return f"{answer(ranking)}\n\n{rows.markdown() if markdown else rows.text()}{told}"
+
+
+def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
+    """The best order of each GPU as code, under a comment that says which it is."""
+    if args.format == "json":
+        return common.json_text({
+            "schema": 1,
+            "code": [{"profile": r.profile.name, "language": args.code, "words": r.best.choice.words,
+                      "code": r.code(args.code)} for r in rankings],
+        })  # fmt: skip
+    mark = {"triton": "#", "cuda": "//", "formula": "#"}[args.code]
+    return "\n".join(
+        f"{mark} {r.kernel} on {r.profile.name}: {r.best.choice.words}\n{r.code(args.code)}" for r in rankings
+    )
+
+
+def constant_text(args: argparse.Namespace) -> str:
+    """The command's output with --check-constant."""
+    from iosim.studies.orders.answer import constant_answer
+    from iosim.studies.orders.constant import check_constant
+    from iosim.studies.orders.face import constant_table
+
+    size, problems = section_size(args.check_constant), grid(args)
+    checks: list[ConstantCheck] = [
+        check_constant(size, problems, args.kernel, gpu, progress=progress("predicting sections")) for gpu in args.gpu
+    ]
+    if args.format == "json":
+        return common.json_text(
+            {"schema": 1, "answer": constant_answer(checks), "constants": [check.to_dict() for check in checks]}
+        )
+    if args.format == "csv":
+        rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
+        return Table.of({k: v for k, v in row.items() if k != "problem"} | _sizes(row["problem"]) for row in rows).csv()
+    tables = [constant_table(check) for check in checks]
+    shown = [table.markdown() if args.format == "md" else table.text() for table in tables]
+    return "\n".join([f"{constant_answer(checks)}\n", *shown])
+
+
+def _sizes(problem: dict[str, Any]) -> dict[str, Any]:
+    return {name: problem[name] for name in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "mask")}
+
+
+def section_size(text: str) -> int:
+    """Bytes of `section=50MiB`.
+
+    Raises:
+        InputError: another constant, or no size.
+    """
+    from iosim.evidence.claims.amount import parse
+
+    name, _, size = text.partition("=")
+    try:
+        if name.strip() == "section":
+            return round(parse("l2", size).value)
+    except InputError:
+        pass
+    raise InputError(f"--check-constant '{text}' is not known; accepted: section=SIZE, such as section=50MiB")
+
+
+def grid(args: argparse.Namespace) -> list[AttentionProblem]:
+    """The problems asked for. What is not given runs over a grid: lengths, all heads and a quarter of them on the
+    keys, with and without a causal mask."""
+    if args.seq_q is None:
+        args.usual_lengths = GRID
+    problems = common.problems(args)
+    if args.kv_heads is None:
+        problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]
+    if not args.causal and args.mask is None and args.window is None:
+        problems += [p.with_(mask="causal") for p in problems]
+    return problems

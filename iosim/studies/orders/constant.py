@@ -1,0 +1,181 @@
+"""Where a library's constant size of sections is right, and where it loses, against the best section of each problem.
+
+A section is so many heads that their keys and values take a constant number of bytes, whatever the L2: 32 MiB in
+FlashAttention-3, 50 MiB in FlashAttention-4. Here each problem of a grid is predicted with every section that such a
+rule can come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Order, Start
+from iosim.prediction.many import Request, try_all
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.orders.entry import SAME_TIME
+from iosim.studies.orders.search import default_kernel
+from iosim.studies.orders.space import MIB, SECTION_MIB, OrderChoice, applied, is_even, main_launch, section_heads
+
+ACCESSES = 2_000_000
+"""Tile accesses that are played of a launch, about: in coarse steps where it has more."""
+SAME_BYTES = 0.05
+"""A section that moves up to this share more bytes than the best one is right."""
+
+
+@dataclass(frozen=True)
+class SectionCost:
+    """A section, and what it costs."""
+
+    heads: int
+    """Query heads of a section; 0 where all heads are in one."""
+    hbm_bytes: int
+    time_s: float
+
+    def is_right(self, others: Iterable[SectionCost]) -> bool:
+        """Whether no other is faster, nor as fast with fewer bytes."""
+        return all(
+            self.time_s <= (1 + SAME_TIME) * o.time_s
+            and (self.hbm_bytes <= (1 + SAME_BYTES) * o.hbm_bytes or o.time_s > (1 + SAME_TIME) * self.time_s)
+            for o in others
+        )
+
+
+@dataclass(frozen=True)
+class ConstantRow:
+    """One problem: what the constant comes to there, and the best section."""
+
+    problem: AttentionProblem
+    by_heads: dict[int, SectionCost]
+    """What every section costs, by its heads."""
+    section_bytes: int
+
+    def of_size(self, section_bytes: int) -> SectionCost:
+        """What sections of so many bytes come to."""
+        heads = section_heads(self.problem, section_bytes)
+        return self.by_heads[0 if heads >= self.problem.batch * self.problem.heads else heads]
+
+    @property
+    def constant(self) -> SectionCost:
+        """What the constant comes to."""
+        return self.of_size(self.section_bytes)
+
+    @property
+    def best(self) -> SectionCost:
+        """The fastest section; of those that take the same time, the one with the fewest bytes."""
+        fastest = min(cost.time_s for cost in self.by_heads.values())
+        as_fast = [cost for cost in self.by_heads.values() if cost.time_s <= (1 + SAME_TIME) * fastest]
+        return min(as_fast, key=lambda cost: (cost.hbm_bytes, cost != self.constant, cost.time_s))
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the constant does as well as any section."""
+        return self.constant.is_right(self.by_heads.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """One of `checks` in the command line's JSON."""
+        return {
+            "problem": self.problem.to_dict(), "section_heads": self.constant.heads,
+            "hbm_bytes": self.constant.hbm_bytes, "time_s": self.constant.time_s,
+            "best_section_heads": self.best.heads, "best_hbm_bytes": self.best.hbm_bytes,
+            "best_time_s": self.best.time_s, "right": self.is_right,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ConstantCheck:
+    """A constant on a GPU over a grid of problems."""
+
+    section_bytes: int
+    profile: HardwareProfile
+    kernel: str
+    rows: tuple[ConstantRow, ...]
+
+    @property
+    def right(self) -> int:
+        """How many problems it is right for."""
+        return sum(row.is_right for row in self.rows)
+
+    @cached_property
+    def best_constant(self) -> tuple[int, int]:
+        """(bytes, problems that it is right for) of the size that is right most often; of equals the nearest one."""
+        sizes = {self.section_bytes, *(size * MIB for size in SECTION_MIB)}
+        counted = {size: sum(row.of_size(size).is_right(row.by_heads.values()) for row in self.rows) for size in sizes}
+        size = min(counted, key=lambda size: (-counted[size], abs(size - self.section_bytes), size))
+        return size, counted[size]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON, without its answer."""
+        size, right = self.best_constant
+        return {
+            "profile": self.profile.name, "kernel": self.kernel, "section_bytes": self.section_bytes,
+            "right": self.right, "best_constant_bytes": size, "best_constant_right": right,
+            "checks": [row.to_dict() for row in self.rows],
+        }  # fmt: skip
+
+
+def check_constant(
+    section_bytes: int,
+    problems: Sequence[AttentionProblem],
+    kernel: str | Kernel | None = None,
+    profile: str | HardwareProfile = "b200",
+    *,
+    progress: Progress = silent,
+) -> ConstantCheck:
+    """Compare a constant size of sections with every other; heads run fastest inside, heavy query blocks first.
+
+    Args:
+        section_bytes: of the keys and values of a section's heads.
+        problems: the grid.
+        kernel: a catalog name or a Kernel; by default what the GPU's library runs.
+        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
+        progress: hands the predictions on one by one, and may show how far they are.
+
+    Raises:
+        InputError: a section of less than a byte, no problems, or a kernel that cannot run one.
+    """
+    if section_bytes < 1:
+        raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    chosen = kernel if kernel is not None else default_kernel(problems[0], gpu)
+    asked: list[tuple[int, int, Request]] = []
+    name = ""
+    for number, problem in enumerate(problems):
+        own = resolve(chosen, problem, gpu) if isinstance(chosen, str) else chosen
+        name = own.name
+        for heads in _sections(problem):
+            request = Request(problem, _in_sections(own, problem, gpu, heads), gpu, "cold", "sampled",
+                              accesses=ACCESSES)  # fmt: skip
+            asked.append((number, heads, request))
+    costs: list[dict[int, SectionCost]] = [{} for _ in problems]
+    for (number, heads, _), outcome in zip(asked, try_all([r for *_, r in asked], progress=progress), strict=True):
+        if isinstance(outcome, InputError):
+            raise outcome
+        costs[number][heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
+    rows = (ConstantRow(p, found, section_bytes) for p, found in zip(problems, costs, strict=True))
+    return ConstantCheck(section_bytes, gpu, name, tuple(rows))
+
+
+def _sections(problem: AttentionProblem) -> list[int]:
+    """Heads of every section that a size in bytes can come to: a power of two of key/value heads; 0 for all."""
+    heads, all_heads = problem.group, problem.batch * problem.heads
+    several = []
+    while heads < all_heads:
+        several.append(heads)
+        heads *= 2
+    return [*several, 0]
+
+
+def _in_sections(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile, heads: int) -> Kernel:
+    own = OrderChoice.of(kernel, problem)
+    launch = main_launch(kernel, problem)
+    start = Start.LIGHT_FIRST if launch is None or is_even(launch) else Start.HEAVY_FIRST
+    choice = replace(own, order=Order.HEAD, section_heads=heads, start=start)
+    return applied(choice, kernel, problem, profile)

@@ -1,0 +1,245 @@
+"""What is predicted of an order, and the ranking of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import floor, log
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Tile
+from iosim.kernel.schedule import Schedule, Start
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.show.shown import Shown
+from iosim.show.tables import Table
+from iosim.studies.orders.space import OrderChoice
+
+if TYPE_CHECKING:
+    import pandas
+
+SAME_TIME = 0.01
+"""Times that differ by less count as equal: about what the model of time can tell apart."""
+SAME_BYTES = 0.02
+"""Bytes at HBM that differ by less count as equal."""
+COARSE = "coarse"
+"""Method of orders that were replayed in coarse steps alone, to choose among them."""
+ROUGHEST_FIRST = (COARSE, "bounds", "capacity", "sampled", "replay")
+
+
+@dataclass(frozen=True)
+class OrderPart:
+    """What is predicted of one problem in one order. Bytes are those at HBM."""
+
+    tile: Tile
+    schedule: Schedule
+    read_bytes: int
+    write_bytes: int
+    compulsory_bytes: int
+    time_s: float
+    bound_by: str
+    method: str
+
+    @classmethod
+    def of(cls, p: Prediction, method: str | None = None) -> OrderPart:
+        """What a ranking keeps of a prediction."""
+        settings, bounds = p.kernel.of_pass(p.problem.passes == "bwd"), p.hbm_bounds
+        return cls(
+            settings.tile or p.kernel.tile, settings.schedule, p.total("hbm", "read"), p.total("hbm", "write"),
+            bounds.compulsory_read + bounds.compulsory_write, p.time.total_s, p.time.bound_by, method or p.method,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OrderEntry:
+    """An order and what is predicted of it: sums over the problems, each times its weight."""
+
+    choice: OrderChoice
+    """The order."""
+    parts: tuple[OrderPart, ...]
+    """Of each problem."""
+    hbm_read_bytes: int
+    """Bytes read from HBM."""
+    hbm_write_bytes: int
+    """Bytes written to HBM."""
+    compulsory_bytes: int
+    """What has to be read and written at least."""
+    time_s: float
+    """Seconds."""
+    is_own: bool = False
+    """Whether it is the kernel's own order."""
+    on_front: bool = False
+    """Whether no other order takes less time with as few bytes, or moves fewer bytes in as little time."""
+
+    @classmethod
+    def of(cls, choice: OrderChoice, parts: Sequence[OrderPart], weights: Sequence[float]) -> OrderEntry:
+        """The sums of the parts."""
+
+        def total(values: Iterable[float]) -> float:
+            return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+        return cls(
+            choice, tuple(parts), round(total(p.read_bytes for p in parts)), round(total(p.write_bytes for p in parts)),
+            round(total(p.compulsory_bytes for p in parts)), total(p.time_s for p in parts),
+        )  # fmt: skip
+
+    @property
+    def hbm_bytes(self) -> int:
+        """Bytes at HBM, both ways."""
+        return self.hbm_read_bytes + self.hbm_write_bytes
+
+    @property
+    def times_compulsory(self) -> float:
+        """Bytes at HBM over the compulsory ones. NB: what is written and stays in the L2 is among those alone."""
+        return self.hbm_bytes / max(1, self.compulsory_bytes)
+
+    @property
+    def method(self) -> str:
+        """How the bytes were found, as in `Prediction`, or "coarse"; of several problems the roughest."""
+        methods = {part.method for part in self.parts}
+        return next(method for method in ROUGHEST_FIRST if method in methods)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was replayed as `predict` does."""
+        return self.method != COARSE
+
+    @property
+    def section_heads(self) -> int | None:
+        """Heads of a section, 0 for none; None where they differ from problem to problem."""
+        sections = {part.schedule.section_heads for part in self.parts}
+        return sections.pop() if len(sections) == 1 else None
+
+    @property
+    def bound_by(self) -> str:
+        """What bounds the problem that takes longest."""
+        return max(self.parts, key=lambda part: part.time_s).bound_by
+
+    def to_dict(self) -> dict[str, Any]:
+        """One of `orders` in the JSON of `iosim orders`."""
+        c, tile = self.choice, self.parts[0].tile
+        return {
+            "order": str(c.order), "section_heads": self.section_heads, "section_bytes": c.section_bytes or None,
+            "direction": str(c.direction), "heavy_first": c.start is Start.HEAVY_FIRST,
+            "fold": c.start is Start.FOLD, "scheduler": str(c.scheduler), "cluster": c.cluster,
+            "block_q": tile.block_q, "block_k": tile.block_k, "warps": tile.warps, "stages": tile.stages,
+            "hbm_read_bytes": self.hbm_read_bytes, "hbm_write_bytes": self.hbm_write_bytes, "time_s": self.time_s,
+            "bound_by": self.bound_by, "times_compulsory": self.times_compulsory, "pareto": self.on_front,
+            "own": self.is_own, "method": self.method, "words": c.words,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class OrderRanking(Shown):
+    """Orders of a kernel on a GPU, the best first, and those that were left out."""
+
+    FACE = "iosim.studies.orders.face"
+
+    problems: tuple[AttentionProblem, ...]
+    """What is computed."""
+    weights: tuple[float, ...]
+    """How often each is called."""
+    kernel: str
+    """The kernel's name."""
+    profile: HardwareProfile
+    """The GPU."""
+    orders: tuple[OrderEntry, ...]
+    """Those predicted, the best first."""
+    own: OrderEntry
+    """The kernel's own order."""
+    left_out: tuple[tuple[OrderChoice, str], ...]
+    """Those not predicted, and why."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the ranking should know."""
+
+    @property
+    def best(self) -> OrderEntry:
+        """The first of the ranking."""
+        return self.orders[0]
+
+    @property
+    def pareto(self) -> tuple[OrderEntry, ...]:
+        """Orders with nothing better in both time and bytes, the fastest first."""
+        return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: e.time_s))
+
+    def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
+        """The order as code: "triton", "cuda" or "formula"; by default the best one's.
+
+        Raises:
+            InputError: another language.
+        """
+        from iosim.studies.orders.code import code
+
+        return code((entry or self.best).parts[0].schedule, language)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON."""
+        return {
+            "schema": 1, "profile": self.profile.name, "kernel": self.kernel,
+            "problems": [
+                {"problem": p.to_dict(), "weight": w} for p, w in zip(self.problems, self.weights, strict=True)
+            ],
+            "compulsory_bytes": self.own.compulsory_bytes,
+            "own": self.own.to_dict(),
+            "orders": [entry.to_dict() for entry in self.orders],
+            "left_out": [{"words": choice.words, "reason": reason} for choice, reason in self.left_out],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A DataFrame with a row an order, the best first."""
+        return Table.of(entry.to_dict() for entry in self.orders).to_pandas()
+
+
+def ranked(entries: Sequence[OrderEntry], own: OrderChoice) -> list[OrderEntry]:
+    """The entries, the best first, those on the front of time and bytes marked.
+
+    Args:
+        own: the kernel's order, from which the fewest changes are made.
+    """
+    if not entries:
+        return []
+    fastest = min(e.time_s for e in entries)
+
+    def slower(e: OrderEntry) -> int:
+        return floor(log(e.time_s / fastest) / log(1 + SAME_TIME)) if fastest else 0
+
+    least: dict[int, int] = {}
+    for e in entries:
+        least[slower(e)] = max(1, min(e.hbm_bytes, least.get(slower(e), e.hbm_bytes)))
+
+    def key(e: OrderEntry) -> tuple[int, int, int, float, int]:
+        more = floor(log(max(1, e.hbm_bytes) / least[slower(e)]) / log(1 + SAME_BYTES))
+        return slower(e), more, e.choice.changed_from(own), e.time_s, e.hbm_bytes
+
+    front = {id(e) for e in _front(entries)}
+    return sorted((replace(e, on_front=id(e) in front) for e in entries), key=key)
+
+
+def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
+    """Entries with nothing as good in both and better in one."""
+    front: list[OrderEntry] = []
+    least = None
+    for e in sorted(entries, key=lambda e: (e.time_s, e.hbm_bytes)):
+        if least is None or e.hbm_bytes < least:
+            front.append(e)
+            least = e.hbm_bytes
+    return front
+
+
+def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:
+    """A weight a problem, all 1 by default.
+
+    Raises:
+        InputError: as many are not there, or one is not positive.
+    """
+    if weights is None:
+        return (1.0,) * len(problems)
+    if len(weights) != len(problems):
+        raise InputError(f"`weights` are {len(weights)}; accepted: {len(problems)}, one for each problem")
+    for weight in weights:
+        if not 0 < weight < float("inf"):
+            raise InputError(f"`weights` {weight} is out of range; accepted: numbers above 0")
+    return tuple(float(weight) for weight in weights)

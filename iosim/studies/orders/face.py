@@ -1,0 +1,98 @@
+"""What a ranking of orders looks like: its text and its table."""
+
+from __future__ import annotations
+
+from iosim.base.units import bytes_text, seconds_text
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part
+from iosim.show.tables import Column, Marked, Table
+from iosim.studies.orders.answer import answer
+from iosim.studies.orders.constant import ConstantCheck
+from iosim.studies.orders.entry import OrderEntry, OrderRanking
+
+MOST_SHOWN = 12
+"""Orders that a text lists."""
+COLUMNS = (
+    Column("rank", "rank", "count"), Column("words", "order"), Column("tile", "tile"),
+    Column("hbm_bytes", "HBM", "bytes"), Column("times_compulsory", "over compulsory", "ratio"),
+    Column("time_s", "time", "seconds"), Column("bound_by", "bound by"), Column("what", ""),
+)  # fmt: skip
+MARKS = {"coarse": "c", "sampled": "s"}
+MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a long launch played in part"}
+
+
+def line(r: OrderRanking) -> str:
+    """The kernel, the GPU and the best order."""
+    return f"{r.kernel} on {r.profile.name}, {len(r.orders)} orders; best: {r.best.choice.words}"
+
+
+def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:
+    """A row an order, the best first; the kernel's own, and those on the front of time and bytes, named."""
+    first = list(enumerate(r.orders[:most], 1))
+    own = [(n, e) for n, e in enumerate(r.orders, 1) if e.is_own and most is not None and n > most]
+    return Table(COLUMNS, tuple(_row(n, e) for n, e in first + own))
+
+
+def _row(rank: int, e: OrderEntry) -> tuple[str | int | float | None, ...]:
+    mark = MARKS.get(e.method, "")
+    size = Marked.of(e.hbm_bytes, mark) if mark else e.hbm_bytes
+    what = ", ".join(word for word, there in (("front", e.on_front), ("its own", e.is_own)) if there)
+    return (rank, e.choice.words, str(e.parts[0].tile), size, e.times_compulsory, e.time_s, e.bound_by, what)
+
+
+def notes(r: OrderRanking, most: int | None = MOST_SHOWN) -> tuple[str, ...]:
+    """What the marks stand for, and what a reader should know."""
+    methods = {e.method for e in r.orders[:most]}
+    told = [MEANINGS[method] for method in MEANINGS if method in methods]
+    front = "front: no other order takes less time with as few bytes, or moves fewer bytes in as little time"
+    return (front, *told, *r.notes)
+
+
+def text(r: OrderRanking) -> str:
+    """As the command line prints it."""
+    below = "".join(f"note: {note}\n" for note in notes(r))
+    return f"{answer(r)}\n\n{table(r).text()}{below}"
+
+
+def parts(r: OrderRanking) -> list[Part]:
+    """The answer, the table, the notes."""
+    return [answer(r), table(r), notes(r)]
+
+
+def panels(r: OrderRanking) -> tuple[Panel, ...]:
+    """Time against bytes at HBM, a point an order."""
+    several = list(r.orders)
+    hover = [f"{e.choice.words}<br>{bytes_text(e.hbm_bytes)}, {seconds_text(e.time_s)}" for e in several]
+    data = {"type": "scatter", "mode": "markers", "x": [e.hbm_bytes for e in several], "y": [e.time_s for e in several],
+            "text": hover, "hoverinfo": "text", "name": "orders"}  # fmt: skip
+    layout = axes.layout(
+        axes.linear_axis([e.hbm_bytes for e in several], "HBM bytes", bytes_text),
+        axes.linear_axis([e.time_s for e in several], "time", seconds_text),
+    )
+    title = f"Orders of {r.kernel} on {r.profile.name}: time against HBM bytes"
+    return (Panel("orders", title, f"{title}; best: {r.best.choice.words}.", (data,), layout),)
+
+
+def constant_table(check: ConstantCheck) -> Table:
+    """A row a problem: what the constant comes to, the best section, and what it costs beside that."""
+    return Table.of(
+        {
+            "tokens": f"{row.problem.seq_q:,}",
+            "heads": row.problem.heads,
+            "on": row.problem.kv_heads,
+            "mask": row.problem.mask_text,
+            "section": _heads(row.constant.heads),
+            "best section": _heads(row.best.heads),
+            "HBM": bytes_text(row.constant.hbm_bytes),
+            "over the best's": f"{100 * (row.constant.hbm_bytes / row.best.hbm_bytes - 1):+.1f} %",
+            "time": seconds_text(row.constant.time_s),
+            "over its time": f"{100 * (row.constant.time_s / row.best.time_s - 1):+.1f} %",
+            "right": "yes" if row.is_right else "no",
+        }
+        for row in check.rows
+    )
+
+
+def _heads(heads: int) -> str:
+    return "all heads" if heads == 0 else f"{heads} head{'s' * (heads > 1)}"

@@ -1,0 +1,266 @@
+"""Search of orders: every order of a kernel predicted for a problem, or a set of problems with weights, the best first.
+
+    ranking = search_orders(problem, "fa3", "h200")
+    ranking.best.choice.words, ranking.best.hbm_bytes, ranking.own.hbm_bytes
+
+Best is the fastest; of those that take the same time (`SAME_TIME`) the one with the fewest bytes at HBM, and of those
+(`SAME_BYTES`) the one that changes least of the kernel's own order. Where replaying all would take longer than seconds,
+orders that another one beats whatever their bytes are left out, the rest is replayed in coarse steps, and the first of
+them whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.resolver import CLUSTER_CC, check_cluster
+from iosim.kernel.schedule import Scheduler
+from iosim.kernel.traffic import Traffic, TrafficRow
+from iosim.prediction.call import Call
+from iosim.prediction.many import Request, try_all
+from iosim.prediction.predictor import planned
+from iosim.prediction.replays import tile_accesses
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.orders.entry import COARSE, SAME_TIME, OrderEntry, OrderPart, OrderRanking, check_weights, ranked
+from iosim.studies.orders.space import OrderChoice, applied, choices, main_launch
+
+ALL_ACCESSES = 60_000_000
+"""Tile accesses up to which every order is replayed whole: some seconds on two cores."""
+COARSE_ACCESSES = 40_000_000
+"""And of coarse steps, where all orders together have more, about."""
+LEAST_COARSE = 150_000
+"""Tile accesses of a replay in coarse steps, at least."""
+FIRST = 6
+"""Orders that are replayed whole before others are left out: the likeliest ones."""
+REPLAYED = 8
+"""Of the ranking's first orders, how many are replayed whole."""
+MOST_REPLAYED = 24
+"""And at most, where replayed ones fall behind others."""
+LIBRARY = ("fa3", "fa4", "fa2", "flash")
+"""Kernels whose orders are searched where none is named: the first that runs the problem on the GPU."""
+PASSES = ("fwd", "bwd")
+STEALING_CC = 100
+NEARLY_COMPULSORY = 1.02
+"""Bytes at HBM over the compulsory ones below which an order leaves nothing to gain."""
+REFINED = 3
+"""Of the ranking's first orders, how many are tried in clusters, too."""
+CLUSTER = 2
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An order worked out for every problem: no bytes yet. `least_s` is its time at the compulsory bytes."""
+
+    choice: OrderChoice
+    requests: tuple[Request, ...]
+    least_s: float
+    about_bytes: float
+    accesses: int
+
+
+def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
+    """The library's kernel for a problem on a GPU, or iosim's own with any tile."""
+    for name in LIBRARY:
+        try:
+            planned(problem, name, profile)
+        except InputError:
+            continue
+        return name
+    return LIBRARY[-1]
+
+
+def search_orders(
+    problem: AttentionProblem | Sequence[AttentionProblem],
+    kernel: str | Kernel | None = None,
+    profile: str | HardwareProfile = "a100",
+    *,
+    weights: Sequence[float] | None = None,
+    tiles: Iterable[Tile] = (),
+    pinned: dict[str, Any] | None = None,
+    l2_start: str = "cold",
+    progress: Progress = silent,
+) -> OrderRanking:
+    """Every order of a kernel, ranked.
+
+    Args:
+        problem: what is computed, one pass; several problems are searched for the one order that suits them all.
+        kernel: a catalog name or a Kernel; by default what the GPU's library runs.
+        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
+        weights: how often each problem is called; once by default.
+        tiles: tried beside the kernel's own.
+        pinned: fields of `OrderChoice` that are given.
+        l2_start: "cold" or "warm", as in `predict`.
+        progress: hands the predictions on one by one, and may show how far they are.
+
+    Raises:
+        InputError: both passes at once, weights that do not fit, a kernel that has no order, or one that cannot run.
+    """
+    problems = (problem,) if isinstance(problem, AttentionProblem) else tuple(problem)
+    gpu = load_profile(profile) if isinstance(profile, str) else profile
+    each = check_weights(weights, problems)
+    for one in problems:
+        if one.passes not in PASSES:
+            raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: "
+                             f"{', '.join(PASSES)}")  # fmt: skip
+    chosen = kernel if kernel is not None else default_kernel(problems[0], gpu)
+    kernels = [resolve(chosen, one, gpu) if isinstance(chosen, str) else chosen for one in problems]
+    if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
+        raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; "
+                         "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
+    check_cluster((pinned or {}).get("cluster", 1), gpu)
+    search = _Search(problems, each, kernels, gpu, l2_start, progress)
+    listed = choices(problems, kernels, tiles=tiles, pinned=pinned)
+    in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in (pinned or {})
+    return search.ranking(listed, in_clusters)
+
+
+class _Search:
+    """One search: its problems, and what has been predicted so far."""
+
+    def __init__(
+        self, problems: tuple[AttentionProblem, ...], weights: tuple[float, ...], kernels: Sequence[Kernel],
+        profile: HardwareProfile, l2_start: str, progress: Progress,
+    ) -> None:  # fmt: skip
+        self.problems, self.weights, self.kernels, self.profile = problems, weights, kernels, profile
+        self.l2_start, self.progress = l2_start, progress
+        self.owns = [OrderChoice.of(kernel, problem) for kernel, problem in zip(kernels, problems, strict=True)]
+        self.own = self.owns[0]
+        self.left_out: list[tuple[OrderChoice, str]] = []
+        self.entries: dict[OrderChoice, OrderEntry] = {}
+
+    def candidate(self, choice: OrderChoice) -> _Candidate | None:
+        """An order worked out, but for its bytes; None, and a reason among those left out, where it cannot run."""
+        requests, least, size, accesses = [], 0.0, 0.0, 0
+        try:
+            for problem, kernel, weight in zip(self.problems, self.kernels, self.weights, strict=True):
+                call = planned(problem, applied(choice, kernel, problem, self.profile), self.profile)
+                least += weight * call.time(call.counted + _compulsory(call)).total_s
+                size += weight * call.capacity().total("hbm")
+                accesses += tile_accesses(call.chain)
+                requests.append(Request(problem, call.kernel, self.profile, self.l2_start))
+        except InputError as error:
+            self.left_out.append((choice, str(error)))
+            return None
+        return _Candidate(choice, tuple(requests), least, size, accesses)
+
+    def candidates(self, listed: Iterable[OrderChoice]) -> list[_Candidate]:
+        """Those of the orders that can run."""
+        return [one for one in map(self.candidate, listed) if one is not None]
+
+    def ranking(self, listed: Sequence[OrderChoice], in_clusters: bool) -> OrderRanking:
+        """The orders, the best first, and the kernel's own beside them. With `in_clusters` the first of them are also
+        tried in clusters."""
+        able, own = self.candidates(listed), self._own()
+        if sum(one.accesses for one in able) <= ALL_ACCESSES:
+            self._play(able)
+        else:
+            self._play_some(able)
+        if in_clusters:
+            first = [e.choice for e in ranked(list(self.entries.values()), self.own)[:REFINED]]
+            self._play(self.candidates(replace(c, cluster=CLUSTER) for c in first if c.cluster == 1))
+        if not self.entries:
+            why = f": for the first, {self.left_out[0][1]}" if self.left_out else ""
+            raise InputError(f"no order of {self.kernels[0].name} can run on {self.profile.name}{why}")
+        entries = [replace(e, is_own=set(self.owns) == {e.choice}) for e in self.entries.values()]
+        return OrderRanking(
+            self.problems, self.weights, self.kernels[0].name, self.profile, tuple(ranked(entries, self.own)), own,
+            tuple(self.left_out), tuple(self._notes(entries)),
+        )  # fmt: skip
+
+    def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
+        if self.profile.cc >= STEALING_CC and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries):
+            yield (
+                "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "
+                "its own; assumed: the next tile in the order of their numbers goes to the CTA that is free first"
+            )
+        if any(not e.is_whole for e in entries):
+            yield (
+                f"{COARSE}: replayed in coarse steps, to choose among orders; most are within 5 % of a replay of all "
+                "steps, but some are not"
+            )
+
+    def _own(self) -> OrderEntry:
+        """The kernel as it runs each problem by itself."""
+        requests = [
+            Request(p, k, self.profile, self.l2_start) for p, k in zip(self.problems, self.kernels, strict=True)
+        ]
+        parts = []
+        for outcome in try_all(requests):
+            if isinstance(outcome, InputError):
+                raise outcome
+            parts.append(OrderPart.of(outcome))
+        return replace(OrderEntry.of(self.own, parts, self.weights), is_own=True)
+
+    def _play_some(self, candidates: list[_Candidate]) -> None:
+        """The likeliest orders whole; of the others those that may be better in coarse steps, and the first whole.
+
+        Without so many that even coarse steps take long, all of the others are replayed so.
+        """
+        waiting = sorted(candidates, key=lambda one: (one.least_s, one.about_bytes))
+        likely = sorted(waiting[: 2 * FIRST], key=lambda one: one.about_bytes)[:FIRST]
+        likely += [one for one in waiting if one.choice == self.own and one not in likely]
+        self._play(likely)
+        rest = [one for one in waiting if one.choice not in self.entries]
+        if len(rest) * len(self.problems) * LEAST_COARSE > COARSE_ACCESSES:
+            rest = [one for one in rest if not self._is_beaten(one)]
+        if rest:
+            share = COARSE_ACCESSES // (len(rest) * len(self.problems))
+            self._play(rest, max(LEAST_COARSE, share))
+        by_choice = {one.choice: one for one in candidates}
+        whole = 0
+        while whole < MOST_REPLAYED:
+            first = [e for e in ranked(list(self.entries.values()), self.own)[:REPLAYED] if not e.is_whole]
+            if not first:
+                return
+            self._play([by_choice[e.choice] for e in first])
+            whole += len(first)
+
+    def _is_beaten(self, one: _Candidate) -> bool:
+        """Whether an order that was replayed is as fast as this one could be at all, with hardly more than the
+        compulsory bytes; a note says so."""
+        for e in self.entries.values():
+            if e.time_s <= (1 + SAME_TIME) * one.least_s and e.times_compulsory <= NEARLY_COMPULSORY:
+                self.left_out.append((one.choice, f"takes {one.least_s:.3g} s at least, and {e.choice.words} takes "
+                                                  f"{e.time_s:.3g} s with {e.times_compulsory:.3g} times the "
+                                                  "compulsory bytes"))  # fmt: skip
+                return True
+        return False
+
+    def _play(self, candidates: Sequence[_Candidate], accesses: int | None = None) -> None:
+        """Replay orders, all of their steps or coarse ones of about so many accesses; those that cannot be are left
+        out."""
+        requests = [request for one in candidates for request in one.requests]
+        if accesses is not None:
+            requests = [_coarse(request, accesses) for request in requests]
+        outcomes = iter(try_all(requests, progress=self.progress))
+        for one in candidates:
+            parts = []
+            for _ in one.requests:
+                outcome = next(outcomes)
+                if isinstance(outcome, InputError):
+                    self.left_out.append((one.choice, str(outcome)))
+                else:
+                    rough = accesses is not None and tile_accesses(outcome.chain) > accesses
+                    parts.append(OrderPart.of(outcome, COARSE if rough else None))
+            if len(parts) == len(one.requests):
+                self.entries[one.choice] = OrderEntry.of(one.choice, parts, self.weights)
+
+
+def _coarse(request: Request, accesses: int) -> Request:
+    return replace(request, method="sampled", accesses=accesses)
+
+
+def _compulsory(call: Call) -> Traffic:
+    """The compulsory bytes as traffic of the launch that loops over keys."""
+    main = next(launch.name for launch in call.chain.launches if launch.flops_per_pair and launch.exps_per_pair)
+    return Traffic((
+        TrafficRow(main, "hbm", "inputs", "read", call.bounds.compulsory_read),
+        TrafficRow(main, "hbm", "outputs", "write", call.bounds.compulsory_write),
+    ))  # fmt: skip
