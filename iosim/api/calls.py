@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack, overload
 
-from iosim.api.asked import names, one, overrides_of, problem_of, read
+from iosim.api.asked import names, one, overrides_of, problem_of, problems_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
 from iosim.api.with_model import model_of, one_problem, several_problems, single, values_of
 from iosim.base.errors import InputError
