@@ -173,6 +173,7 @@ def test_options_take_the_place_of_the_models_numbers_and_are_said() -> None:
     ("predict --model llama-3-8b --seq-lens 5,6", "--seq-lens goes with no --model"),
     ("predict --model llama-3-8b --seq-len 8 --seq-len-k 4", "--seq-len-k 4 is out of range; accepted: 8 or more"),
     ("predict --model llama-3-8b --heads 12", "heads 12 is not a multiple of"),
+    ("predict --model llama-3-8b --heads 16,32", "--heads 16,32 are 2 values; accepted beside --model: one of them"),
     ("decode --model vit-l", "generates nothing"),
     ("models show nothing", "'nothing' is not known"),
 ])  # fmt: skip
@@ -407,3 +408,11 @@ def test_python_compares_a_model_whose_layers_are_alike() -> None:
     assert by_name.to_dict() == by_hand.to_dict()
     with pytest.raises(iosim.InputError, match="sliding and full layers, which differ"):
         iosim.compare(model="gemma-3-4b")
+
+
+def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
+    several = printed(f"{line} --batch 1,2", capsys)["answer"]
+    assert "at batch 1;" in several
+    assert "at batch 2; the key/value cache then takes up to 2.097 MB" in several
+    assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]

@@ -17,16 +17,19 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     longest = max((one.keys, one.queries) for one in results)
     taken = [one for one in results if (one.keys, one.queries) == longest]
     first = taken[0]
-    clauses = [_clause(one) for one in taken[:MOST_NAMED]]
+    batches = len({one.batch for one in taken}) > 1
+    clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-    cache = f"; the key/value cache then takes {bytes_text(first.cache_bytes)}" if first.cache_bytes else ""
+    largest = max(one.cache_bytes for one in taken)
+    kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
+    cache = f"; the key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
     basis = trust([p for one in taken for p in one.predictions])
-    return f"{_subject(first)} {'; '.join((*clauses, *more))}{cache}; {basis}."
+    return f"{_subject(first, batches)} {'; '.join((*clauses, *more))}{cache}; {basis}."
 
 
-def _subject(one: ModelPrediction) -> str:
+def _subject(one: ModelPrediction, batches: bool) -> str:
     layers = f"the {one.model.layers} layers" if one.model.layers > 1 else "the one layer"
-    sequences = "" if one.batch == 1 else f"{one.batch:,} sequences of "
+    sequences = "" if one.batch == 1 or batches else f"{one.batch:,} sequences of "
     if one.keys == one.queries:
         at = f"over {sequences}{one.keys:,} tokens"
     else:

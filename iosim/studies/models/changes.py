@@ -73,7 +73,8 @@ def _noted(model: Model, note: str) -> Model:
 def _with(model: Model, name: str, value: Any) -> Model:
     """The model with another number of one of `SHAPE`."""
     if isinstance(value, list | tuple):
-        raise InputError(f"`{name}` {value} are several; accepted beside `model`: one")
+        several = ",".join(map(str, value))
+        raise InputError(f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them")
     if name == "window":
         value = whole("window", value, 0, MAX_TOKENS) + 1  # the query itself counts
     windows = any(kind.window is not None for kind in model.kinds)

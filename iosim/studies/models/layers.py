@@ -308,4 +308,5 @@ def _kind_line(kind: LayerKind) -> str:
         kv = f" over a latent of {kind.latent.width}"
     elif kind.kv_heads != kind.heads:
         kv = f" ({kind.kv_heads} key/value)"
-    return f"{kind.count} {kind.name} layers of {kind.heads} heads{kv}, head_dim {d}, seeing {kind.sees}"
+    layers = "layer" if kind.count == 1 else "layers"
+    return f"{kind.count} {kind.name} {layers} of {kind.heads} heads{kv}, head_dim {d}, seeing {kind.sees}"
