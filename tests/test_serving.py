@@ -244,3 +244,67 @@ def test_a_bad_file_of_times_is_refused_by_its_line(tmp_path: Path, text: str, t
     path.write_text(text, encoding="utf-8")
     with pytest.raises(iosim.InputError, match=told):
         read_times(str(path))
+
+
+# --- decoding ---------------------------------------------------------------------------------------------------------
+
+
+def test_split_rules_stand_side_by_side() -> None:
+    rules = ["fa2", "vllm", "sglang", "flashinfer"]
+    found = iosim.decode("a100", split_rule=rules, page_size=256, context="8k", batch=4, layers=1)
+    assert [p.kernel_name for p in found] == ["fa2", "vllm-fa2", "fa3-sm80", "flashinfer"]
+    assert [p.prediction.kernel.splits for p in found] == [6, 6, 3, 6]
+    (named,) = iosim.decode("a100", "fa2", page_size=256, context="8k", batch=4, layers=1)
+    assert found.points[0].step_s == named.step_s
+    (paged,) = iosim.decode("a100", split_rule="vllm", context="8k", layers=1)
+    assert paged.prediction.problem.page_size == read_stack("vllm").page_size
+
+
+def test_a_batch_is_one_launch_with_splits_by_sequence() -> None:
+    contexts = [1024, 1024, 4096, 61440]
+    queue, alike = (
+        iosim.decode("h100", split_rule=rule, contexts=contexts, layers=2).points[0] for rule in ("vllm", "fa2")
+    )
+    work = queue.to_dict()["sequences"]
+    assert [(w["context"], w["sequences"], w["splits"], w["work_tiles"]) for w in work] == [
+        (1024, 2, 1, 16), (4096, 1, 1, 8), (61440, 1, 14, 112)]  # fmt: skip
+    assert (queue.batch, queue.tokens, queue.context) == (4, 4, 61440)
+    paged = 2 * sum(contexts) * 2 * 8 * 128 * 2
+    assert queue.cache_bytes == paged
+    assert queue.per_token("l2", "read") == pytest.approx(queue.cache_bytes / 4, rel=0.01)
+    assert all(w["splits"] == 1 for w in alike.to_dict()["sequences"])  # mha_varlen_fwd splits none without pages
+    (flashinfer,) = iosim.decode("h100", split_rule="flashinfer", contexts=contexts, layers=2)
+    assert len({w["keys_per_split"] for w in flashinfer.to_dict()["sequences"] if w["splits"] > 1}) == 1
+
+
+def test_a_batch_of_one_length_is_the_same_step() -> None:
+    (one,) = iosim.decode("h100", "flashinfer", contexts=[8192] * 4, layers=1, page_size=16)
+    (same,) = iosim.decode("h100", "flashinfer", context=8192, batch=4, layers=1, page_size=16)
+    assert one.prediction.kernel.splits == same.prediction.kernel.splits
+    assert one.step_s == pytest.approx(same.step_s, rel=0.02)
+    assert one.cache_bytes == same.cache_bytes
+
+
+def test_a_graph_shortens_the_start() -> None:
+    alone, graph = (
+        iosim.decode("h200", "vllm-fa2", context="1k", layers=1, page_size=16, launched=how).points[0].step_s
+        for how in ("alone", "graph")
+    )
+    profile = load_profile("h200")
+    by_graph = profile.need("graph_call_latency_s") + profile.need("graph_launch_latency_s")
+    assert alone - graph == pytest.approx(2 * profile.need("launch_latency_s") - by_graph, abs=0.3e-6)
+
+
+@pytest.mark.parametrize(("line", "told"), [
+    ("--split-rule fa9", "--split-rule 'fa9' is not known; did you mean fa"),
+    ("--split-rule fa2 --kernel fa3", "--split-rule fa2 contradicts --kernel fa3"),
+    ("--split-rule fa3 --gpu a100", "--kernel fa3: FlashAttention-3 needs cc 9.0"),
+    ("--contexts 1k --batch 2", "--batch 2 contradicts --contexts"),
+    ("--contexts 1k --context 2k", "--context 2k contradicts --contexts"),
+    ("--contexts 1k,2 --new-tokens 4", "--contexts 2 is less than --new-tokens 4"),
+    ("--contexts 1k --append-kv", "--append-kv contradicts --contexts"),
+    ("--contexts 1k --model llama-3-8b", "--contexts contradicts --model"),
+])  # fmt: skip
+def test_bad_input_of_decoding_is_one_line(capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
+    assert main(["decode", *line.split()]) == 2
+    assert told in capsys.readouterr().err

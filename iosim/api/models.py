@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from iosim.api.asked import names, one, read
 from iosim.api.keywords import FORMULA, PROBLEM, SHORT, public
 from iosim.api.with_model import model_of, one_problem
+from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.api.typed import FormulaKeywords, ProblemKeywords
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
-    from iosim.studies.decode import Decoding
+    from iosim.studies.decode import DecodePoint, Decoding
     from iosim.studies.distributed.ring import Ring
     from iosim.studies.formulas.study import FormulaStudy
     from iosim.studies.training import TrainingPrediction
 
 GPU = "a100"
 """Where nothing else is said, here and on the command line."""
+CONTEXTS = "1k:128k:x2"
 
 
 @public(FORMULA)
@@ -58,7 +60,9 @@ def decode(
     *,
     model: ModelLike | None = None,
     tensor_parallel: int | None = None,
-    context: int | str | Sequence[int | str] = "1k:128k:x2",
+    split_rule: str | Sequence[str] | None = None,
+    context: int | str | Sequence[int | str] = CONTEXTS,
+    contexts: str | Sequence[int] | None = None,
     batch: int = 1,
     heads: int | None = None,
     kv_heads: int | None = None,
@@ -72,11 +76,13 @@ def decode(
     new_tokens: int = 1,
     splits: int | None = None,
     append_kv: bool = False,
+    launched: str = "alone",
 ) -> Decoding:
     """Attention of a model that generates text: bytes and seconds a token over the context's length.
 
         >>> iosim.decode("h100", heads=32, kv_heads=8, layers=32, context=[1024, 8192])
         >>> iosim.decode("h100", model="gemma-3-12b")
+        >>> iosim.decode("h100", split_rule="fa3,vllm,flashinfer", contexts=[1024, 4096, 65536])
 
     The defaults are the sizes of Llama-3-8B; those of a model are its own.
 
@@ -86,7 +92,11 @@ def decode(
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Sizes
             beside it take the place of its own.
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
+        split_rule: in place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer, as a list or a
+            text.
         context: tokens in the cache at the end of a step: a number, a list, or a text such as "1k:128k:x2".
+        contexts: in place of `batch` and `context`: sequences of these contexts in one launch, as a list, a text, or
+            the path of a file.
         batch: sequences.
         heads: query heads; by default 32.
         kv_heads: key/value heads; by default 8, or 1 with `latent_kv`.
@@ -100,6 +110,7 @@ def decode(
         new_tokens: query tokens of a sequence in a step.
         splits: parts that the keys of a head are split into; by default the kernel's choice.
         append_kv: a launch before writes the queries' K and V to the cache.
+        launched: "alone" (each launch as a profiler times it) or "graph" (replayed in a CUDA graph).
 
     Returns:
         A Decoding: `d.points`, `d.to_pandas()`, `d.figure()`.
@@ -110,34 +121,39 @@ def decode(
     from iosim.kernel.overrides import Overrides
     from iosim.problem.asked import lengths
     from iosim.studies.decode import Decoding, ModelShape, sweep
+    from iosim.studies.decode.asked import chosen_kernels
+    from iosim.studies.decode.batches import check_contexts, read_contexts, sweep_batch
     from iosim.studies.decode.stack import sweep_model
 
-    settings = Overrides(splits=splits, append_kv=append_kv)
-    kernels = [None] if kernel is None else names(kernel, "kernel")
-    contexts = lengths(context, "context")
-    step = {"batch": batch, "new_tokens": new_tokens, "overrides": settings}
+    kernels = None if kernel is None else names(kernel, "kernel")
+    rules = None if split_rule is None else names(split_rule, "split_rule")
+    step = {"new_tokens": new_tokens, "overrides": Overrides(splits=splits, append_kv=append_kv), "launched": launched}
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "head_dim_v": head_dim_v, "window": window}
-    chosen = model_of(model, None, sizes, layers if model is not None else None, tensor_parallel)
-    if chosen is not None:
-        asked = {"dtype": dtype, "page_size": page_size}
-        return Decoding(tuple(
-            stack
-            for gpu_name in names(gpu, "gpu")
-            for name in kernels
-            for stack in sweep_model(chosen, contexts, gpu_name, name, asked=asked, **step)
-        ))  # fmt: skip
-    heads = 32 if heads is None else heads
-    shape = ModelShape(
-        heads=heads, kv_heads=(1 if latent_kv else min(8, heads)) if kv_heads is None else kv_heads,
-        head_dim=128 if head_dim is None else head_dim, head_dim_v=head_dim_v, layers=32 if layers is None else layers,
-        dtype="bf16" if dtype is None else dtype, latent_kv=latent_kv, page_size=page_size, window=window,
-    )  # fmt: skip
-    return Decoding(tuple(
-        point
-        for gpu_name in names(gpu, "gpu")
-        for name in kernels
-        for point in sweep(shape, contexts, gpu_name, name, **step)
-    ))  # fmt: skip
+    model_asked = model_of(model, None, sizes, layers if model is not None else None, tensor_parallel)
+    if contexts is not None and (model_asked is not None or batch != 1 or context != CONTEXTS):
+        other = "model" if model_asked is not None else "batch" if batch != 1 else "context"
+        raise InputError(f"`contexts` contradicts `{other}`; give one of them")
+    made: list[DecodePoint] = []
+    for gpu_name in names(gpu, "gpu"):
+        for name, page in chosen_kernels(gpu_name, kernels, rules, page_size, contexts is not None):
+            if model_asked is not None:
+                asked = {"dtype": dtype, "page_size": page}
+                at = lengths(context, "context")
+                made += sweep_model(model_asked, at, gpu_name, name, asked=asked, batch=batch, **step)
+                continue
+            query_heads = 32 if heads is None else heads
+            shape = ModelShape(
+                heads=query_heads, kv_heads=(1 if latent_kv else min(8, query_heads)) if kv_heads is None else kv_heads,
+                head_dim=128 if head_dim is None else head_dim, head_dim_v=head_dim_v,
+                layers=32 if layers is None else layers, dtype="bf16" if dtype is None else dtype, latent_kv=latent_kv,
+                page_size=page, window=window,
+            )  # fmt: skip
+            if contexts is not None:
+                keys = read_contexts(contexts) if isinstance(contexts, str) else check_contexts(contexts)
+                made += sweep_batch(shape, keys, gpu_name, name, **step)
+            else:
+                made += sweep(shape, lengths(context, "context"), gpu_name, name, batch=batch, **step)
+    return Decoding(tuple(made))
 
 
 @public(PROBLEM, SHORT)

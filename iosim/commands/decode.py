@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v", "dtype", "window", "latent_kv")
 """Fields of the problem that the model decides."""
+CONTEXTS = "1k:128k:x2"
+NOT_FLAT = ("problem", "notes", "kinds", "sequences")
+"""Keys of a point that a row of a table has no place for."""
 USUAL_SHAPE = ("heads", "kv_heads", "head_dim", "dtype")
 
 
@@ -31,8 +35,14 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser, layers=False)
     g = common.group(parser, COMMON)
     options.add(g, FIELDS, ("batch",))
-    g.add_argument("--context", default="1k:128k:x2", metavar="N,...", action=options.Joined,
+    g.add_argument("--context", default=CONTEXTS, metavar="N,...", action=options.Joined,
                    help="tokens in the cache: 4096, 1k,8k or 1k:128k:x2 (the default)")  # fmt: skip
+    g.add_argument(
+        "--contexts",
+        metavar="N,...",
+        action=options.Joined,
+        help="in place of --batch and --context: sequences of these contexts in one launch, or a file",
+    )
     kv_heads = replace(FIELDS["kv_heads"], default_text="8; 1 with --latent-kv")
     options.add(g, {**FIELDS, "kv_heads": kv_heads}, USUAL_SHAPE, dtype="bf16")
     g.add_argument("--layers", type=options.whole, default=32, metavar="N", action=options.One,
@@ -42,6 +52,20 @@ def add_parser(subparsers: Any) -> None:
     s.add_argument("--new-tokens", type=options.whole, default=1, metavar="N",
                    help="query tokens of a sequence in a step (default: 1)")  # fmt: skip
     options.add(s, OVERRIDES, ("append_kv", "splits"))
+    options.add_list(
+        s,
+        "--split-rule",
+        usual=None,
+        metavar="NAME,...",
+        help="in place of --kernel, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer",
+    )
+    s.add_argument(
+        "--launched",
+        choices=common.LAUNCHED,
+        default=common.LAUNCHED[0],
+        metavar="HOW",
+        help="alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (default: alone)",
+    )
     common.add_output_options(parser, ("table", "json", "csv", "md", "html"))
     parser.set_defaults(run=run)
 
@@ -51,28 +75,51 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
     from iosim.base.units import sizes
     from iosim.kernel.libraries import Overrides
     from iosim.studies.decode import ModelShape, sweep
+    from iosim.studies.decode.asked import chosen_kernels
+    from iosim.studies.decode.batches import sweep_batch
     from iosim.studies.decode.stack import sweep_model
 
-    contexts = sizes(args.context, "--context")
-    settings = Overrides(splits=args.splits, append_kv=args.append_kv)
+    settings = {"overrides": Overrides(splits=args.splits, append_kv=args.append_kv), "launched": args.launched,
+                "new_tokens": args.new_tokens}  # fmt: skip
     model = with_model.model(args)
     if model is not None:
+        if args.contexts is not None:
+            raise InputError("--contexts contradicts --model; accepted with it: sizes such as --heads and --layers")
         asked = {name: getattr(args, name) for name in (*SHAPE, "page_size") if with_model.is_given(args, name)}
         for gpu in args.gpu:
-            for kernel in args.kernel or [None]:
-                yield from sweep_model(model, contexts, gpu, kernel, asked=asked, batch=args.batch,
-                                       new_tokens=args.new_tokens, overrides=settings)  # fmt: skip
+            for kernel, page in chosen_kernels(gpu, args.kernel, args.split_rule, args.page_size):
+                with_page = asked if page is None else {**asked, "page_size": page}
+                yield from sweep_model(model, sizes(args.context, "--context"), gpu, kernel, asked=with_page,
+                                       batch=args.batch, **settings)  # fmt: skip
         return
     kv_heads = args.kv_heads
     if kv_heads is None:
         kv_heads = 1 if args.latent_kv else min(8, args.heads)
-    shape = ModelShape(
-        **{name: getattr(args, name) for name in (*SHAPE, "page_size", "layers")} | {"kv_heads": kv_heads}
-    )
+    sizes_of_model = {name: getattr(args, name) for name in (*SHAPE, "layers")} | {"kv_heads": kv_heads}
+    batch = _contexts(args)
     for gpu in args.gpu:
-        for kernel in args.kernel or [None]:
-            yield from sweep(shape, contexts, gpu, kernel, batch=args.batch, new_tokens=args.new_tokens,
-                             overrides=settings)  # fmt: skip
+        for kernel, page in chosen_kernels(gpu, args.kernel, args.split_rule, args.page_size, batch is not None):
+            shape = ModelShape(**sizes_of_model, page_size=page)
+            if batch is not None:
+                yield from sweep_batch(shape, batch, gpu, kernel, **settings)
+            else:
+                yield from sweep(shape, sizes(args.context, "--context"), gpu, kernel, batch=args.batch, **settings)
+
+
+def _contexts(args: argparse.Namespace) -> list[int] | None:
+    """The contexts of a batch; None where all sequences have one length.
+
+    Raises:
+        InputError: --batch or --context beside them.
+    """
+    from iosim.studies.decode.batches import read_contexts
+
+    if args.contexts is None:
+        return None
+    if args.batch != 1 or args.context != CONTEXTS:
+        named = f"--batch {args.batch}" if args.batch != 1 else f"--context {args.context}"
+        raise InputError(f"{named} contradicts --contexts, which says the sequences; give one of them")
+    return read_contexts(args.contexts, "--contexts")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -89,7 +136,8 @@ def run(args: argparse.Namespace) -> int:
         )
     elif args.format == "csv":
         text = Table.of(
-            {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes", "kinds")} for p in decode_points
+            {k: v for k, v in p.to_dict().items() if k not in ("problem", "notes", "kinds", "sequences")}
+            for p in decode_points
         ).csv()
     elif args.format == "table":
         text = as_text(decode_points)

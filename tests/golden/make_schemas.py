@@ -102,6 +102,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "decode": (
         "--context 1k,8k",
         "--gpu h100 --kernel fa3 --context 1k",
+        "--gpu h100 --split-rule fa3,vllm --contexts 1k,3k --launched graph",
         "--latent-kv --kernel flashmla --gpu h100 "
         "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64",
         "--model gemma-3-4b --layers 6 --gpu h100 --context 2k",

@@ -16,7 +16,7 @@ from iosim.kernel.libraries import (
 )
 from iosim.kernel.libraries.choice import choice_names, is_choice
 from iosim.kernel.libraries.loader import check_file, entry, entry_name, entry_names
-from iosim.kernel.libraries.resolver import resolve
+from iosim.kernel.libraries.resolver import resolve, split_alike
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
 from iosim.kernel.overrides import Overrides
 
@@ -41,6 +41,7 @@ __all__ = [
     "rule_book",
     "rule_books",
     "sdpa",
+    "split_alike",
     "tiled",
     "uniform",
     "varlen",

@@ -19,6 +19,8 @@ FEW_TILES = 0.8
 class Fa2Rules(Rules):
     """The split kernel where tiles are few, and wherever the cache has pages (force_split_kernel)."""
 
+    splits_alike = True
+
     def as_launched(self, problem: AttentionProblem) -> AttentionProblem:
         return drops_mask(drops_window(problem))
 

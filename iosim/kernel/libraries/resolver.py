@@ -13,7 +13,7 @@ from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Spill, Tile
 from iosim.kernel.launch import Edge, Mode, Overhead
 from iosim.kernel.libraries.choice import chosen, is_choice
-from iosim.kernel.libraries.loader import Entry, entry
+from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
 from iosim.kernel.options import AlgorithmOptions
@@ -149,6 +149,11 @@ def resolve(
         longest = max(keys for _, keys in problem.sequences)
         kernel = replace(kernel, splits=min(kernel.splits, -(-longest // kernel.tile.block_k)))
     return kernel
+
+
+def split_alike(name: str) -> bool:
+    """Whether a catalog kernel gives all sequences of a call as many splits; else their splits have one length."""
+    return rules_of(entry(name).get("rules")).splits_alike if name in entry_names() else False
 
 
 def _may_split(rules: Rules, problem: AttentionProblem) -> bool:

@@ -32,6 +32,8 @@ class SplitGrid:
 class Rules:
     """What a library decides at launch, question by question; the answers here are those of a kernel without rules."""
 
+    splits_alike = False
+    """Whether all sequences of a call get as many splits; else splits of one length."""
     splits_packed = False
     """Whether the splits of sequences of different lengths are known."""
 

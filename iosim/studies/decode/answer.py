@@ -21,7 +21,15 @@ def answer(points: Sequence[DecodePoint]) -> str:
         gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
         of = f", in the {first.model.layers} layers of {first.model.title}{gpus},"
     basis = trust([one for p in here for one in p.predictions])
-    return f"At a context of {longest:,} tokens{of} {'; '.join((*clauses, basis))}."
+    return f"{_where(first)}{of} {'; '.join((*clauses, basis))}."
+
+
+def _where(p: DecodePoint) -> str:
+    """The context, or the sequences of a batch."""
+    if p.prediction.problem.seq_lens is None:
+        return f"At a context of {p.context:,} tokens"
+    keys = [keys for _, keys in p.prediction.problem.sequences]
+    return f"With {len(keys):,} sequences of {min(keys):,} to {max(keys):,} tokens in one launch,"
 
 
 def _clause(p: DecodePoint) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
+from iosim.hardware.profile import HardwareProfile
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.decode.decode import DecodePoint, ModelShape, sweep
 
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
@@ -47,22 +49,43 @@ def check_contexts(found: Sequence[int], option: str = "`contexts`") -> list[int
 
 
 @dataclass(frozen=True)
-class SequenceWork:
-    """What one launch does for the sequences of one length."""
+class BatchShape(ModelShape):
+    """A model whose step has sequences of different contexts, all in one launch."""
 
-    context: int
-    sequences: int
-    splits: int
-    work_tiles: int
-    keys_per_split: int
+    contexts: tuple[int, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"context": self.context, "sequences": self.sequences, "splits": self.splits,
-                "work_tiles": self.work_tiles, "keys_per_split": self.keys_per_split}  # fmt: skip
+    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
+        """One layer's call: `new_tokens` queries of every sequence against its own keys."""
+        one = super().call(1, context, new_tokens)
+        mask = one.mask if self.window is not None or new_tokens > 1 else "none"
+        return one.with_(seq_q=new_tokens * len(self.contexts), seq_k=sum(self.contexts), mask=mask,
+                         seq_lens=(new_tokens,) * len(self.contexts), seq_lens_k=self.contexts)  # fmt: skip
+
+    def kept_bytes(self, batch: int, context: int) -> int | None:
+        """Bytes of all layers' cache, whole pages of every sequence."""
+        one = super().call(1, context, 1)
+        width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
+        page = self.page_size or 1
+        rows = sum(-(-keys // page) * page for keys in self.contexts)
+        return rows * one.kv_heads * width * one.input_type.bytes * self.layers
 
 
-def batch_problem(shape_problem: AttentionProblem, contexts: Sequence[int]) -> AttentionProblem:
-    """A decoding step of sequences with these contexts, from the same of one sequence."""
-    one = shape_problem
-    return one.with_(batch=1, seq_q=len(contexts), seq_k=sum(contexts), seq_lens=(one.seq_q,) * len(contexts),
-                     seq_lens_k=tuple(contexts), mask="none")  # fmt: skip
+def sweep_batch(
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str | None, **settings: Any
+) -> Iterator[DecodePoint]:
+    """A step of sequences with these contexts in one launch; `settings` are keyword arguments of `decode_point`.
+
+    Raises:
+        InputError: fewer tokens than new ones in a sequence, tokens that are appended, or as `decode_point`.
+    """
+    new_tokens = settings.get("new_tokens", 1)
+    if min(contexts) < new_tokens:
+        raise InputError(
+            f"`contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
+        )
+    overrides = settings.get("overrides")
+    if overrides is not None and overrides.append_kv:
+        raise InputError("`append_kv=True` contradicts `contexts`; accepted with it: `context`")
+    known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+    batch = BatchShape(**known, contexts=tuple(contexts))
+    return sweep(batch, [max(contexts)], gpu, kernel, **{**settings, "batch": len(contexts)})

@@ -20,6 +20,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
+from iosim.studies.decode.work import work_of
 from iosim.studies.models.asked import kernel_for
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class DecodePoint:
             "l2_write_bytes_per_token": self.per_token("l2", "write"),
             "method": p.method, "step_s": self.step_s, "s_per_token": self.step_s / self.tokens,
             "tokens_per_s": self.tokens_per_s, "bound_tokens_per_s": self.bound_tokens_per_s,
-            "bound_by": p.time.bound_by, "problem": p.problem.to_dict(), "notes": list(p.notes),
+            "bound_by": p.time.bound_by, "sequences": [one.to_dict() for one in work_of(p)],
+            "problem": p.problem.to_dict(), "notes": list(p.notes),
         }  # fmt: skip
 
 
@@ -191,6 +193,7 @@ def decode_point(
     new_tokens: int = 1,
     overrides: Overrides | None = None,
     method: str | None = None,
+    launched: str = "alone",
 ) -> DecodePoint:
     """Attention of one decoding step.
 
@@ -199,12 +202,13 @@ def decode_point(
         gpu, kernel: names as in `predict`; the kernel is by default what `default_kernel` says.
         batch: sequences, all of that context.
         new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
-        overrides, method: as in `predict`.
+        overrides, method, launched: as in `predict`.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
-    settings = {"batch": batch, "new_tokens": new_tokens, "overrides": overrides, "method": method}
+    settings = {"batch": batch, "new_tokens": new_tokens, "overrides": overrides, "method": method,
+                "launched": launched}  # fmt: skip
     return next(sweep(shape, [context], gpu, kernel, **settings))
 
 
@@ -220,7 +224,7 @@ def sweep(
     at = list(contexts)
     asked = [
         Request(shape.problem(batch, context, new_tokens), kernel or default_kernel(shape, profile), profile, "cold",
-                settings.get("method"), settings.get("overrides"))
+                settings.get("method"), settings.get("overrides"), launched=settings.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):
@@ -248,5 +252,6 @@ class Decoding(Shown):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A DataFrame with a row a point: bytes, seconds and tokens a second of all layers, per generated token."""
-        rows = ({k: v for k, v in p.to_dict().items() if k not in ("problem", "notes")} for p in self.points)
+        left_out = ("problem", "notes", "kinds", "sequences")
+        rows = ({k: v for k, v in p.to_dict().items() if k not in left_out} for p in self.points)
         return Table.of(rows).to_pandas()
