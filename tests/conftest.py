@@ -19,7 +19,7 @@ os.environ.pop("COLUMNS", None)  # output is as wide as it comes, whatever termi
 QUICK = "not slow"
 TOGETHER = {
     f"tests/{name}.py": "reproduce"
-    for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_ef")
+    for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_e", "test_reproduce_f")
 }
 """Files of which each needs what takes long to compute, by what that is."""
 

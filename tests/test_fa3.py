@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import reproduced
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from strategies import disagreements
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.reproduce import reproduce
+from iosim.evidence.reproduce import Row
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
@@ -293,7 +294,9 @@ class TestPublishedSpeeds:
 
 
 class TestSection:
-    rows = reproduce(["d"])
+    @property
+    def rows(self) -> list[Row]:
+        return reproduced.rows("D")
 
     def test_every_point_is_a_row(self) -> None:
         claims = [r.claim for r in self.rows]

@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+import reproduced
 from refusals import refused
 
 from iosim.base.errors import InputError
@@ -14,7 +15,9 @@ from iosim.commands.cli import main
 from iosim.evidence.reproduce import Row, reproduce, section, sections
 
 KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note", "mistake", "verdict"]
-ROWS = reproduce()
+
+QUICK = "ABDFG"
+"""Sections that take seconds; C and E take minutes, and their own files hold them."""
 
 # Figure 2: 64 sequences x 16 heads, 1,024 tokens, d 64, two bytes.
 U = 64 * 16 * 1024 * 64 * 2  # an N x d tensor: 0.134 GB
@@ -22,16 +25,13 @@ NN = 64 * 16 * 1024 * 1024 * 2  # a pass over an N x N tensor: 2.147 GB
 
 
 def find(*words: str) -> Row:
-    """The one row whose claim holds all the words."""
-    found = [r for r in ROWS if all(w in r.claim for w in words)]
-    assert len(found) == 1, [r.claim for r in found]
-    return found[0]
+    return reproduced.find("ABG", *words)
 
 
 def test_sections_and_row_type() -> None:
     assert [s.letter for s in sections()][:2] == ["A", "B"]
-    assert {"A", "B", "G"} <= {r.section for r in ROWS}
-    for r in ROWS:
+    assert {"A", "B", "G"} <= {r.section for r in reproduced.rows(QUICK)}
+    for r in reproduced.rows(QUICK):
         assert r.arithmetic
         assert (r.ratio is None) == (not r.claimed or r.computed is None)  # nothing to divide by
         if r.computed is None:
@@ -132,7 +132,7 @@ def test_memory_table_is_exact() -> None:
 
 
 def test_every_published_run_time_stands_beside_a_prediction() -> None:
-    times = [r for r in ROWS if r.claim.startswith("run time")]
+    times = [r for r in reproduced.rows("ABG") if r.claim.startswith("run time")]
     assert len(times) == 7 + 7 + 6 + 6
     assert all(r.computed is not None and r.computed > 0 and r.ratio is not None for r in times)
 
@@ -160,7 +160,7 @@ def test_other_tools(tokens: int) -> None:
     assert find("iosim, fa2, SM<->L2", n).computed == ((2 + 2 * tokens // 128) * u + 32 * tokens * 4) / 1e6
     for tool in ("LLM-Viewer, no flash", "LLM-Viewer, flash", "GenZ, everything", "GenZ, flash", "AccelForge",
                  "compulsory"):  # fmt: skip
-        rows = [r for r in ROWS if r.claim.startswith(tool) and r.claim.endswith(n)]
+        rows = [r for r in reproduced.rows("G") if r.claim.startswith(tool) and r.claim.endswith(n)]
         assert rows
         assert all(r.ratio == pytest.approx(1, abs=0.0016) for r in rows)  # the tables round to a tenth of a MB
 
@@ -187,7 +187,7 @@ def test_csv_table_and_markdown_hold_every_row(capsys: pytest.CaptureFixture[str
     for form in ("csv", "table", "md"):
         assert main(["reproduce", "--section", "B", "--format", form]) == 0
         texts[form] = capsys.readouterr().out
-    claims = [r.claim for r in ROWS if r.section == "B"]
+    claims = [r.claim for r in reproduced.rows("B")]
     assert [r["claim"] for r in csv.DictReader(io.StringIO(texts["csv"]))] == claims
     for form in ("table", "md"):
         assert all(claim in texts[form] for claim in claims)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import reproduced
 
-from iosim.evidence.reproduce import Row, reproduce
+from iosim.evidence.reproduce import Row
 from iosim.evidence.reproduce.c_study import READINGS, closest, grid, summary
 
-ROWS = reproduce(["C"])
+pytestmark = pytest.mark.slow  # half a minute
 
 
 def find(*words: str) -> Row:
-    found = [r for r in ROWS if all(w in r.claim for w in words)]
-    assert len(found) == 1, [r.claim for r in found]
-    return found[0]
+    return reproduced.find("C", *words)
 
 
 def test_the_published_rate_is_not_possible_on_a_t4() -> None:
@@ -26,7 +25,7 @@ def test_the_published_rate_is_not_possible_on_a_t4() -> None:
 
 
 def test_no_shape_gives_both_published_times() -> None:
-    for row in ROWS:
+    for row in reproduced.rows("C"):
         if row.claim.startswith("minimal kernel on a T4, N = 512"):
             assert row.computed is not None
             assert row.computed > 5 * 0.17
@@ -35,7 +34,7 @@ def test_no_shape_gives_both_published_times() -> None:
 
 
 def test_measured_ratios_stand_beside_predictions() -> None:
-    rows = [r for r in ROWS if r.claim.startswith("measured on an H200")]
+    rows = [r for r in reproduced.rows("C") if r.claim.startswith("measured on an H200")]
     assert [round(r.claimed or 0) for r in rows] == [124, 89, 30, 10, 5]
     assert all(r.computed is not None and r.computed > 0.9 for r in rows)
 
@@ -66,7 +65,7 @@ def test_eager_attention_cannot_save_the_same_share_everywhere(reading) -> None:
 
 
 def test_every_row_has_its_arithmetic_and_gaps_a_note() -> None:
-    for row in ROWS:
+    for row in reproduced.rows("C"):
         assert row.arithmetic
         if row.ratio is not None and abs(row.ratio - 1) > 0.1:
             assert row.note

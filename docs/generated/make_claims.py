@@ -48,16 +48,16 @@ def counted(ratios: Iterable[float | None]) -> list[int]:
     return counts
 
 
-def text() -> str:
-    """The whole file."""
-    titles, rows = {s.letter: s.title for s in sections()}, reproduce()
+def text(rows: list[Row]) -> str:
+    """The whole file, of the rows of all sections."""
+    titles = {s.letter: s.title for s in sections()}
     return "\n".join([HEAD, summary(titles, rows), markdown(titles, rows)])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing, say whether the file is up to date")
-    made = text()
+    made = text(reproduce())
     if parser.parse_args().check:
         same = PLACE.is_file() and PLACE.read_text(encoding="utf-8") == made
         print(f"{PLACE.name} is {'up to date' if same else 'not what would be written'}")

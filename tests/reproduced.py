@@ -1,0 +1,24 @@
+"""The rows of `iosim reproduce`, each section computed once and only when a test asks for it: all take minutes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from iosim.evidence.reproduce import Row, reproduce, sections
+
+
+@cache
+def _section(letter: str) -> tuple[Row, ...]:
+    return tuple(reproduce([letter]))
+
+
+def rows(letters: str = "") -> list[Row]:
+    """The rows of these sections, of all where none is named."""
+    return [row for letter in letters or (s.letter for s in sections()) for row in _section(letter)]
+
+
+def find(letters: str, *words: str) -> Row:
+    """The one row of these sections whose claim holds all the words."""
+    found = [r for r in rows(letters) if all(w in r.claim for w in words)]
+    assert len(found) == 1, [r.claim for r in found]
+    return found[0]
