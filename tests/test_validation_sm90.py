@@ -77,3 +77,24 @@ def test_cudnn_fetches_the_columns_that_it_is_compiled_for() -> None:
     assert len(narrow) == 2
     for row in narrow:
         assert all(is_exact(value, row.measured[name]) for name, value in counted(row).items())
+
+
+def read_errors(rows: list[Row]) -> list[float]:
+    """Of bytes from HBM."""
+    made = compare(rows, PROFILE)
+    assert not made.skipped
+    return sorted(r.error for r in made.residuals if r.quantity == "hbm_read" and r.error is not None)
+
+
+def test_reads_of_a_sample(rows: list[Row]) -> None:
+    """One order each without thrashing, and heads side by side with the light blocks first."""
+    chosen = [row for row in rows if row.call in (111, 113, 126, 128, 134, 135, 139)]
+    assert max(read_errors(chosen)) < 0.12
+
+
+@pytest.mark.slow
+def test_reads_of_every_launch(rows: list[Row]) -> None:
+    """What docs/validation.md says of them. The odd-numbered half fixed how far SMs differ."""
+    errors = read_errors([row for row in rows if row.call % 2 == 0])
+    assert errors[len(errors) // 2] < 0.025
+    assert sum(e < 0.1 for e in errors) > 0.78 * len(errors)

@@ -157,6 +157,10 @@ class Kernel:
     """What computes the products on cc 9.0 and later, where the kernel states it."""
     sm_spread: float | None = None
     """Share by which SMs differ in speed, where it is known of the kernel; else the replay's own."""
+    sms_alike: int = 1
+    """SMs, one after the other in the order in which they get CTAs, that are slow or fast together."""
+    step_spread: float = 0.0
+    """Share by which the kernel's steps differ from their mean by chance, at most."""
     age_share: float | None = None
     """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
     cta_shares: str = ""

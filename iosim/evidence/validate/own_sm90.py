@@ -22,6 +22,15 @@ REGISTERS = {2: 168, 3: 128, 4: 96}
 PACKET_BYTES = 32
 """What an atomic add on the tile counter reads, and writes; and what a word takes on its way to another SM."""
 
+SM_SPREAD = 0.008
+"""Fitted on the odd-numbered rows of experiments/measurements/h200_sm90_orders_bytes.csv."""
+
+SMS_ALIKE = 16
+"""SMs of a cluster, which get CTAs one after the other: what CTAs take longer in every wave is alike in runs of 16
+(experiments/measurements/h200_iosim_steps.npz, benchmarks/drift.py)."""
+STEP_SPREAD = 0.115
+"""Steps vary by a standard deviation of 6.6 %, each by itself (likewise, of flash_fwd)."""
+
 
 def spec_of(row: Row) -> Sm90Spec:
     """The instantiation that a row names.
@@ -65,7 +74,8 @@ def kernel_of(row: Row, problem: AttentionProblem, sms: int) -> Kernel:
         edge_k=Edge.WHOLE, threads=spec.threads, registers=REGISTERS[spec.consumers],
         shared_memory_bytes=spec.dynamic_shared_bytes,
         persistent_ctas=None if spec.schedule == "one_tile" else sms // spec.cluster,
-        overheads=_counter(spec), matrix_unit=MatrixUnit.SPECIALISED,
+        overheads=_counter(spec), matrix_unit=MatrixUnit.SPECIALISED, sm_spread=SM_SPREAD,
+        sms_alike=SMS_ALIKE, step_spread=STEP_SPREAD,
     )  # fmt: skip
 
 

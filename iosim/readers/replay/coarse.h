@@ -23,7 +23,7 @@ static int64_t coarse_step(L2State *s, const L2Config *c, const LaunchPlan *l, c
         int small = a->step == 0 ? l->lead[tile] : a->step == l->count[tile] - 1 ? l->trail[tile] : l->coarse;
         s->stands = small;
         s->whole = l->coarse;
-        s->step_ps = step_time(sms, a) * small;
+        s->step_ps = this_step(l, sms, a) * small;
         int64_t there = run_templates(s, c, l->loop, l->walks, tile, loop_index(l, tile, a->step), p, t, tr);
         s->stands = s->whole = 1;
         int64_t done = t + s->step_ps;

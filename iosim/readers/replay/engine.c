@@ -45,7 +45,7 @@ static int make_play(Play *play, int64_t start) {
     if (l->ahead)
         for (int i = 0; i < play->slots; i++) play->ctas[i].claimed = claim(l, &play->next);
     fill_factors(sms, l, per_sm);
-    for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)i + 12345U, l->step_ps, l->sm_spread_ppm);
+    for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)(i / l->sms_alike) + 12345U, l->step_ps, l->sm_spread_ppm);
     return 1;
 }
 
@@ -107,7 +107,7 @@ int64_t iosim_replay(L2State *s, const L2Config *c, const LaunchPlan *l, int64_t
         } else if (a->step < n && l->coarse) {
             again = coarse_step(s, c, l, &play.sms, a, p, ev.t, tr);
         } else if (a->step < n) {
-            again = ev.t + step_time(&play.sms, a);
+            again = ev.t + this_step(l, &play.sms, a);
             if (a->step + 1 < n) {
                 int64_t x = run_templates(s, c, l->loop, l->n_loop, tile, loop_index(l, tile, a->step + 1), p, ev.t, tr);
                 if (x > again) again = x;

@@ -85,7 +85,8 @@ class Ctas:
         open_s: from these loads to the first step, or as long as they take.
         slow: a step of each of n CTAs that share an SM over a lone one's, for n = 1, 2, ...; beyond these, n times.
         static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
-        sm_spread_ppm: SMs differ in speed by up to so many millionths either way.
+        sm_spread_ppm: SMs differ in speed by up to so many millionths either way, `sms_alike` neighbours together.
+        step_spread_ppm: and so do the steps of a CTA.
         rates: of an SM's CTAs, the oldest first, in units of their mean.
         relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
         ahead: a CTA claims its next work tile from the queue as it begins one, not as it ends one.
@@ -99,6 +100,8 @@ class Ctas:
     slow: tuple[float, ...] = ()
     static_stride: int = 0
     sm_spread_ppm: int = 0
+    step_spread_ppm: int = 0
+    sms_alike: int = 1
     rates: tuple[float, ...] = (1.0,)
     relaunched: bool = True
     ahead: bool = False
@@ -252,7 +255,7 @@ class L2:
         loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
         plan = _work_tiles(launch, loop)
         plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
-        plan.ahead = int(ctas.ahead)
+        plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
         plan.sm_spread_ppm = ctas.sm_spread_ppm
         plan.step_ps, plan.start_ps, plan.open_ps = (round(s * PS) for s in (ctas.step_s, ctas.start_s, ctas.open_s))
         slow = np.rint(np.array(ctas.slow) * 1e6).astype(np.int64)
@@ -263,6 +266,7 @@ class L2:
         plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
         if coarse is not None:
             plan.coarse, plan.walks = coarse.steps, coarse.walks(launch.loop)
+            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.steps**0.5)  # of so many steps together
             plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
             plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
         part = None if sampling is None else _Part(sampling, self._looped(launch))

@@ -31,6 +31,12 @@ static inline int64_t step_time(const Sms *sms, const Cta *a) {
     return (sms->step[a->sm] * sms->factor[(int64_t)sms->live[a->sm] * sms->most + (sms->most > 1 ? a->rank : 0)]) >> FACTOR_BITS;
 }
 
+/* What the present step of a CTA takes: its step time, and what is by chance. */
+static inline int64_t this_step(const LaunchPlan *l, const Sms *sms, const Cta *a) {
+    int64_t mean = step_time(sms, a);
+    return mean + spread((uint32_t)a->tile * 0x9e3779b1U + (uint32_t)a->step, mean, l->step_spread_ppm);
+}
+
 /* The rate of the CTA of age `r` among n, in millionths of the mean of known rates: on the line through them. */
 static int64_t rate_of(const LaunchPlan *l, int n, int r) {
     if (n < 2 || l->ranks < 2) return 1000000;

@@ -164,7 +164,8 @@ class LaunchInputs:
 class Inputs:
     """All that a replay depends on: two replays with equal inputs find the same.
 
-    `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own.
+    `counted` is what the chain moves between SMs and L2; `sm_spread` as in `L2Model`, or the kernel's own;
+    `step_spread` and `sms_alike` are the kernel's.
     `gpu` is the name that errors call it by.
     """
 
@@ -180,6 +181,8 @@ class Inputs:
     share: HeadShare | None
     accesses: int
     gpu: str = field(compare=False)
+    step_spread: float = 0.0
+    sms_alike: int = 1
 
     @property
     def chain(self) -> Chain:
@@ -220,7 +223,7 @@ def replay_inputs(
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
         chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, l2_start, part, share,
-        accesses, profile.name,
+        accesses, profile.name, kernel.step_spread, kernel.sms_alike,
     )  # fmt: skip
 
 
@@ -343,7 +346,9 @@ def _ctas(
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         sm_spread_ppm=round(1e6 * inputs.sm_spread),
+        step_spread_ppm=round(1e6 * inputs.step_spread),
         rates=of_launch.rates,
+        sms_alike=max(1, inputs.sms_alike // launch.tile_ctas),
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         ahead=launch.schedule.claims_ahead,
     )

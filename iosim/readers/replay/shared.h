@@ -87,6 +87,8 @@ typedef struct {
     int32_t ranks;                /* CTAs of an SM whose shares are known */
     int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */
     const int32_t *share_ppm;     /* of an SM that holds `ranks` CTAs, by age: rates, their mean a million */
+    int32_t step_spread_ppm;      /* a step takes more or less than the mean by up to this */
+    int32_t sms_alike;            /* neighbouring SMs that have one speed */
     int32_t ahead;                /* a queue: whether a CTA claims its next work tile as it begins one, else as it ends one */
     int32_t coarse;               /* small steps that a step stands for; 0: steps are played as they are */
     int32_t walks;                /* coarse: the loop's first templates, which move on; the others stay where they are */
