@@ -60,7 +60,7 @@ class Watch:
     hit: list[np.ndarray] = field(default_factory=list)
     miss: list[np.ndarray] = field(default_factory=list)
 
-    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2) -> TraceRecord:
+    def __call__(self, launch: Launch, low: LoweredLaunch, lowered: Lowered, l2: L2, begin: int) -> TraceRecord:
         self.l2, self.lowered = l2, lowered
         self.hit.append(np.zeros(MAX_TENSORS, dtype=np.int64))
         self.miss.append(np.zeros(MAX_TENSORS, dtype=np.int64))
