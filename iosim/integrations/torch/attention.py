@@ -1,0 +1,300 @@
+"""Attention as it runs on a GPU: which kernel PyTorch would take there, recorded in place of what it takes here.
+
+On a CPU, and on meta or fake tensors, scaled_dot_product_attention takes a CPU kernel or falls apart into products and a
+softmax. So the call is caught before PyTorch chooses; what stands in for the GPU's kernel has its inputs, outputs,
+saved tensors and memory layouts. Values are computed where the tensors have any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.integrations.torch.pieces import Pass
+from iosim.integrations.torch.recorder import Recorder, dtype_name
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import BlockMask
+
+CUDNN_OF_TORCH = {(2, 9): 91002, (2, 10): 91002, (2, 11): 91900, (2, 12): 92000}
+"""cuDNN that PyTorch's default wheels of a version ask for (their package metadata); the last serves later ones."""
+STAND_INS = ("fa2", "cutlass", "flash")
+"""Kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
+SDPA_BACKENDS = {"FLASH_ATTENTION": "flash", "EFFICIENT_ATTENTION": "efficient", "MATH": "math",
+                 "CUDNN_ATTENTION": "cudnn"}  # fmt: skip
+DEPRIORITIZED = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
+NO_MASK_BLOCK = 1 << 30
+"""FlexAttention's block size of no mask."""
+
+Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def default_cudnn() -> int:
+    """The version of cuDNN that this PyTorch would run with: its own, or that of its wheels for GPUs."""
+    own = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    if own:
+        return int(own)
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    known = [version for key, version in sorted(CUDNN_OF_TORCH.items()) if key <= (major, minor)]
+    return known[-1] if known else min(CUDNN_OF_TORCH.values())
+
+
+def backends_now(profile: HardwareProfile, cudnn: int | None) -> tuple[str, ...]:
+    """The backends that are allowed here and now (torch.nn.attention.sdpa_kernel), in PyTorch's order on that GPU."""
+    allowed = {SDPA_BACKENDS[b.name] for b in torch.nn.attention._cur_sdpa_kernel_backends() if b.name in SDPA_BACKENDS}
+    numbers = {int(getattr(torch.nn.attention.SDPBackend, name)): ours for name, ours in SDPA_BACKENDS.items()}
+    asked = [numbers[n] for n in torch._C._get_sdp_priority_order() if n in numbers]
+    if tuple(asked) == _INITIAL:
+        asked = list(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
+    return tuple(name for name in asked if name in allowed)
+
+
+def _initial() -> tuple[str, ...]:
+    numbers = {int(getattr(torch.nn.attention.SDPBackend, name)): ours for name, ours in SDPA_BACKENDS.items()}
+    return tuple(numbers[n] for n in torch._C._get_sdp_priority_order() if n in numbers)
+
+
+_INITIAL = _initial()
+"""PyTorch's order before anybody changed it."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """A call of attention: its problem, the kernel that PyTorch takes, and what to say of that."""
+
+    problem: AttentionProblem
+    kernel: str
+    backend: str
+    notes: tuple[str, ...] = ()
+
+
+def attend(
+    recorder: Recorder, cudnn: int | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """scaled_dot_product_attention, recorded as the GPU's kernel."""
+    trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    chosen = _choose(recorder, cudnn, (query, key, value), attn_mask, dropout_p, is_causal, trained)
+    if chosen is None or chosen.backend == "math":
+        recorder.attention = "math"
+        try:
+            return torch.ops.aten._scaled_dot_product_attention_math(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )[0]  # type: ignore[no-any-return]
+        finally:
+            recorder.attention = ""
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = _additive(recorder, attn_mask, query)
+
+    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+
+    return _Attention.apply(recorder, chosen, compute, query, key, value, attn_mask)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def flex(
+    recorder: Recorder, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block_mask: Sequence[Any],
+    compute: Compute,
+) -> torch.Tensor:  # fmt: skip
+    """flex_attention, recorded as PyTorch's Triton kernel."""
+    mask = block_mask_of(block_mask, query.shape[-2], key.shape[-2])
+    fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
+    chosen = Attended(_problem(query, key, value, **fields), "flex", "flex")
+    return _Attention.apply(recorder, chosen, compute, query, key, value, None)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
+    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all.
+
+    Raises:
+        InputError: it holds no values, or differs between heads or sequences.
+    """
+    counts, indices, full_counts, full_indices = mask[2:6]
+    block_q, block_k = mask[-3], mask[-2]
+    if min(block_q, block_k) >= NO_MASK_BLOCK:
+        return None
+    rows, cols = [], []
+    for count, index in ((counts, indices), (full_counts, full_indices)):
+        if count is None:
+            continue
+        if count.is_meta or isinstance(count, FakeTensor):
+            raise InputError("flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on its values; "
+                             "accepted: a BlockMask that was made outside of FakeTensorMode")  # fmt: skip
+        if count.shape[0] > 1 or count.shape[1] > 1:
+            raise InputError(f"flex_attention's block_mask differs between {count.shape[0]} sequences and {count.shape[1]} "
+                             "heads; accepted: one mask for all (B=None, H=None)")  # fmt: skip
+        taken = np.asarray(count[0, 0])
+        lists = np.asarray(index[0, 0])
+        rows.append(np.repeat(np.arange(taken.size), taken))
+        cols.append(np.concatenate([lists[n, :many] for n, many in enumerate(taken)]) if taken.size else taken)
+    return BlockMask.of_pairs(
+        seq_q, seq_k, int(block_q), int(block_k), np.concatenate(rows).astype(np.int64),
+        np.concatenate(cols).astype(np.int64),
+    )  # fmt: skip
+
+
+def _choose(
+    recorder: Recorder, cudnn: int | None, qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    mask: torch.Tensor | None, dropout: float, causal: bool, trained: bool,
+) -> Attended | None:  # fmt: skip
+    """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes.
+
+    Raises:
+        InputError: no backend that is allowed takes the call.
+    """
+    query, key, value = qkv
+    if any(t.dim() != 4 for t in qkv) or key.shape[0] != query.shape[0] or query.shape[1] % key.shape[1]:
+        return None
+    fields: dict[str, Any] = {"dropout": dropout}
+    if causal:
+        fields |= {"mask": "causal"} | ({"offset": 0} if query.shape[-2] != key.shape[-2] else {})
+    if mask is not None:
+        fields |= {"bias": "full", "bias_shared": _shared(mask)}
+    problem = _problem(query, key, value, **fields)
+    asked = problem.with_(passes="fwd+bwd") if trained else problem
+    backend, reason = choose(asked, recorder.profile, backends_now(recorder.profile, cudnn), cudnn)
+    if not backend:
+        raise InputError(f"no kernel of scaled_dot_product_attention that sdpa_kernel allows takes this call: {reason}")
+    note = f"attention on {recorder.profile.name}: {TITLES[backend]}{f', {reason}' if reason else ''}"
+    return Attended(problem, BACKENDS[backend], backend, (note,))
+
+
+def _problem(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **fields: Any) -> AttentionProblem:
+    batch, heads, seq_q, head_dim = query.shape
+    layout = "bshd" if heads > 1 and query.stride(1) < query.stride(2) else "bhsd"
+    return AttentionProblem(
+        batch=batch, heads=heads, kv_heads=key.shape[1], seq_q=seq_q, seq_k=key.shape[2], head_dim=head_dim,
+        head_dim_v=value.shape[-1], dtype=dtype_name(query), layout=layout, **fields,
+    )  # fmt: skip
+
+
+def _shared(mask: torch.Tensor) -> str:
+    """Axes along which a mask is the same."""
+    shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
+    return {(False, False): "none", (False, True): "heads", (True, False): "batch", (True, True): "both"}[
+        shape[0] == 1, shape[1] == 1
+    ]
+
+
+def _additive(recorder: Recorder, mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp)."""
+    with recorder.pause():
+        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        inverse = torch.empty_like(mask)
+    recorder.seen([mask], [added, inverse])
+    recorder.pieces("convert_mask", [Pass([mask], [inverse], "not"), Pass([], [added], "zeros"),
+                                     Pass([added, inverse], [added], "fill")])  # fmt: skip
+    return added
+
+
+def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
+    """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it.
+
+    Raises:
+        InputError: none takes the problem.
+    """
+    problem = chosen.problem.with_(passes=passes)
+    refusal: InputError | None = None
+    for name in dict.fromkeys((chosen.kernel, *STAND_INS)):
+        try:
+            kernel = resolve(name, problem, recorder.profile)
+            plan(problem, kernel)
+        except InputError as error:
+            refusal = refusal or error
+            continue
+        note = "" if name == chosen.kernel else f"{name} stands in for {chosen.kernel}, {passes}: {refusal}"
+        return problem, kernel.with_(writes_lse=kernel.writes_lse or wants_lse), note
+    assert refusal is not None
+    raise refusal
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def forward(
+    recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+    mask: torch.Tensor | None, trained: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(O, LSE) of one call, recorded. O lies in memory as Q does, but for the memory-efficient kernel's, which lies
+    [batch, tokens, heads, head_dim]."""
+    with recorder.pause():
+        shape = (*q.shape[:-1], v.shape[-1])
+        if chosen.backend == "efficient" or chosen.problem.layout == "bshd":
+            out = q.new_empty((shape[0], shape[2], shape[1], shape[3])).transpose(1, 2)
+        else:
+            out = q.new_empty(shape)
+        lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        if _is_real(q):
+            out.copy_(compute(q, k, v))
+    recorder.seen([t for t in (q, k, v, mask) if t is not None], [out, lse])
+    problem, kernel, note = planned(recorder, chosen, "fwd", trained)
+    bound = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse} | ({"bias": mask} if mask is not None else {})
+    recorder.kernel("attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] * bool(note))))
+    return out, lse
+
+
+def backward(
+    recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[torch.Tensor | None], grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(dQ, dK, dV) of one call, recorded."""
+    q, k, v, mask, out, lse = saved
+    assert q is not None and k is not None and v is not None and out is not None and lse is not None
+    with recorder.pause():
+        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if _is_real(q):
+            leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+            with torch.enable_grad():
+                result = compute(*leaves)
+            for mine, theirs in zip(grads, torch.autograd.grad(result, leaves, grad), strict=True):
+                mine.copy_(theirs)
+    recorder.seen([t for t in (*saved, grad) if t is not None], grads)
+    problem, kernel, note = planned(recorder, chosen, "bwd", False)
+    if isinstance(kernel.options, FlashOptions) and kernel.options.backward_copies:
+        kernel = kernel.with_(options=replace(kernel.options, backward_copies=_copies(grad, out)))
+    bound = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse, "dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
+    bound |= {"bias": mask} if mask is not None else {}
+    recorder.kernel("attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ())
+    return grads
+
+
+def _copies(grad: torch.Tensor, out: torch.Tensor) -> int:
+    """Which of dO and O flash's backward makes contiguous, in its own layout [batch, tokens, heads, head_dim]."""
+    if not out.transpose(1, 2).is_contiguous():
+        return 2
+    return 0 if grad.transpose(1, 2).is_contiguous() else 1
+
+
+class _Attention(torch.autograd.Function):
+    """What stands in for the GPU's kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor,
+        v: torch.Tensor, mask: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        trained = any(ctx.needs_input_grad[3:6])
+        out, lse = forward(recorder, chosen, compute, q, k, v, mask, trained)
+        ctx.call = recorder, chosen, compute
+        ctx.save_for_backward(q, k, v, mask, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, None, None, *backward(*ctx.call, ctx.saved_tensors, grad), None

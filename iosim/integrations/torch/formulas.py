@@ -1,0 +1,254 @@
+"""Which launches PyTorch's operators make on a GPU.
+
+Elementwise operators, reductions, copies and the like are one pass: inputs read once, outputs written once. Those that
+are not stand below with what their CUDA code does (pytorch/pytorch, aten/src/ATen/native/cuda; file names beside them).
+Views cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from iosim.integrations.torch.pieces import Part, Pass, Piece, Product, register_traffic_formula
+
+aten = torch.ops.aten
+
+SECTOR_BYTES = 32
+
+ONE_PASS = """
+_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _amp_foreach_non_finite_check_and_unscale_ _foreach_copy_ _fused_adam_
+_fused_adamw_ _fused_rms_norm _fused_sgd_ _log_softmax _log_softmax_backward_data _masked_softmax
+_native_batch_norm_legit_no_training _safe_softmax _softmax _softmax_backward_data _to_copy add_ all amax amin
+aminmax any arange argmax argmin avg_pool2d avg_pool2d_backward bernoulli bernoulli_ cat clone constant_pad_nd copy copy_
+count_nonzero cumprod cumsum dist div_ dot elu_backward exponential_ eye fill fill_ flip full full_like
+gelu_backward glu glu_backward hardswish_backward hardtanh_backward leaky_relu_backward linalg_vector_norm
+log_sigmoid_backward logsumexp masked_fill masked_fill_ max max_pool2d_with_indices
+max_pool2d_with_indices_backward mean median min mse_loss mse_loss_backward mul_ mv native_dropout native_dropout_backward
+native_group_norm native_layer_norm new_full new_ones new_zeros nll_loss_backward norm normal normal_ ones ones_like
+prod rand rand_like randint randint_like randn randn_like randperm roll scalar_tensor select_backward sigmoid_backward
+silu_backward slice_backward smooth_l1_loss softplus_backward split_with_sizes_copy stack std std_mean sub_ sum tanh_backward
+threshold_backward tril triu unfold_backward uniform uniform_ upsample_bilinear2d upsample_nearest2d var var_mean where
+zero_ zeros zeros_like
+""".split()
+"""One launch each, or several of which all but one are small."""
+WRITES_ONLY = (
+    "bernoulli_ copy_ exponential_ fill_ normal_ uniform_ zero_ random_ geometric_ log_normal_ cauchy_".split()
+)
+"""Operators in place that do not read what they overwrite."""
+FREE = """
+_assert_async _assert_scalar _assert_tensor_metadata _functional_assert_async _reshape_alias _unsafe_view alias
+as_strided detach detach_ empty empty_like empty_permuted empty_strided expand is_same_size lift_fresh new_empty
+new_empty_strided permute record_stream resize_ select set_ slice split split_with_sizes squeeze stride sym_numel sym_size
+sym_storage_offset sym_stride t transpose unbind unfold unsqueeze view view_as_complex view_as_real
+""".split()
+"""No launch."""
+VALUE_OPS = ("_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive")
+"""Operators whose result, or its size, hangs on values."""
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """All tensors in arguments, nested lists among them, each once."""
+    seen: set[int] = set()
+    for leaf in torch.utils._pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield leaf
+
+
+def product_sizes(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, int]:
+    """(batch, rows, cols, inner) of a product, by its operands' shapes; a vector counts as one row or column."""
+    left, right = tuple(a.shape), tuple(b.shape)
+    rows = left[-2] if len(left) > 1 else 1
+    cols = right[-1] if len(right) > 1 else 1
+    return max(math.prod(left[:-2]), math.prod(right[:-2])), rows, cols, left[-1]
+
+
+@register_traffic_formula(aten.mm, aten.bmm, aten._int_mm)
+def products(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+    return [Product(a, b, out)]
+
+
+@register_traffic_formula(aten.addmm, aten.baddbmm, aten.addbmm)
+def products_with_bias(
+    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any
+) -> list[Piece]:
+    """A bias of one row is the epilogue's (Blas.cpp, cublasLt); another is copied into the result first."""
+    if bias.dim() <= 1:
+        return [Product(a, b, out, bias)]
+    return [Pass([bias], [out], "copy"), Product(a, b, out, out)]
+
+
+@register_traffic_formula(aten._scaled_mm)
+def scaled_product(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+    return [Product(a, b, out)]
+
+
+@register_traffic_formula(aten.linear)
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor
+) -> list[Piece]:
+    sizes = (1, x.numel() // max(1, x.shape[-1]), weight.shape[0], x.shape[-1])
+    return [Product(x, weight, out, bias, sizes=sizes)]
+
+
+@register_traffic_formula(aten.convolution, aten._convolution, aten.cudnn_convolution)
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: Any = None, *_: Any, out: torch.Tensor, **__: Any
+) -> list[Piece]:
+    """An implicit matrix product, then a pass that adds the bias (Convolution.cpp)."""
+    inner = weight.numel() // weight.shape[0]
+    sizes = (1, out.numel() // out.shape[1], out.shape[1], inner)
+    pieces: list[Piece] = [Product(x, weight, out, sizes=sizes)]
+    if isinstance(bias, torch.Tensor):
+        pieces.append(Pass([out, bias], [out], "bias"))
+    return pieces
+
+
+@register_traffic_formula(aten.convolution_backward)
+def convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
+) -> list[Piece]:
+    inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1]
+    pieces: list[Piece] = []
+    if out[0] is not None:
+        pieces.append(Product(grad, weight, out[0], sizes=(1, rows, inner, cols), name="input"))
+    if out[1] is not None:
+        pieces.append(Product(grad, x, out[1], sizes=(1, cols, inner, rows), name="weight"))
+    if out[2] is not None:
+        pieces.append(Pass([grad], [out[2]], "bias"))
+    return pieces
+
+
+@register_traffic_formula(aten.native_layer_norm_backward)
+def layer_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, _: Any, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
+    *__: Any, out: Sequence[torch.Tensor | None],
+) -> list[Piece]:  # fmt: skip
+    """One launch makes the input's gradient, another those of weight and bias (layer_norm_kernel.cu)."""
+    scale = [weight] if weight is not None else []
+    pieces: list[Piece] = []
+    if out[0] is not None:
+        pieces.append(Pass([grad, x, mean, rstd, *scale], [out[0]], "input"))
+    own = [t for t in out[1:] if t is not None]
+    if own:
+        pieces.append(Pass([grad, x, mean, rstd], own, "weight"))
+    return pieces
+
+
+@register_traffic_formula(aten._fused_rms_norm_backward)
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, _: Any, rstd: torch.Tensor, weight: torch.Tensor | None, *__: Any,
+    out: Sequence[torch.Tensor | None],
+) -> list[Piece]:  # fmt: skip
+    """As layer_norm_backward (layer_norm_kernel.cu)."""
+    scale = [weight] if weight is not None else []
+    pieces: list[Piece] = []
+    if out[0] is not None:
+        pieces.append(Pass([grad, x, rstd, *scale], [out[0]], "input"))
+    if out[1] is not None:
+        pieces.append(Pass([grad, x, rstd], [out[1]], "weight"))
+    return pieces
+
+
+@register_traffic_formula(aten.native_batch_norm, aten._native_batch_norm_legit)
+def batch_norm(x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor], **__: Any) -> list[Piece]:
+    """Statistics first, then the result (Normalization.cu)."""
+    return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
+
+
+@register_traffic_formula(aten.embedding)
+def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+    return [Pass([Part(weight, min(weight.numel(), out.numel())), indices], [out])]
+
+
+@register_traffic_formula(aten.embedding_dense_backward)
+def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, *_: Any, out: torch.Tensor) -> list[Piece]:
+    """Zeros for the whole table, then the rows that were looked up (Embedding.cu)."""
+    rows = Part(out, min(out.numel(), grad.numel()))
+    return [Pass([], [out], "zeros"), Pass([grad, indices, rows], [rows], "rows")]
+
+
+@register_traffic_formula(
+    aten.index_select, aten.gather, aten.index, aten._unsafe_index, aten.take, aten.take_along_dim
+)
+def gather(source: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+    return [Pass([Part(source, min(source.numel(), out.numel())), *tensors_in(more)], [out])]
+
+
+@register_traffic_formula(aten.index_put_, aten.index_add_, aten.scatter_, aten.scatter_add_, aten.index_copy_)
+def scatter(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+    values = list(tensors_in(more))
+    part = Part(out, min(out.numel(), max((t.numel() for t in values), default=0)))
+    return [Pass([*values, part], [part])]
+
+
+@register_traffic_formula(aten.index_put, aten.index_add, aten.scatter, aten.scatter_add, aten._unsafe_index_put)
+def scatter_copy(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+    """The target is copied first."""
+    return [Pass([target], [out], "copy"), *scatter(target, *more, out=out)]
+
+
+@register_traffic_formula(aten.nll_loss_forward)
+def nll_loss(scores: torch.Tensor, target: torch.Tensor, *_: Any, out: Sequence[torch.Tensor]) -> list[Piece]:
+    """A sector of each row (Loss.cu)."""
+    wide = min(scores.numel(), target.numel() * SECTOR_BYTES // scores.element_size())
+    return [Pass([Part(scores, wide), target], list(out))]
+
+
+@register_traffic_formula(aten.nll_loss_backward)
+def nll_loss_backward(
+    grad: torch.Tensor, scores: torch.Tensor, target: torch.Tensor, *_: Any, out: torch.Tensor
+) -> list[Piece]:
+    """Zeros, then a value of each row (Loss.cu)."""
+    wide = Part(out, min(out.numel(), target.numel() * SECTOR_BYTES // out.element_size()))
+    return [Pass([], [out], "zeros"), Pass([grad, target], [wide], "rows")]
+
+
+@register_traffic_formula(aten.sort, aten.topk, aten.argsort)
+def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
+    """Read once, results written once: the least that a sort moves."""
+    return [Pass([x], list(tensors_in(out)))]
+
+
+def is_free(function: Any) -> bool:
+    """Whether an operator makes no launch."""
+    return function._schema.name.split("::")[1] in FREE or torch.Tag.inplace_view in function.tags
+
+
+def is_one_pass(function: Any) -> bool:
+    """Whether an operator is a pass over its tensors."""
+    name = function._schema.name.split("::")[1]
+    return name in ONE_PASS or torch.Tag.pointwise in function.tags
+
+
+def hangs_on_values(function: Any) -> bool:
+    """Whether an operator's result, or its size, hangs on values."""
+    name = function._schema.name.split("::")[1]
+    return name in VALUE_OPS or torch.Tag.dynamic_output_shape in function.tags
+
+
+def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> list[Piece]:
+    """All inputs read and all outputs written, each once; what an operator overwrites it reads only where it adds to
+    it."""
+    name = function._schema.name.split("::")[1]
+    written = list(overwritten(function, args, kwargs))
+    unread = {id(t) for t in written} if name in WRITES_ONLY or "out" in kwargs else set()
+    reads = [t for t in tensors_in((args, kwargs)) if id(t) not in unread]
+    results = list(tensors_in((written, out)))
+    return [Pass(reads, list({_key(t): t for t in results}.values()))]
+
+
+def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The arguments that an operator writes into."""
+    for n, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[n] if n < len(args) else kwargs.get(argument.name)
+            yield from tensors_in(value)
+
+
+def _key(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(tensor.shape)

@@ -1,0 +1,278 @@
+"""TrafficMode: what a module would move on a GPU, recorded while it runs on fake, meta or CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.attention.flex_attention as flex_module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.torch import attention
+from iosim.integrations.torch.formulas import (
+    hangs_on_values,
+    is_free,
+    is_one_pass,
+    one_pass,
+    overwritten,
+    tensors_in,
+)
+from iosim.integrations.torch.pieces import REGISTRY
+from iosim.integrations.torch.recorder import Recorder
+from iosim.prediction.result import Moved
+from iosim.show.tables import Table
+from iosim.studies.program.result import ProgramTraffic, traffic_of
+
+if TYPE_CHECKING:
+    import pandas
+
+ATTENTION = (torch.nn.functional.scaled_dot_product_attention,)
+FUSED = {
+    "_scaled_dot_product_flash_attention": "flash", "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_efficient_attention": "efficient",
+}  # fmt: skip
+
+
+class TrafficMode:
+    """Counts what runs inside, as torch.utils.flop_counter.FlopCounterMode does, on a GPU that need not be there.
+
+        with TrafficMode(gpu="h100") as t:
+            model(x).sum().backward()
+        print(t.table(depth=2))
+
+    Args:
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        cudnn: the version of cuDNN there, such as "9.19.0"; by default that of PyTorch's own wheels. "none": PyTorch was
+            built without.
+        display: print the result at the end.
+
+    Raises:
+        InputError: the GPU is not known, or the version is none.
+    """
+
+    def __init__(self, gpu: str | HardwareProfile = "h100", *, cudnn: str | None = None, display: bool = False) -> None:
+        self.profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+        self.cudnn = attention.default_cudnn() if cudnn is None else _version(cudnn)
+        self.display = display
+        self._recorder = Recorder(self.profile)
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> TrafficMode:
+        if self._stack is not None:
+            raise InputError("this TrafficMode runs already; accepted: a second one, or this one after its end")
+        self._recorder = Recorder(self.profile)
+        self.__dict__.pop("result", None)
+        with ExitStack() as stack:
+            stack.enter_context(self._recorder.modules)
+            stack.enter_context(_flex_recorded(self._recorder))
+            stack.enter_context(_Functions(self._recorder, self.cudnn))
+            stack.enter_context(_Operators(self._recorder))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._stack is not None
+        stack, self._stack = self._stack, None
+        stack.__exit__(*error)  # type: ignore[arg-type]
+        if self.display and error[0] is None:
+            print(self.result)
+
+    @cached_property
+    def result(self) -> ProgramTraffic:
+        """What has run, on the GPU.
+
+        Raises:
+            InputError: the mode has not ended, or an operator cannot run on that GPU.
+        """
+        if self._stack is not None:
+            raise InputError("the traffic is known once the mode has ended; accepted: after the `with` block")
+        return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
+
+    @property
+    def hbm(self) -> Moved:
+        """Bytes between L2 and device memory."""
+        return self.result.hbm
+
+    @property
+    def l2(self) -> Moved:
+        """Bytes between SMs and L2."""
+        return self.result.l2
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of all launches on the GPU."""
+        return self.result.time_s
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know."""
+        return self.result.notes
+
+    def table(self, depth: int = 2) -> Table:
+        """A row a module, down to `depth` below the root."""
+        return self.result.table(depth)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an operator."""
+        return self.result.to_pandas()
+
+    def export_chrome_trace(self, path: str | Path) -> None:
+        """Write a trace for chrome://tracing or ui.perfetto.dev."""
+        self.result.export_chrome_trace(path)
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
+
+def _version(text: str) -> int | None:
+    """cuDNN's version as its library counts: 10000 x major + 100 x minor + patch."""
+    if text == "none":
+        return None
+    parts = text.split(".")
+    if not 2 <= len(parts) <= 4 or not all(part.isdecimal() for part in parts):
+        raise InputError(f"`cudnn` '{text}' is no version; accepted: none, or such as 9.19.0")
+    major, minor, patch = (int(part) for part in [*parts, "0"][:3])
+    return 10000 * major + 100 * minor + patch
+
+
+class _Functions(TorchFunctionMode):
+    """Catches functions whose operators on a GPU are others than here."""
+
+    def __init__(self, recorder: Recorder, cudnn: int | None) -> None:
+        super().__init__()
+        self.recorder, self.cudnn = recorder, cudnn
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.recorder.paused:
+            return function(*args, **kwargs)
+        if function in ATTENTION:
+            return attention.attend(self.recorder, self.cudnn, *args, **kwargs)
+        if function is torch.nn.functional.dropout:
+            return _dropout(*args, **kwargs)
+        if function in (torch.rms_norm, torch.nn.functional.rms_norm):
+            return _rms_norm(*args, **kwargs)
+        return function(*args, **kwargs)
+
+
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """Dropout as GPUs do it: one launch that keeps its mask."""
+    if inplace or not training or p == 0:
+        return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _rms_norm(
+    input: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """RMS norm as GPUs do it: one launch."""
+    return torch.ops.aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]  # type: ignore[no-any-return]
+
+
+class _Operators(TorchDispatchMode):
+    """Records every operator below autograd."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch.compile is kept out of the method below: to ask for that imports it, which takes seconds."""
+        return False
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.recorder.paused:
+            return function(*args, **kwargs)
+        higher = isinstance(function, torch._ops.HigherOrderOperator)
+        if not higher and hangs_on_values(function) and _has_no_values(args):
+            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; accepted: "
+                             "CPU tensors, or a module without it")  # fmt: skip
+        out = function(*args, **kwargs)
+        self._record(function, args, kwargs, out, higher)
+        return out
+
+    def _record(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool) -> None:
+        recorder = self.recorder
+        given = list(tensors_in((args, kwargs)))
+        before = {t.untyped_storage()._cdata for t in given}
+        results = list(tensors_in(out))
+        recorder.seen(given, [t for t in results if t.untyped_storage()._cdata not in before])
+        if higher:
+            name = function.name()
+            recorder.notes[f"operator '{name}' is not known: its inputs and outputs are counted once"] = None
+            from iosim.integrations.torch.pieces import Pass
+
+            recorder.pieces(name, [Pass(given, results)], known=False)
+            return
+        name = function._schema.name.removeprefix("aten::")
+        formula = REGISTRY.get(function.overloadpacket)
+        if formula is not None:
+            recorder.pieces(name, formula(*args, **kwargs, out=out))
+        elif is_free(function) or _is_view(function, args, kwargs, results, before):
+            recorder.module()  # its node of autograd belongs to the module that runs
+        elif is_one_pass(function):
+            recorder.pieces(name, one_pass(function, args, kwargs, out))
+        else:
+            recorder.notes[f"operator '{function}' is not known: its inputs and outputs are counted once"] = None
+            recorder.pieces(name, one_pass(function, args, kwargs, out), known=False)
+
+
+def _is_view(
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[torch.Tensor], before: set[int]
+) -> bool:
+    """Whether all that an operator gives lies in what it was given, and is not written."""
+    if not results or any(True for _ in overwritten(function, args, kwargs)):
+        return not results and not any(True for _ in overwritten(function, args, kwargs))
+    return all(t.untyped_storage()._cdata in before for t in results)
+
+
+def _has_no_values(args: Sequence[Any]) -> bool:
+    return any(not attention._is_real(t) for t in tensors_in(args))
+
+
+@contextmanager
+def _flex_recorded(recorder: Recorder) -> Iterator[None]:
+    """flex_attention's operator replaced: PyTorch runs it by torch.compile, which leaves nothing to record."""
+    operator: Callable[..., Any] = flex_module.flex_attention_hop
+
+    def recorded(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,
+        kernel_options: Any, *others: Any,
+    ) -> Any:  # fmt: skip
+        def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = operator(q, k, v, score_mod, block_mask, scale, kernel_options, *others)[0]
+            return result
+
+        out = attention.flex(recorder, query, key, value, block_mask, compute)
+        with recorder.pause():
+            row = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        return out, row, row
+
+    names = {"flex_attention_hop": recorded, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
+             "_validate_device": lambda *_: None}  # fmt: skip
+    before = {name: getattr(flex_module, name) for name in names if hasattr(flex_module, name)}
+    for name in before:
+        setattr(flex_module, name, names[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(flex_module, name, value)

@@ -1,0 +1,96 @@
+"""What a formula says of an operator: the launches that it makes, over PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from iosim.base.errors import InputError
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that an operator takes for itself."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """`elements` of a tensor, where an operator does not touch all of it: the rows that are looked up in a table."""
+
+    tensor: torch.Tensor
+    elements: int
+
+
+Place = torch.Tensor | Part | Scratch
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kernel launch that reads each of `reads` and writes each of `writes` once."""
+
+    reads: Sequence[Place]
+    writes: Sequence[Place]
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product, c = a b: [batch, rows, inner] by [batch, inner, cols]; `bias` is read by its epilogue."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+    bias: torch.Tensor | None = None
+    name: str = ""
+    sizes: tuple[int, int, int, int] | None = None
+    """(batch, rows, cols, inner) where the tensors' shapes do not say it: a convolution's."""
+
+
+Piece = Pass | Product
+Formula = Callable[..., Iterable[Piece]]
+"""Called with the operator's arguments and, as the keyword `out`, with what it gave."""
+
+REGISTRY: dict[Any, Formula] = {}
+
+
+def register_traffic_formula(operator: Any, *more: Any, override: bool = False) -> Callable[[Formula], Formula]:
+    """Say what launches an operator makes.
+
+        @register_traffic_formula(torch.ops.mylib.scale_rows)
+        def scale_rows(x, scales, *, out):
+            return [Pass(reads=[x, scales], writes=[out])]
+
+    Args:
+        operator: an operator of torch.ops, with or without its overload; `more` of them share the formula.
+        override: replace a formula that there is.
+
+    Raises:
+        InputError: what is no operator, or has a formula already.
+    """
+    packets = [_packet(one) for one in (operator, *more)]
+    for packet in packets:
+        if packet in REGISTRY and not override:
+            raise InputError(f"operator '{packet}' has a traffic formula already; pass override=True to replace it")
+
+    def register(formula: Formula) -> Formula:
+        for packet in packets:
+            REGISTRY[packet] = formula
+        return formula
+
+    return register
+
+
+def _packet(operator: Any) -> Any:
+    if isinstance(operator, torch._ops.OpOverload):
+        return operator.overloadpacket
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return operator
+    if isinstance(operator, torch.library.CustomOpDef):
+        return operator._opoverload.overloadpacket
+    raise InputError(f"operator {operator!r} is no operator of PyTorch; accepted: torch.ops.LIBRARY.NAME, with or without "
+                     "an overload")  # fmt: skip

@@ -1,0 +1,234 @@
+"""Records a program: storages as they come and go, and operators as they run, each at its place in the module tree."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.module_tracker import ModuleTracker
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile
+from iosim.integrations.torch.pieces import Part, Pass, Piece, Place, Product, Scratch
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.launch import Chain, Role, Tensor, tensors
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.program.launches import flat, nothing_special, product, streamed
+from iosim.studies.program.operators import Operator, Program, Storage, View
+
+FORWARD, BACKWARD = "forward", "backward"
+DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
+          torch.float8_e5m2: "fp8"}  # fmt: skip
+ROOT = "Global"
+
+
+class Recorder:
+    """What a mode has seen so far.
+
+    Attributes:
+        paused: what runs now is the mode's own doing, or a stand-in for a GPU's kernel.
+    """
+
+    def __init__(self, profile: HardwareProfile) -> None:
+        self.profile = profile
+        self.modules = ModuleTracker()
+        self.paused = False
+        self.attention: str = ""
+        """Attention that is being recorded as the operators it is made of; empty outside of one."""
+        self.notes: dict[str, None] = {}
+        self._operators: list[Operator] = []
+        self._storages: list[Storage] = []
+        self._number: dict[int, int] = {}
+        self._alive: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._nodes: list[int] = []
+        self._paths: list[tuple[str, ...]] = []
+
+    @property
+    def program(self) -> Program:
+        """All that was recorded."""
+        return Program(tuple(self._storages), tuple(self._operators))
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """What runs inside is not recorded."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    # ---- places ----
+
+    def module(self) -> tuple[str, ...]:
+        """The path of the module that runs now, the root first. In a backward it is the module whose forward made the
+        node of autograd."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            path = self._forward_path()
+            number = torch.autograd._get_sequence_nr()
+            if not self._nodes or number > self._nodes[-1]:
+                self._nodes.append(number)
+                self._paths.append(path)
+            return path
+        at = bisect_left(self._nodes, node._sequence_nr() + 1)
+        return self._paths[at] if at < len(self._paths) else ()
+
+    def _forward_path(self) -> tuple[str, ...]:
+        names = [name for name in self.modules.parents if name != ROOT]
+        deepest = max(names, key=lambda name: name.count("."), default="")
+        return tuple(deepest.split(".")) if deepest else ()
+
+    def phase(self) -> str:
+        """forward or backward."""
+        return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
+
+    # ---- storages ----
+
+    def view(self, tensor: torch.Tensor) -> View:
+        """A tensor's place; what was not seen before was there before the program."""
+        return View(
+            self.storage(tensor, made=None), int(tensor.storage_offset()), tuple(map(int, tensor.shape)),
+            tuple(map(int, tensor.stride())), tensor.element_size(),
+        )  # fmt: skip
+
+    def storage(self, tensor: torch.Tensor, made: int | None) -> int:
+        """Number of a tensor's storage; `made` is the operator that makes it."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._alive:
+            self._alive[key] = (len(self._storages), StorageWeakRef(storage))
+            self._storages.append(Storage(int(storage.nbytes()), made))
+        return self._alive[key][0]
+
+    def _forget(self) -> None:
+        """Storages that are gone by now."""
+        gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]
+        for key in gone:
+            number, _ = self._alive.pop(key)
+            self._storages[number] = replace(self._storages[number], freed=len(self._operators))
+
+    # ---- operators ----
+
+    def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
+        """Tensors that an operator was given, and those that it made."""
+        self._forget()
+        for tensor in given:
+            self.storage(tensor, made=None)
+        for tensor in made:
+            self.storage(tensor, made=len(self._operators))
+
+    def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
+        """An operator by its launches."""
+        module, phase = self.module(), self.phase()
+        for piece in pieces:
+            called = f"{name}.{piece.name}" if piece.name else name
+            if isinstance(piece, Pass):
+                chain, views, dtype = self._pass(called, piece)
+            else:
+                chain, views, dtype = self._product(called, piece)
+            if all(t.elements == 0 for t in chain.tensors.values()):
+                continue
+            problem = AttentionProblem(dtype=dtype)
+            self.operator(
+                Operator(called, module, phase, problem, nothing_special(called), chain, views,
+                         is_kernel=isinstance(piece, Product), is_attention=bool(self.attention), known=known)
+            )  # fmt: skip
+
+    def operator(self, operator: Operator) -> None:
+        """An operator as it is."""
+        self._operators.append(operator)
+
+    def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
+        all_tensors: dict[object, Tensor] = {}
+        views: dict[str, View] = {}
+
+        def named(place: Place, role: Role) -> str | None:
+            key, view = self._place(place)
+            elements, size = (
+                (place.bytes, 1)
+                if isinstance(place, Scratch)
+                else (view.bytes // view.element_bytes, view.element_bytes)
+            )
+            if elements == 0:
+                return None
+            if key not in all_tensors:
+                all_tensors[key] = flat(f"t{len(all_tensors)}", elements, size, role)
+                if not isinstance(place, Scratch):
+                    views[all_tensors[key].name] = view
+            return all_tensors[key].name
+
+        reads = [n for place in piece.reads if (n := named(place, Role.INPUT)) is not None]
+        writes = [n for place in piece.writes if (n := named(place, Role.OUTPUT)) is not None]
+        by_name = tensors(all_tensors.values())
+        size = max((t.element_bytes for t in by_name.values()), default=4)
+        launch = streamed(name, size, {n: by_name[n].elements for n in reads}, {n: by_name[n].elements for n in writes})
+        return Chain(by_name, (launch,)), views, dtype_of([*piece.writes, *piece.reads])
+
+    def _place(self, place: Place) -> tuple[object, View]:
+        if isinstance(place, Scratch):
+            return place, View(-1, 0, (place.bytes,), (1,), 1)
+        if isinstance(place, Part):
+            whole = self.view(place.tensor)
+            view = View(whole.storage, whole.offset, (place.elements,), (1,), whole.element_bytes)
+        else:
+            view = self.view(place)
+        return view, view
+
+    def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
+        from iosim.integrations.torch.formulas import product_sizes
+
+        batch, rows, cols, inner = piece.sizes or product_sizes(piece.a, piece.b)
+        views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
+        beside: tuple[Tensor, ...] = ()
+        if piece.bias is not None and piece.bias is not piece.c:
+            views["bias"] = self.view(piece.bias)
+            beside = (flat("bias", piece.bias.numel(), piece.bias.element_size(), Role.INPUT),)
+        chain = product(
+            name, batch, rows, cols, inner, piece.a.element_size(), self.profile.sm_count, beside=beside,
+            output_bytes=piece.c.element_size(),
+        )  # fmt: skip
+        if math.prod((batch, rows, cols, inner)) == 0:
+            return Chain({}, ()), {}, "fp32"
+        dtype = dtype_of([piece.a])
+        if dtype == "fp32" and torch.backends.cuda.matmul.allow_tf32:
+            dtype = "tf32"
+        return chain, views, dtype
+
+    def kernel(
+        self, name: str, problem: AttentionProblem, kernel: Kernel, chain: Chain, bound: Mapping[str, torch.Tensor],
+        notes: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """An attention kernel's launches, with the chain's tensors bound to PyTorch's where they are given."""
+        views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
+        unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
+        self.operator(
+            Operator(name, self.module(), self.phase(), problem, kernel, Chain(unbound, chain.launches, chain.notes), views,
+                     is_kernel=True, is_attention=True, notes=notes)
+        )  # fmt: skip
+
+
+def dtype_of(places: Iterable[Any]) -> str:
+    """iosim's name of the first type of floating point."""
+    for place in places:
+        tensor = place.tensor if isinstance(place, Part) else place
+        if isinstance(tensor, torch.Tensor) and tensor.dtype in DTYPES:
+            return DTYPES[tensor.dtype]
+    return "fp32"
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """iosim's name of a tensor's type.
+
+    Raises:
+        InputError: there is none.
+    """
+    if tensor.dtype not in DTYPES:
+        accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
+        raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")
+    return DTYPES[tensor.dtype]

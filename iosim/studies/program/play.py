@@ -1,0 +1,177 @@
+"""Plays a program's launches through one L2, which carries over from operator to operator.
+
+A launch goes through its tensors once, side by side, as far as this reader is concerned: what the launches before it
+left in the L2 is a hit. What a looping kernel (attention, a matrix product) reads more than once from HBM is found by
+its own replay from a cold L2 (`iosim.prediction`); the difference between that and the same launches streamed from a
+cold L2 is added here, launch by launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
+from iosim.kernel.schedule import Order
+from iosim.kernel.traffic import DIRECTIONS
+from iosim.prediction.call import Call
+from iosim.prediction.predictor import predict_with
+from iosim.prediction.replays import Replays
+from iosim.prediction.result import Prediction
+from iosim.readers.replay.engine import L2
+from iosim.readers.replay.l2 import model
+from iosim.readers.replay.lowering import MODES
+from iosim.readers.replay.replay import CODE, FOREIGN, FOREIGN_OBJECT_BYTES
+from iosim.studies.program.memory import Int64, Memory
+from iosim.studies.program.operators import Operator, Program
+
+SAMPLES_PER_PIECE = 4.0
+"""Followed lines of a piece of memory."""
+MOST_ROUNDS = 8
+"""Of the CTAs of a matrix product, rounds that are told apart: each goes through one operand again."""
+OWN, OTHERS = 0, 1
+"""Tensor numbers in the engine: the program's bytes, and dirty lines of others."""
+
+Bytes = tuple[int, int]
+"""Read and written."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """An operator from a cold L2, for itself: its call, and what its replay finds beyond streaming by launch."""
+
+    call: Call
+    beyond: dict[str, Bytes]
+    prediction: Prediction | None = None
+
+
+class Playing:
+    """Operators of one GPU: equal ones are predicted once."""
+
+    def __init__(self, profile: HardwareProfile) -> None:
+        self.profile = profile
+        self._replays = Replays(shares=True)
+        self._alone: dict[object, Alone] = {}
+
+    def alone(self, operator: Operator) -> Alone:
+        """The operator's own prediction."""
+        key = (operator.problem, operator.kernel, operator.chain.launches, tuple(operator.chain.tensors.values()))
+        if key not in self._alone:
+            self._alone[key] = self._worked_out(operator)
+        return self._alone[key]
+
+    def _worked_out(self, operator: Operator) -> Alone:
+        if not operator.is_kernel:
+            return Alone(Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {})
+        prediction = predict_with(self._replays, operator.problem, operator.kernel, self.profile, chain=operator.chain)
+        streamed = self.streamed(Program.of_one(operator))[0]
+        beyond = {}
+        for launch in operator.chain.launches:
+            found = [
+                sum(int(row.bytes) for row in prediction.traffic
+                    if (row.level, row.launch, row.direction) == ("hbm", launch.name, direction)
+                    and row.tensor not in (CODE, FOREIGN))
+                for direction in DIRECTIONS
+            ]  # fmt: skip
+            there = streamed.get(launch.name, (0, 0))
+            beyond[launch.name] = (found[0] - there[0], found[1] - there[1])
+        return Alone(prediction.call, beyond, prediction)
+
+    def streamed(self, program: Program) -> list[dict[str, Bytes]]:
+        """HBM bytes of each launch of each operator, by name, every tensor streamed once."""
+        memory = Memory(program)
+        l2_of_gpu = model(self.profile)
+        sizes = memory.sizes
+        foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
+        size = np.concatenate([sizes, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
+        owner = np.full(size.size, OWN, dtype=np.uint8)
+        owner[sizes.size :] = OTHERS
+        l2 = L2(l2_of_gpu, size, owner, SAMPLES_PER_PIECE)
+        l2.place(range(sizes.size, size.size), dirty=True)
+        found = []
+        for number, operator in enumerate(program.operators):
+            moved: dict[str, Bytes] = {}
+            for launch in operator.chain.launches:
+                before = l2.counts()
+                mode, piece = _walk(memory, number, operator, launch, self._rounds(launch))
+                side = _sides(piece, number) if l2_of_gpu.partitions == 2 else np.zeros(piece.size, dtype=np.uint8)
+                mode, piece, side = _both_sides(launch, mode, piece, side, l2_of_gpu.partitions)
+                l2.access(mode, piece, side)
+                after = l2.counts()
+                was = moved.get(launch.name, (0, 0))
+                moved[launch.name] = (was[0] + after[0][OWN] - before[0][OWN], was[1] + sum(after[1]) - sum(before[1]))
+            found.append(moved)
+        return found
+
+    def _rounds(self, launch: Launch) -> int:
+        """Rounds of CTAs of a matrix product: its operand that all rows of tiles share is read in each."""
+        if launch.outer is not Outer.QUERY or launch.exps_per_pair:
+            return 1
+        return max(1, min(MOST_ROUNDS, -(-launch.work_tiles // self.profile.sm_count)))
+
+
+def _walk(
+    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: int
+) -> tuple[npt.NDArray[np.uint8], Int64]:
+    """(mode, piece) of every access of a launch in order: its tensors side by side, loads before stores; in a matrix
+    product the operand whose tiles run fastest again in every round."""
+    shared = Rows.KEY if launch.schedule.order is Order.HEAD else Rows.PAIR  # of B and A of a product
+    modes, pieces, places = [], [], []
+    for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
+        own = _pieces(memory, number, operator, access.tensor)
+        again = rounds if access.mode is Mode.LOAD and access.rows is shared and access.per is Per.PAIR else 1
+        place = (np.arange(own.size) + 0.5) / max(1, own.size)
+        pieces.append(np.tile(own, again))
+        places.append(np.concatenate([(place + n) / again for n in range(again)]))
+        modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
+    if not pieces:
+        return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return np.concatenate(modes)[order], np.concatenate(pieces)[order]
+
+
+def _pieces(memory: Memory, number: int, operator: Operator, tensor: str) -> Int64:
+    view = operator.views.get(tensor)
+    if view is not None:
+        return memory.of_view(view)
+    return memory.of_temporary(number, operator.chain.tensors[tensor])
+
+
+def _sides(piece: Int64, turn: int) -> npt.NDArray[np.uint8]:
+    """Partition of the SM that accesses each piece: one or the other, as chance has it."""
+    mixed = piece.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(turn * 0xBF58476D1CE4E5B9 % 2**64)
+    mixed ^= mixed >> np.uint64(31)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    return (mixed >> np.uint64(63)).astype(np.uint8)
+
+
+def _both_sides(
+    launch: Launch, mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], partitions: int
+) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
+    """Loads of a launch with tiles come from SMs of both partitions."""
+    if launch.outer is Outer.FLAT or partitions < 2:
+        return mode, piece, side
+    times = np.where(mode == MODES[Mode.LOAD], 2, 1)
+    second = np.concatenate(
+        [[False], np.repeat(np.arange(mode.size), times)[1:] == np.repeat(np.arange(mode.size), times)[:-1]]
+    )
+    return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ second.astype(np.uint8)
+
+
+def operators_with_bytes(playing: Playing, program: Program) -> Iterator[tuple[Operator, Alone, dict[str, Bytes]]]:
+    """Each operator with its own prediction and its HBM bytes by launch in the program."""
+    seen: set[str] = set()
+    fetch = model(playing.profile).launch_fetch_bytes
+    for operator, streamed in zip(program.operators, playing.streamed(program), strict=True):
+        alone = playing.alone(operator)
+        moved = {}
+        for name, (read, written) in streamed.items():
+            more = alone.beyond.get(name, (0, 0))
+            code = 0 if f"{operator.name} {name}" in seen else fetch
+            seen.add(f"{operator.name} {name}")
+            moved[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
+        yield operator, alone, moved

@@ -1,0 +1,18 @@
+"""What PyTorch modules move on a GPU that need not be there.
+
+    >>> from iosim.torch import TrafficMode
+    >>> with TrafficMode(gpu="h100") as t:
+    ...     model(x).sum().backward()
+    >>> print(t.table(depth=2))
+
+Needs PyTorch (`pip install iosim[torch]`), any build of it.
+"""
+
+from __future__ import annotations
+
+from iosim.integrations.torch.mode import TrafficMode
+from iosim.integrations.torch.pieces import Part, Pass, Product, Scratch, register_traffic_formula
+from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
+
+__all__ = ["OperatorTraffic", "Part", "Pass", "Product", "ProgramTraffic", "Scratch", "TrafficMode",
+           "register_traffic_formula"]  # fmt: skip
