@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class Attention(nn.Module):
@@ -206,12 +207,12 @@ def attention_call(name: str, backend: str, passes: str, device: str) -> Callabl
         for h in (heads, kv_heads, kv_heads, heads)
     )
     leaves = [t.requires_grad_(passes != "fwd") for t in (q, k, v)]
-    allowed = None if backend == "default" else torch.nn.attention.SDPBackend.FLASH_ATTENTION
+    allowed = None if backend == "default" else SDPBackend.FLASH_ATTENTION
 
     def attend() -> torch.Tensor:
         if allowed is None:
             return functional.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=kv_heads < heads)
-        with torch.nn.attention.sdpa_kernel(allowed):
+        with sdpa_kernel(allowed):
             return functional.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=kv_heads < heads)
 
     def call() -> Any:

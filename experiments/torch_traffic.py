@@ -2,9 +2,11 @@
 
     python experiments/torch_traffic.py predict OUT.csv      on any machine, on meta tensors
     ncu ... python experiments/torch_traffic.py ranges       on the GPU: a range a case, L2 flushed before each
-    ncu ... python experiments/torch_traffic.py kernels NAME on the GPU: the kernels of one model's step, one after the other
+    ncu ... python experiments/torch_traffic.py kernels NAME on the GPU: the kernels of one model's step, one by one
     python experiments/torch_traffic.py list OUT.csv         on the GPU: kernels and their times, by PyTorch's profiler
-    python experiments/torch_traffic.py join RANGES.csv PREDICTED.csv OUT.csv
+    python experiments/torch_traffic.py join RANGES.csv LIST.csv OUT.csv
+    python experiments/torch_traffic.py table OUT.csv NAME=KERNELS.csv ...
+    python experiments/torch_traffic.py compare              predictions beside what was counted
 
 The profiler's options: OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
 """
@@ -26,6 +28,10 @@ KERNEL_OPTIONS = (
     f"--replay-mode kernel --cache-control none --clock-control none --profile-from-start off --metrics {METRICS}"
 )
 FLUSH_BYTES = 1 << 30
+CUDNN = "9.19.0"
+"""The version that was there."""
+COUNTED = Path(__file__).resolve().parent / "measurements" / "h200_torch_traffic.csv"
+ATTENTION_KERNELS = {"cudnn_generated": "cudnn", "pytorch_flash": "fa2"}
 WARM_UPS = 3
 COLUMNS = ("what", "name", "backend", "passes")
 
@@ -84,42 +90,82 @@ def listed(out: str) -> None:
     print(torch.__version__, torch.version.cuda, "cudnn", torch.backends.cudnn.version(), torch.cuda.get_device_name())
 
 
-def predict(out: str, gpu: str = "h200", cudnn: str | None = None) -> None:
-    """What TrafficMode says of every case."""
+def predicted(case: tuple[str, str, str, str], gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
+    """What TrafficMode says of a case."""
     from iosim.torch import TrafficMode
 
+    step, _ = prepared(*case, "meta")
+    with TrafficMode(gpu=gpu, cudnn=cudnn) as t:
+        kept = step()
+    del kept
+    return t.result
+
+
+def predict(out: str) -> None:
+    """What TrafficMode says of every case, as a table."""
+    columns = ("kernel", "operators", "hbm_read", "hbm_write", "attention_read", "attention_write", "seconds")
     rows = []
     for case in cases():
-        step, _ = prepared(*case, "meta")
-        with TrafficMode(gpu=gpu, cudnn=cudnn) as t:
-            kept = step()
-        del kept
-        result = t.result
+        result = predicted(case)
         attention = result.attention
         kernels = "+".join(dict.fromkeys(r.kernel or "math" for r in attention.rows))
         rows.append([*case, kernels, len(result.rows), result.hbm.read, result.hbm.write, attention.hbm.read,
                      attention.hbm.write, f"{result.time_s:.9f}"])  # fmt: skip
-    write(out, (*COLUMNS, "kernel", "operators", "hbm_read", "hbm_write", "attention_read", "attention_write", "seconds"),
-          rows)  # fmt: skip
+    write(out, (*COLUMNS, *columns), rows)
 
 
-def join(counted: str, predicted: str, out: str) -> None:
-    """Counted bytes of the profiler's raw page beside the predicted ones."""
-    lines = Path(counted).read_text(encoding="utf-8").splitlines()
+def raw_page(path: str) -> list[tuple[str, int, int]]:
+    """(name, bytes read, bytes written) of each row of the profiler's raw page in CSV."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith('"ID"'))
-    page = list(csv.DictReader(lines[start:]))
-    units, found = page[0], page[1:]
-    with open(predicted, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(found) == len(rows), f"{len(found)} ranges of {len(rows)} cases"
+    units, *rows = csv.DictReader(lines[start:])
     scale = {"byte": 1, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
-    joined = []
-    for range_row, row in zip(found, rows, strict=True):
-        bytes_of = [
-            round(float(range_row[metric].replace(",", "")) * scale[units[metric]]) for metric in METRICS.split(",")
-        ]
-        joined.append([*(row[c] for c in COLUMNS), row["kernel"], *bytes_of, row["hbm_read"], row["hbm_write"]])
-    write(out, (*COLUMNS, "kernel", "hbm_read", "hbm_write", "predicted_read", "predicted_write"), joined)
+
+    def bytes_of(row: Mapping[str, str], metric: str) -> int:
+        return round(float(row[metric].replace(",", "")) * scale[units[metric]])
+
+    read, written = METRICS.split(",")
+    return [(row["Kernel Name"], bytes_of(row, read), bytes_of(row, written)) for row in rows]
+
+
+def join(ranges: str, kernel_list: str, out: str) -> None:
+    """Counted bytes of the profiler's raw page beside the kernels that ran, their number and the sum of their times."""
+    counted = raw_page(ranges)
+    assert len(counted) == len(cases()), f"{len(counted)} ranges of {len(cases())} cases"
+    with open(kernel_list, encoding="utf-8", newline="") as file:
+        listed_rows = list(csv.DictReader(file))
+    rows = []
+    for case, (_, read, written) in zip(cases(), counted, strict=True):
+        mine = [row for row in listed_rows if tuple(row[c] for c in COLUMNS) == case]
+        names = dict.fromkeys(
+            short for row in mine for word, short in ATTENTION_KERNELS.items() if word in row["kernel"]
+        )
+        seconds = sum(float(row["us"]) for row in mine) / 1e6
+        rows.append([*case, "+".join(names), len(mine), read, written, f"{seconds:.9f}"])
+    write(out, (*COLUMNS, "kernel", "launches", "hbm_read", "hbm_write", "seconds"), rows)
+
+
+def table(out: str, *pages: str) -> None:
+    """Raw pages of single kernels as one table; each page is NAME=PAGE.csv."""
+    rows = [
+        [name, n, kernel[:120], read, written]
+        for name, path in (page.split("=", 1) for page in pages)
+        for n, (kernel, read, written) in enumerate(raw_page(path), start=1)
+    ]
+    write(out, ("name", "launch", "kernel", "hbm_read", "hbm_write"), rows)
+
+
+def compare(counted: str = str(COUNTED)) -> None:
+    """Predicted against counted bytes, and seconds, of every case."""
+    with open(counted, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    print(f"{'what':11}{'model':7}{'backend':9}{'pass':9}{'counted':>10}{'predicted':>11}{'error':>8}{'time':>8}")
+    for case, row in zip(cases(), rows, strict=True):
+        result = predicted(case)
+        moved, seconds = int(row["hbm_read"]) + int(row["hbm_write"]), float(row["seconds"])
+        error, slower = result.hbm.total / moved - 1, result.time_s / seconds - 1
+        print(f"{case[0]:11}{case[1]:7}{case[2]:9}{case[3]:9}{moved / 1e6:7,.0f} MB{result.hbm.total / 1e6:8,.0f} MB"
+              f"{100 * error:+7.1f}%{100 * slower:+7.1f}%")  # fmt: skip
 
 
 def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -130,7 +176,8 @@ def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -
 
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "predict": predict, "ranges": ranges, "kernels": kernels, "list": listed, "join": join,
+    "predict": predict, "ranges": ranges, "kernels": kernels, "list": listed, "join": join, "table": table,
+    "compare": compare,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Attention as it runs on a GPU: which kernel PyTorch would take there, recorded in place of what it takes here.
 
-On a CPU, and on meta or fake tensors, scaled_dot_product_attention takes a CPU kernel or falls apart into products and a
-softmax. So the call is caught before PyTorch chooses; what stands in for the GPU's kernel has its inputs, outputs,
+On a CPU, and on meta or fake tensors, scaled_dot_product_attention takes a CPU kernel or falls apart into products and
+a softmax. So the call is caught before PyTorch chooses; what stands in for the GPU's kernel has its inputs, outputs,
 saved tensors and memory layouts. Values are computed where the tensors have any.
 """
 
@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.pieces import Pass
-from iosim.integrations.torch.recorder import Recorder, dtype_name
+from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.algorithms import plan
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
@@ -39,12 +39,19 @@ DEPRIORITIZED = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 NO_MASK_BLOCK = 1 << 30
 """FlexAttention's block size of no mask."""
 
+FUSED = {
+    "_scaled_dot_product_flash_attention": "flash", "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient", "_scaled_dot_product_cudnn_attention": "cudnn",
+}  # fmt: skip
+FUSED |= {f"{name}_backward": backend for name, backend in FUSED.items()}
+"""Operators that are one backend's attention, where a program calls them itself."""
+
 Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def default_cudnn() -> int:
     """The version of cuDNN that this PyTorch would run with: its own, or that of its wheels for GPUs."""
-    own = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    own = torch.backends.cudnn.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
     if own:
         return int(own)
     major, minor = (int(part) for part in torch.__version__.split(".")[:2])
@@ -90,13 +97,14 @@ def attend(
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     chosen = _choose(recorder, cudnn, (query, key, value), attn_mask, dropout_p, is_causal, trained)
     if chosen is None or chosen.backend == "math":
-        recorder.attention = "math"
+        recorder.decomposes_attention = True
         try:
-            return torch.ops.aten._scaled_dot_product_attention_math(
+            out: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )[0]  # type: ignore[no-any-return]
+            )[0]
+            return out
         finally:
-            recorder.attention = ""
+            recorder.decomposes_attention = False
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = _additive(recorder, attn_mask, query)
 
@@ -134,11 +142,11 @@ def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | No
         if count is None:
             continue
         if count.is_meta or isinstance(count, FakeTensor):
-            raise InputError("flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on its values; "
+            raise InputError("flex_attention's block_mask is a fake tensor, and which blocks it keeps hangs on values; "
                              "accepted: a BlockMask that was made outside of FakeTensorMode")  # fmt: skip
         if count.shape[0] > 1 or count.shape[1] > 1:
-            raise InputError(f"flex_attention's block_mask differs between {count.shape[0]} sequences and {count.shape[1]} "
-                             "heads; accepted: one mask for all (B=None, H=None)")  # fmt: skip
+            raise InputError(f"flex_attention's block_mask has {count.shape[0]} sequences and {count.shape[1]} heads; "
+                             "accepted: one mask for all (B=None, H=None)")  # fmt: skip
         taken = np.asarray(count[0, 0])
         lists = np.asarray(index[0, 0])
         rows.append(np.repeat(np.arange(taken.size), taken))
@@ -224,10 +232,6 @@ def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) 
     raise refusal
 
 
-def _is_real(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
-
-
 def forward(
     recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     mask: torch.Tensor | None, trained: bool,
@@ -241,37 +245,53 @@ def forward(
         else:
             out = q.new_empty(shape)
         lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        if _is_real(q):
+        if is_real(q):
             out.copy_(compute(q, k, v))
-    recorder.seen([t for t in (q, k, v, mask) if t is not None], [out, lse])
-    problem, kernel, note = planned(recorder, chosen, "fwd", trained)
-    bound = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse} | ({"bias": mask} if mask is not None else {})
-    recorder.kernel("attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] * bool(note))))
+    _record_forward(recorder, chosen, (q, k, v, mask), out, lse, trained)
     return out, lse
+
+
+def _record_forward(
+    recorder: Recorder, chosen: Attended, given: Sequence[torch.Tensor | None], out: torch.Tensor, lse: torch.Tensor,
+    trained: bool,
+) -> None:  # fmt: skip
+    recorder.seen([t for t in given if t is not None], [out, lse])
+    problem, kernel, note = planned(recorder, chosen, "fwd", trained)
+    bound = {n: t for n, t in zip(("Q", "K", "V", "bias"), given, strict=True) if t is not None} | {
+        "O": out,
+        "LSE": lse,
+    }
+    recorder.kernel("attention", problem, kernel, plan(problem, kernel), bound, (*chosen.notes, *([note] * bool(note))))
 
 
 def backward(
     recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[torch.Tensor | None], grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(dQ, dK, dV) of one call, recorded."""
-    q, k, v, mask, out, lse = saved
-    assert q is not None and k is not None and v is not None and out is not None and lse is not None
+    q, k, v = (t for t in saved[:3] if t is not None)
     with recorder.pause():
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        if _is_real(q):
+        if is_real(q):
             leaves = [t.detach().requires_grad_() for t in (q, k, v)]
             with torch.enable_grad():
                 result = compute(*leaves)
             for mine, theirs in zip(grads, torch.autograd.grad(result, leaves, grad), strict=True):
                 mine.copy_(theirs)
+    _record_backward(recorder, chosen, saved, grad, grads)
+    return grads
+
+
+def _record_backward(
+    recorder: Recorder, chosen: Attended, saved: Sequence[torch.Tensor | None], grad: torch.Tensor,
+    grads: Sequence[torch.Tensor],
+) -> None:  # fmt: skip
     recorder.seen([t for t in (*saved, grad) if t is not None], grads)
+    bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
     problem, kernel, note = planned(recorder, chosen, "bwd", False)
     if isinstance(kernel.options, FlashOptions) and kernel.options.backward_copies:
-        kernel = kernel.with_(options=replace(kernel.options, backward_copies=_copies(grad, out)))
-    bound = {"Q": q, "K": k, "V": v, "O": out, "LSE": lse, "dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
-    bound |= {"bias": mask} if mask is not None else {}
+        kernel = kernel.with_(options=replace(kernel.options, backward_copies=_copies(grad, bound["O"])))
+    bound |= {"dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
     recorder.kernel("attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ())
-    return grads
 
 
 def _copies(grad: torch.Tensor, out: torch.Tensor) -> int:
@@ -279,6 +299,23 @@ def _copies(grad: torch.Tensor, out: torch.Tensor) -> int:
     if not out.transpose(1, 2).is_contiguous():
         return 2
     return 0 if grad.transpose(1, 2).is_contiguous() else 1
+
+
+def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[Any]) -> None:
+    """An operator that is one backend's attention, forward or backward; `given` are its arguments by name."""
+    q, k, v, bias = given["query"], given["key"], given["value"], given.get("attn_bias")
+    fields: dict[str, Any] = {"dropout": given["dropout_p"]} | ({"mask": "causal"} if given["is_causal"] else {})
+    if bias is not None and bias.numel():
+        fields |= {"bias": "full", "bias_shared": _shared(bias)}
+    else:
+        bias = None
+    backend = FUSED[name]
+    chosen = Attended(_problem(q, k, v, **fields), BACKENDS[backend], backend)
+    if name.endswith("_backward"):
+        grad = given["grad_out"] if "grad_out" in given else given["grad_out_"]
+        _record_backward(recorder, chosen, (q, k, v, bias, given["out"], given["logsumexp"]), grad, out[:3])
+    else:
+        _record_forward(recorder, chosen, (q, k, v, bias), out[0], out[1], trained=out[1].numel() > 0)
 
 
 class _Attention(torch.autograd.Function):
@@ -296,5 +333,6 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
-        return None, None, None, *backward(*ctx.call, ctx.saved_tensors, grad), None
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        recorder, chosen, compute = ctx.call
+        return None, None, None, *backward(recorder, chosen, compute, ctx.saved_tensors, grads[0]), None

@@ -18,33 +18,51 @@ from iosim.integrations.torch.pieces import Part, Pass, Piece, Product, register
 aten = torch.ops.aten
 
 SECTOR_BYTES = 32
+ROW_BYTES = 49152
+"""Of a row that a CTA of a softmax keeps in shared memory at most."""
 
-ONE_PASS = """
-_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _amp_foreach_non_finite_check_and_unscale_ _foreach_copy_ _fused_adam_
-_fused_adamw_ _fused_rms_norm _fused_sgd_ _log_softmax _log_softmax_backward_data _masked_softmax
-_native_batch_norm_legit_no_training _safe_softmax _softmax _softmax_backward_data _to_copy add_ all amax amin
-aminmax any arange argmax argmin avg_pool2d avg_pool2d_backward bernoulli bernoulli_ cat clone constant_pad_nd copy copy_
-count_nonzero cumprod cumsum dist div_ dot elu_backward exponential_ eye fill fill_ flip full full_like
-gelu_backward glu glu_backward hardswish_backward hardtanh_backward leaky_relu_backward linalg_vector_norm
-log_sigmoid_backward logsumexp masked_fill masked_fill_ max max_pool2d_with_indices
-max_pool2d_with_indices_backward mean median min mse_loss mse_loss_backward mul_ mv native_dropout native_dropout_backward
-native_group_norm native_layer_norm new_full new_ones new_zeros nll_loss_backward norm normal normal_ ones ones_like
-prod rand rand_like randint randint_like randn randn_like randperm roll scalar_tensor select_backward sigmoid_backward
-silu_backward slice_backward smooth_l1_loss softplus_backward split_with_sizes_copy stack std std_mean sub_ sum tanh_backward
-threshold_backward tril triu unfold_backward uniform uniform_ upsample_bilinear2d upsample_nearest2d var var_mean where
-zero_ zeros zeros_like
-""".split()
+ONE_PASS = frozenset((
+    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_amp_foreach_non_finite_check_and_unscale_",
+    "_foreach_copy_", "_fused_adam_", "_fused_adamw_", "_fused_rms_norm", "_fused_sgd_", "_log_softmax",
+    "_log_softmax_backward_data", "_masked_softmax", "_native_batch_norm_legit_no_training", "_safe_softmax",
+    "_softmax", "_softmax_backward_data", "_to_copy", "add_", "all", "amax", "amin", "aminmax", "any", "arange",
+    "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "bernoulli", "bernoulli_", "cat", "clone",
+    "constant_pad_nd", "copy", "copy_", "count_nonzero", "cumprod", "cumsum", "dist", "div_", "dot", "elu_backward",
+    "exponential_", "eye", "fill", "fill_", "flip", "full", "full_like", "gelu_backward", "glu", "glu_backward",
+    "hardswish_backward", "hardtanh_backward", "leaky_relu_backward", "linalg_vector_norm", "log_sigmoid_backward",
+    "logsumexp", "masked_fill", "masked_fill_", "max", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
+    "mean", "median", "min", "mse_loss", "mse_loss_backward", "mul_", "mv", "native_dropout",
+    "native_dropout_backward", "native_group_norm", "native_layer_norm", "new_full", "new_ones", "new_zeros",
+    "nll_loss_backward", "norm", "normal", "normal_", "ones", "ones_like", "prod", "rand", "rand_like", "randint",
+    "randint_like", "randn", "randn_like", "randperm", "roll", "scalar_tensor", "select_backward", "sigmoid_backward",
+    "silu_backward", "slice_backward", "smooth_l1_loss", "softplus_backward", "split_with_sizes_copy", "stack", "std",
+    "std_mean", "sub_", "sum", "tanh_backward", "threshold_backward", "tril", "triu", "unfold_backward", "uniform",
+    "uniform_", "upsample_bilinear2d", "upsample_nearest2d", "var", "var_mean", "where", "zero_", "zeros",
+    "zeros_like",
+))  # fmt: skip
 """One launch each, or several of which all but one are small."""
-WRITES_ONLY = (
-    "bernoulli_ copy_ exponential_ fill_ normal_ uniform_ zero_ random_ geometric_ log_normal_ cauchy_".split()
-)
+WRITES_ONLY = [
+    "bernoulli_",
+    "copy_",
+    "exponential_",
+    "fill_",
+    "normal_",
+    "uniform_",
+    "zero_",
+    "random_",
+    "geometric_",
+    "log_normal_",
+    "cauchy_",
+]
 """Operators in place that do not read what they overwrite."""
-FREE = """
-_assert_async _assert_scalar _assert_tensor_metadata _functional_assert_async _reshape_alias _unsafe_view alias
-as_strided detach detach_ empty empty_like empty_permuted empty_strided expand is_same_size lift_fresh new_empty
-new_empty_strided permute record_stream resize_ select set_ slice split split_with_sizes squeeze stride sym_numel sym_size
-sym_storage_offset sym_stride t transpose unbind unfold unsqueeze view view_as_complex view_as_real
-""".split()
+FREE = frozenset((
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_functional_assert_async", "_reshape_alias",
+    "_unsafe_view", "alias", "as_strided", "detach", "detach_", "empty", "empty_like", "empty_permuted",
+    "empty_strided", "expand", "is_same_size", "lift_fresh", "new_empty", "new_empty_strided", "permute",
+    "record_stream", "resize_", "select", "set_", "slice", "split", "split_with_sizes", "squeeze", "stride",
+    "sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "t", "transpose", "unbind", "unfold", "unsqueeze",
+    "view", "view_as_complex", "view_as_real",
+))  # fmt: skip
 """No launch."""
 VALUE_OPS = ("_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive")
 """Operators whose result, or its size, hangs on values."""
@@ -208,6 +226,34 @@ def nll_loss_backward(
     return [Pass([], [out], "zeros"), Pass([grad, target], [wide], "rows")]
 
 
+def _softmax(x: torch.Tensor, dim: int, out: torch.Tensor, times: int, *more: torch.Tensor) -> list[Piece]:
+    """A CTA takes a row that does not fit in its shared memory, and reads it `times` times (SoftMax.cu)."""
+    width = x.shape[dim] if x.dim() else 1
+    if width * x.element_size() <= ROW_BYTES or dim % max(1, x.dim()) != x.dim() - 1:
+        return [Pass([x, *more], [out])]
+    return [Pass([x, *more], [out], rows=x.numel() // width, again=[(x, times)])]
+
+
+@register_traffic_formula(aten._softmax, aten._log_softmax)
+def softmax(x: torch.Tensor, dim: int, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+    """The largest value, the sum, the result."""
+    return _softmax(x, dim, out, 3)
+
+
+@register_traffic_formula(aten._softmax_backward_data, aten._log_softmax_backward_data)
+def softmax_backward(
+    grad: torch.Tensor, result: torch.Tensor, dim: int, *_: Any, out: torch.Tensor, **__: Any
+) -> list[Piece]:
+    """The gradient's sum, then the result; a softmax's sum needs its result, too."""
+    return _softmax(grad, dim, out, 2, result)
+
+
+@register_traffic_formula(aten.masked_fill)
+def masked_fill(x: torch.Tensor, mask: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+    """A copy that is then filled (TensorAdvancedIndexing.cpp)."""
+    return [Pass([x], [out], "copy"), Pass([out, mask], [out], "fill")]
+
+
 @register_traffic_formula(aten.sort, aten.topk, aten.argsort)
 def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
     """Read once, results written once: the least that a sort moves."""
@@ -222,7 +268,7 @@ def is_free(function: Any) -> bool:
 def is_one_pass(function: Any) -> bool:
     """Whether an operator is a pass over its tensors."""
     name = function._schema.name.split("::")[1]
-    return name in ONE_PASS or torch.Tag.pointwise in function.tags
+    return name in ONE_PASS or name.startswith("_foreach_") or torch.Tag.pointwise in function.tags
 
 
 def hangs_on_values(function: Any) -> bool:
@@ -240,6 +286,13 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
     reads = [t for t in tensors_in((args, kwargs)) if id(t) not in unread]
     results = list(tensors_in((written, out)))
     return [Pass(reads, list({_key(t): t for t in results}.values()))]
+
+
+def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """An operator's arguments by name, its defaults among them."""
+    names = [argument.name for argument in function._schema.arguments]
+    defaults = {a.name: a.default_value for a in function._schema.arguments if a.has_default_value()}
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
 def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -20,12 +21,14 @@ from iosim.integrations.torch.formulas import (
     hangs_on_values,
     is_free,
     is_one_pass,
+    named_arguments,
     one_pass,
     overwritten,
     tensors_in,
 )
-from iosim.integrations.torch.pieces import REGISTRY
-from iosim.integrations.torch.recorder import Recorder
+from iosim.integrations.torch.norm import rms_norm
+from iosim.integrations.torch.pieces import REGISTRY, Pass
+from iosim.integrations.torch.recorder import Recorder, is_real
 from iosim.prediction.result import Moved
 from iosim.show.tables import Table
 from iosim.studies.program.result import ProgramTraffic, traffic_of
@@ -33,11 +36,7 @@ from iosim.studies.program.result import ProgramTraffic, traffic_of
 if TYPE_CHECKING:
     import pandas
 
-ATTENTION = (torch.nn.functional.scaled_dot_product_attention,)
-FUSED = {
-    "_scaled_dot_product_flash_attention": "flash", "_scaled_dot_product_cudnn_attention": "cudnn",
-    "_scaled_dot_product_efficient_attention": "efficient",
-}  # fmt: skip
+UNKNOWN = "operator '{}' is not known: its inputs and outputs are counted once"
 
 
 class TrafficMode:
@@ -49,8 +48,8 @@ class TrafficMode:
 
     Args:
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        cudnn: the version of cuDNN there, such as "9.19.0"; by default that of PyTorch's own wheels. "none": PyTorch was
-            built without.
+        cudnn: the version of cuDNN there, such as "9.19.0"; by default that of PyTorch's own wheels. "none": PyTorch
+            was built without.
         display: print the result at the end.
 
     Raises:
@@ -70,6 +69,8 @@ class TrafficMode:
         self._recorder = Recorder(self.profile)
         self.__dict__.pop("result", None)
         with ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:  # what is compiled runs as it was written
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self._recorder.modules)
             stack.enter_context(_flex_recorded(self._recorder))
             stack.enter_context(_Functions(self._recorder, self.cudnn))
@@ -158,12 +159,12 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
-        if function in ATTENTION:
+        if function is torch.nn.functional.scaled_dot_product_attention:
             return attention.attend(self.recorder, self.cudnn, *args, **kwargs)
         if function is torch.nn.functional.dropout:
             return _dropout(*args, **kwargs)
         if function in (torch.rms_norm, torch.nn.functional.rms_norm):
-            return _rms_norm(*args, **kwargs)
+            return rms_norm(self.recorder, *args, **kwargs)
         return function(*args, **kwargs)
 
 
@@ -174,14 +175,7 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     return torch.native_dropout(input, p, True)[0]
 
 
-def _rms_norm(
-    input: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None, eps: float | None = None
-) -> torch.Tensor:
-    """RMS norm as GPUs do it: one launch."""
-    return torch.ops.aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]  # type: ignore[no-any-return]
-
-
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every operator below autograd."""
 
     supports_higher_order_operators = True
@@ -192,7 +186,7 @@ class _Operators(TorchDispatchMode):
         return False
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
     def __torch_dispatch__(
@@ -203,8 +197,8 @@ class _Operators(TorchDispatchMode):
             return function(*args, **kwargs)
         higher = isinstance(function, torch._ops.HigherOrderOperator)
         if not higher and hangs_on_values(function) and _has_no_values(args):
-            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; accepted: "
-                             "CPU tensors, or a module without it")  # fmt: skip
+            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; "
+                             "accepted: CPU tensors, or a module without it")  # fmt: skip
         out = function(*args, **kwargs)
         self._record(function, args, kwargs, out, higher)
         return out
@@ -216,22 +210,21 @@ class _Operators(TorchDispatchMode):
         results = list(tensors_in(out))
         recorder.seen(given, [t for t in results if t.untyped_storage()._cdata not in before])
         if higher:
-            name = function.name()
-            recorder.notes[f"operator '{name}' is not known: its inputs and outputs are counted once"] = None
-            from iosim.integrations.torch.pieces import Pass
-
-            recorder.pieces(name, [Pass(given, results)], known=False)
+            recorder.notes[UNKNOWN.format(function.name())] = None
+            recorder.pieces(function.name(), [Pass(given, results)], known=False)
             return
         name = function._schema.name.removeprefix("aten::")
         formula = REGISTRY.get(function.overloadpacket)
-        if formula is not None:
+        if formula is None and name in attention.FUSED:
+            attention.fused(recorder, name, named_arguments(function, args, kwargs), out)
+        elif formula is not None:
             recorder.pieces(name, formula(*args, **kwargs, out=out))
         elif is_free(function) or _is_view(function, args, kwargs, results, before):
             recorder.module()  # its node of autograd belongs to the module that runs
         elif is_one_pass(function):
             recorder.pieces(name, one_pass(function, args, kwargs, out))
         else:
-            recorder.notes[f"operator '{function}' is not known: its inputs and outputs are counted once"] = None
+            recorder.notes[UNKNOWN.format(function)] = None
             recorder.pieces(name, one_pass(function, args, kwargs, out), known=False)
 
 
@@ -245,13 +238,13 @@ def _is_view(
 
 
 def _has_no_values(args: Sequence[Any]) -> bool:
-    return any(not attention._is_real(t) for t in tensors_in(args))
+    return any(not is_real(t) for t in tensors_in(args))
 
 
 @contextmanager
 def _flex_recorded(recorder: Recorder) -> Iterator[None]:
     """flex_attention's operator replaced: PyTorch runs it by torch.compile, which leaves nothing to record."""
-    operator: Callable[..., Any] = flex_module.flex_attention_hop
+    operator: Callable[..., Any] = getattr(flex_module, "flex_attention_hop")  # noqa: B009
 
     def recorded(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,

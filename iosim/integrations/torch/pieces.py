@@ -31,11 +31,16 @@ Place = torch.Tensor | Part | Scratch
 
 @dataclass(frozen=True)
 class Pass:
-    """One kernel launch that reads each of `reads` and writes each of `writes` once."""
+    """One kernel launch that reads each of `reads` and writes each of `writes` once.
+
+    `rows`: a CTA takes one of so many rows; it goes through those of `again` so often.
+    """
 
     reads: Sequence[Place]
     writes: Sequence[Place]
     name: str = ""
+    rows: int | None = None
+    again: Sequence[tuple[torch.Tensor, int]] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ def _packet(operator: Any) -> Any:
         return operator.overloadpacket
     if isinstance(operator, torch._ops.OpOverloadPacket):
         return operator
-    if isinstance(operator, torch.library.CustomOpDef):
-        return operator._opoverload.overloadpacket
-    raise InputError(f"operator {operator!r} is no operator of PyTorch; accepted: torch.ops.LIBRARY.NAME, with or without "
-                     "an overload")  # fmt: skip
+    custom = getattr(operator, "_opoverload", None)  # of torch.library.custom_op
+    if custom is not None:
+        return custom.overloadpacket
+    raise InputError(f"operator {operator!r} is no operator of PyTorch; accepted: torch.ops.LIBRARY.NAME")

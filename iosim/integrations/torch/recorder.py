@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.module_tracker import ModuleTracker
 
@@ -39,15 +40,15 @@ class Recorder:
         self.profile = profile
         self.modules = ModuleTracker()
         self.paused = False
-        self.attention: str = ""
-        """Attention that is being recorded as the operators it is made of; empty outside of one."""
+        self.decomposes_attention = False
+        """Whether attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
         self._operators: list[Operator] = []
         self._storages: list[Storage] = []
         self._number: dict[int, int] = {}
         self._alive: dict[int, tuple[int, StorageWeakRef]] = {}
         self._nodes: list[int] = []
-        self._paths: list[tuple[str, ...]] = []
+        self._places: list[tuple[tuple[str, ...], bool]] = []
 
     @property
     def program(self) -> Program:
@@ -68,16 +69,20 @@ class Recorder:
     def module(self) -> tuple[str, ...]:
         """The path of the module that runs now, the root first. In a backward it is the module whose forward made the
         node of autograd."""
+        return self._place_in_tree()[0]
+
+    def _place_in_tree(self) -> tuple[tuple[str, ...], bool]:
+        """The path of the module that runs now, and whether attention is being decomposed there."""
         node = torch._C._current_autograd_node()
         if node is None:
-            path = self._forward_path()
+            place = self._forward_path(), self.decomposes_attention
             number = torch.autograd._get_sequence_nr()
             if not self._nodes or number > self._nodes[-1]:
                 self._nodes.append(number)
-                self._paths.append(path)
-            return path
+                self._places.append(place)
+            return place
         at = bisect_left(self._nodes, node._sequence_nr() + 1)
-        return self._paths[at] if at < len(self._paths) else ()
+        return self._places[at] if at < len(self._places) else ((), False)
 
     def _forward_path(self) -> tuple[str, ...]:
         names = [name for name in self.modules.parents if name != ROOT]
@@ -102,13 +107,13 @@ class Recorder:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._alive:
-            self._alive[key] = (len(self._storages), StorageWeakRef(storage))
+            self._alive[key] = (len(self._storages), StorageWeakRef(storage))  # type: ignore[no-untyped-call]
             self._storages.append(Storage(int(storage.nbytes()), made))
         return self._alive[key][0]
 
     def _forget(self) -> None:
         """Storages that are gone by now."""
-        gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]
+        gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]  # type: ignore[no-untyped-call]
         for key in gone:
             number, _ = self._alive.pop(key)
             self._storages[number] = replace(self._storages[number], freed=len(self._operators))
@@ -125,7 +130,8 @@ class Recorder:
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
         """An operator by its launches."""
-        module, phase = self.module(), self.phase()
+        module, attention = self._place_in_tree()
+        phase = self.phase()
         for piece in pieces:
             called = f"{name}.{piece.name}" if piece.name else name
             if isinstance(piece, Pass):
@@ -137,7 +143,7 @@ class Recorder:
             problem = AttentionProblem(dtype=dtype)
             self.operator(
                 Operator(called, module, phase, problem, nothing_special(called), chain, views,
-                         is_kernel=isinstance(piece, Product), is_attention=bool(self.attention), known=known)
+                         is_kernel=isinstance(piece, Product), is_attention=attention, known=known)
             )  # fmt: skip
 
     def operator(self, operator: Operator) -> None:
@@ -167,7 +173,11 @@ class Recorder:
         writes = [n for place in piece.writes if (n := named(place, Role.OUTPUT)) is not None]
         by_name = tensors(all_tensors.values())
         size = max((t.element_bytes for t in by_name.values()), default=4)
-        launch = streamed(name, size, {n: by_name[n].elements for n in reads}, {n: by_name[n].elements for n in writes})
+        times = {n: often for tensor, often in piece.again if (n := named(tensor, Role.INPUT)) is not None}
+        launch = streamed(
+            name, size, {n: by_name[n].elements for n in reads}, {n: by_name[n].elements for n in writes},
+            rows=piece.rows, times=times,
+        )  # fmt: skip
         return Chain(by_name, (launch,)), views, dtype_of([*piece.writes, *piece.reads])
 
     def _place(self, place: Place) -> tuple[object, View]:
@@ -208,7 +218,7 @@ class Recorder:
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
         self.operator(
-            Operator(name, self.module(), self.phase(), problem, kernel, Chain(unbound, chain.launches, chain.notes), views,
+            Operator(name, self.module(), self.phase(), problem, kernel, replace(chain, tensors=unbound), views,
                      is_kernel=True, is_attention=True, notes=notes)
         )  # fmt: skip
 
@@ -232,3 +242,8 @@ def dtype_name(tensor: torch.Tensor) -> str:
         accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
         raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")
     return DTYPES[tensor.dtype]
+
+
+def is_real(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))

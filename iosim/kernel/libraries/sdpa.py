@@ -8,7 +8,7 @@ order and a version of cuDNN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.libraries.choice import chooses
@@ -52,7 +52,7 @@ def choose(
         problem: with `passes` "fwd+bwd" where gradients are asked for.
         backends: keys of `BACKENDS` in the order in which they are tried.
     """
-    checks = {
+    checks: dict[str, Callable[[], str]] = {
         "cudnn": lambda: why_not_cudnn(problem, profile, cudnn_version),
         "flash": lambda: why_not_flash(problem, profile),
         "efficient": lambda: why_not_efficient(problem, profile),

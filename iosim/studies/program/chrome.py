@@ -30,7 +30,7 @@ def events(traffic: ProgramTraffic) -> Iterator[Event]:
     """Operators on one line of time, the modules that they stand in above them, and HBM's rate as a counter."""
     yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"{traffic.profile.name} (predicted)"}}
     open_modules: list[tuple[str, float]] = []
-    now, phase = 0.0, ""
+    now = 0.0
     for row in traffic.rows:
         path = (row.phase, *row.module)
         shared = 0
@@ -56,9 +56,9 @@ def _closed(open_modules: list[tuple[str, float]], keep: int, now: float) -> Ite
 
 def _operator(row: OperatorTraffic, begin: float, length: float) -> Event:
     values = row.to_dict()
+    told = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
     return {"ph": "X", "pid": 0, "tid": 0, "cat": row.phase, "name": row.operator, "ts": begin, "dur": length,
-            "args": {name: values[name] for name in ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read",
-                                                     "l2_write", "flops", "known")}}  # fmt: skip
+            "args": {name: values[name] for name in told}}  # fmt: skip
 
 
 def _rates(row: OperatorTraffic) -> dict[str, float]:

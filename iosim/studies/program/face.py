@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, count_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part
@@ -30,7 +30,7 @@ def answer(t: ProgramTraffic) -> str:
         kernels = ", ".join(dict.fromkeys(r.kernel for r in attention.rows if r.kernel)) or "decomposed"
         share = 100 * attention.hbm.total / max(1, t.hbm.total)
         text += f"; attention ({kernels}) moves {bytes_text(attention.hbm.total)} of it, {share:.0f} %"
-    return f"{text}; {seconds_text(t.time_s)}, {count_text(t.flops)}FLOP in matrix products."
+    return f"{text}; {seconds_text(t.time_s)}, {t.flops / 1e9:,.1f} GFLOP in matrix products."
 
 
 def text(t: ProgramTraffic) -> str:

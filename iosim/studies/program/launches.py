@@ -1,8 +1,9 @@
 """Launches of operators that are no attention: passes that stream their tensors, and matrix products.
 
 A product's CTAs take tiles of the result (`iosim.kernel.algorithms.matrix_tiles`); tiles along the side that has fewer
-of them start first, as CUTLASS's raster heuristic has it (NVIDIA/cutlass, include/cutlass/gemm/kernel/tile_scheduler_params.h). NB: which tile, split or stream-K a library takes
-is not published, so that re-reads of operands that outgrow the L2 are an estimate.
+of them start first, as CUTLASS's raster heuristic has it (NVIDIA/cutlass,
+include/cutlass/gemm/kernel/tile_scheduler_params.h). NB: which tile, split or stream-K a library takes is not
+published, so that re-reads of operands that outgrow the L2 are an estimate.
 """
 
 from __future__ import annotations
@@ -18,16 +19,29 @@ from iosim.kernel.schedule import Order, Schedule
 CTA_THREADS = 256
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
+ROW_THREADS = 1024
 VALUES = 4
 """Values that a thread of an elementwise pass takes, for its grid."""
 
 
-def streamed(name: str, element_bytes: int, reads: Mapping[str, int], writes: Mapping[str, int]) -> Launch:
-    """A pass that reads and writes tensors of so many elements, by name."""
+def streamed(
+    name: str, element_bytes: int, reads: Mapping[str, int], writes: Mapping[str, int], *, rows: int | None = None,
+    times: Mapping[str, int] | None = None,
+) -> Launch:  # fmt: skip
+    """A pass that reads and writes tensors of so many elements, by name.
+
+    Args:
+        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
+        times: how often a CTA goes through its row of a tensor, where that is more than once.
+    """
     elements = max((*reads.values(), *writes.values()), default=1)
-    blocks = max(1, -(-elements // (CTA_THREADS * VALUES)))
-    accesses = (*(load(n, Rows.OWN, Per.LAUNCH) for n in reads), *(store(n, Rows.OWN, Per.LAUNCH) for n in writes))
-    return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(CTA_THREADS),
+    threads = CTA_THREADS if rows is None else ROW_THREADS
+    blocks = max(1, -(-elements // (CTA_THREADS * VALUES)) if rows is None else rows)
+    accesses = (
+        *(load(n, Rows.OWN, Per.LAUNCH, times=(times or {}).get(n, 1)) for n in reads),
+        *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
+    )
+    return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
                   tensor_cores=False, values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
 
 

@@ -35,8 +35,8 @@ class Addresses:
 
 
 def addresses(program: Program) -> Addresses:
-    """Where everything lies in a program that has run before: PyTorch keeps the memory of the run before, and cuts it up
-    anew."""
+    """Where everything lies in a program that has run before: PyTorch keeps the memory of the run before, and cuts it
+    up anew."""
     allocator = CachingAllocator()
     there = {n: allocator.allocate(s.bytes) for n, s in enumerate(program.storages) if s.made is None}
     made, freed = _by_turn(program)

@@ -37,7 +37,7 @@ class View:
     @cached_property
     def band(self) -> tuple[int, int, int]:
         """(elements of a row's piece, elements of a row, elements before the piece in its row) where the view takes one
-        piece of every row of a wider matrix, as Q does of a fused projection; the piece is the row where it does not."""
+        piece of every row of a wider matrix, as Q does of a fused projection; else the piece is the whole row."""
         dense = 1
         axes = sorted(
             (stride, size) for size, stride in zip(self.sizes, self.strides, strict=True) if stride and size > 1

@@ -25,7 +25,7 @@ from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import MODES
-from iosim.readers.replay.replay import CODE, FOREIGN, FOREIGN_OBJECT_BYTES
+from iosim.readers.replay.replay import CODE, FOREIGN
 from iosim.studies.program.memory import Int64, Memory
 from iosim.studies.program.operators import Operator, Program
 
@@ -33,8 +33,6 @@ SAMPLES_PER_PIECE = 4.0
 """Followed lines of a piece of memory."""
 MOST_ROUNDS = 8
 """Of the CTAs of a matrix product, rounds that are told apart: each goes through one operand again."""
-OWN, OTHERS = 0, 1
-"""Tensor numbers in the engine: the program's bytes, and dirty lines of others."""
 
 Bytes = tuple[int, int]
 """Read and written."""
@@ -86,26 +84,24 @@ class Playing:
         memory = Memory(program)
         l2_of_gpu = model(self.profile)
         sizes = memory.sizes
-        foreign = l2_of_gpu.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
-        size = np.concatenate([sizes, np.full(foreign, FOREIGN_OBJECT_BYTES, dtype=np.int32)])
-        owner = np.full(size.size, OWN, dtype=np.uint8)
-        owner[sizes.size :] = OTHERS
-        l2 = L2(l2_of_gpu, size, owner, SAMPLES_PER_PIECE)
-        l2.place(range(sizes.size, size.size), dirty=True)
+        l2 = L2(l2_of_gpu, sizes, np.zeros(sizes.size, dtype=np.uint8), SAMPLES_PER_PIECE)
         found = []
         for number, operator in enumerate(program.operators):
             moved: dict[str, Bytes] = {}
             for launch in operator.chain.launches:
                 before = l2.counts()
-                mode, piece = _walk(memory, number, operator, launch, self._rounds(launch))
+                mode, piece = _walk(memory, number, operator, launch, self._rounds(launch), self._slots(launch))
                 side = _sides(piece, number) if l2_of_gpu.partitions == 2 else np.zeros(piece.size, dtype=np.uint8)
                 mode, piece, side = _both_sides(launch, mode, piece, side, l2_of_gpu.partitions)
                 l2.access(mode, piece, side)
                 after = l2.counts()
-                was = moved.get(launch.name, (0, 0))
-                moved[launch.name] = (was[0] + after[0][OWN] - before[0][OWN], was[1] + sum(after[1]) - sum(before[1]))
+                moved[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
             found.append(moved)
         return found
+
+    def _slots(self, launch: Launch) -> int:
+        """CTAs that run at once."""
+        return self.profile.sm_count * max(1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads)
 
     def _rounds(self, launch: Launch) -> int:
         """Rounds of CTAs of a matrix product: its operand that all rows of tiles share is read in each."""
@@ -115,18 +111,24 @@ class Playing:
 
 
 def _walk(
-    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: int
+    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: int, slots: int
 ) -> tuple[npt.NDArray[np.uint8], Int64]:
-    """(mode, piece) of every access of a launch in order: its tensors side by side, loads before stores; in a matrix
-    product the operand whose tiles run fastest again in every round."""
+    """(mode, piece) of every access of a launch in order: its tensors side by side, loads before stores.
+
+    Args:
+        rounds: of a matrix product's CTAs; the operand that all of them share is read in each.
+        slots: CTAs at once; rows that they go through again are read again once as many have been begun.
+    """
     shared = Rows.KEY if launch.schedule.order is Order.HEAD else Rows.PAIR  # of B and A of a product
     modes, pieces, places = [], [], []
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
         own = _pieces(memory, number, operator, access.tensor)
-        again = rounds if access.mode is Mode.LOAD and access.rows is shared and access.per is Per.PAIR else 1
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
+        again, later = access.times, min(1.0, slots / launch.work_tiles) / access.times
+        if again == 1 and access.mode is Mode.LOAD and access.rows is shared and access.per is Per.PAIR:
+            again, later, place = rounds, 1 / rounds, place / rounds
         pieces.append(np.tile(own, again))
-        places.append(np.concatenate([(place + n) / again for n in range(again)]))
+        places.append(np.concatenate([place + n * later for n in range(again)]))
         modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
     if not pieces:
         return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
@@ -152,14 +154,13 @@ def _sides(piece: Int64, turn: int) -> npt.NDArray[np.uint8]:
 def _both_sides(
     launch: Launch, mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], partitions: int
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
-    """Loads of a launch with tiles come from SMs of both partitions."""
+    """Loads of a launch with tiles come from SMs of both partitions, one after the other."""
     if launch.outer is Outer.FLAT or partitions < 2:
         return mode, piece, side
     times = np.where(mode == MODES[Mode.LOAD], 2, 1)
-    second = np.concatenate(
-        [[False], np.repeat(np.arange(mode.size), times)[1:] == np.repeat(np.arange(mode.size), times)[:-1]]
-    )
-    return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ second.astype(np.uint8)
+    first = np.zeros(int(times.sum()), dtype=np.uint8)
+    first[np.cumsum(times) - times] = 1
+    return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ (1 - first)
 
 
 def operators_with_bytes(playing: Playing, program: Program) -> Iterator[tuple[Operator, Alone, dict[str, Bytes]]]:

@@ -202,19 +202,19 @@ def summed(
     first: str,
     text: Any,
 ) -> Table:
-    """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory bytes, operations, time."""
+    """A row a group: operators, bytes at HBM and their share of all, bytes at L2, compulsory ones, operations, time."""
     total = max(1, sum(r.hbm for r in rows))
     columns = (
         Column(first, first), Column("operators", "operators", "number"), Column("hbm_read_bytes", "HBM read", "bytes"),
         Column("hbm_write_bytes", "HBM written", "bytes"), Column("hbm_share", "share", "percent"),
         Column("compulsory_bytes", "in and out once", "bytes"), Column("l2_bytes", "SM<->L2", "bytes"),
-        Column("flops", "FLOP", "count"), Column("time_s", "time", "seconds"),
+        Column("gflop", "GFLOP", "number"), Column("time_s", "time", "seconds"),
     )  # fmt: skip
     table = tuple(
         (
             text(name), len(group), sum(r.hbm_read for r in group), sum(r.hbm_write for r in group),
             sum(r.hbm for r in group) / total, sum(r.compulsory for r in group),
-            sum(r.l2_read + r.l2_write for r in group), sum(r.flops for r in group), sum(r.time_s for r in group),
+            sum(r.l2_read + r.l2_write for r in group), sum(r.flops for r in group) / 1e9, sum(r.time_s for r in group),
         )
         for name, group in groups
     )  # fmt: skip
@@ -253,7 +253,7 @@ def _row(operator: Operator, alone: Alone, moved: dict[str, Bytes], seconds: flo
     counted = alone.call.counted
     return OperatorTraffic(
         operator.module, operator.name, operator.phase, operator.kernel.name if operator.is_attention else "",
-        len(operator.chain.launches), sum(read for read, _ in moved.values()), sum(wrote for _, wrote in moved.values()),
+        len(operator.chain.launches), sum(r for r, _ in moved.values()), sum(w for _, w in moved.values()),
         int(counted.total("l2", "read")), int(counted.total("l2", "write")), operator.compulsory_bytes, operator.flops,
         seconds, operator.known, operator.is_attention,
     )  # fmt: skip
