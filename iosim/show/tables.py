@@ -129,6 +129,9 @@ class Table:
         """Every cell as a person reads it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
+    def __str__(self) -> str:
+        return self.text()
+
     def text(self) -> str:
         """Columns aligned for a terminal, numbers to the right; in a narrow one cells are wrapped, or columns go on
         in further tables below, each with the first column again."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
@@ -40,7 +40,7 @@ NO_MASK_BLOCK = 1 << 30
 """FlexAttention's block size of no mask."""
 
 FUSED = {
-    "_scaled_dot_product_flash_attention": "flash", "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_flash_attention": "flash",
     "_scaled_dot_product_efficient_attention": "efficient", "_scaled_dot_product_cudnn_attention": "cudnn",
 }  # fmt: skip
 FUSED |= {f"{name}_backward": backend for name, backend in FUSED.items()}
@@ -109,9 +109,10 @@ def attend(
         attn_mask = _additive(recorder, attn_mask, query)
 
     def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):  # what a CPU has, whatever is allowed of a GPU
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
 
     return _Attention.apply(recorder, chosen, compute, query, key, value, attn_mask)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,7 @@ class TrafficMode:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self._recorder.modules)
             stack.enter_context(_flex_recorded(self._recorder))
+            stack.enter_context(_attention_recorded(self._recorder, self.cudnn))
             stack.enter_context(_Functions(self._recorder, self.cudnn))
             stack.enter_context(_Operators(self._recorder))
             self._stack = stack.pop_all()
@@ -81,6 +82,7 @@ class TrafficMode:
     def __exit__(self, *error: object) -> None:
         assert self._stack is not None
         stack, self._stack = self._stack, None
+        self._recorder.ended = True
         stack.__exit__(*error)  # type: ignore[arg-type]
         if self.display and error[0] is None:
             print(self.result)
@@ -159,7 +161,7 @@ class _Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
-        if function is torch.nn.functional.scaled_dot_product_attention:
+        if function is torch._C._nn.scaled_dot_product_attention:
             return attention.attend(self.recorder, self.cudnn, *args, **kwargs)
         if function is torch.nn.functional.dropout:
             return _dropout(*args, **kwargs)
@@ -242,7 +244,32 @@ def _has_no_values(args: Sequence[Any]) -> bool:
 
 
 @contextmanager
-def _flex_recorded(recorder: Recorder) -> Iterator[None]:
+def _replaced(module: Any, **names: Any) -> Iterator[None]:
+    """Names of a module replaced for a while, those of them that it has."""
+    before = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, names[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def _attention_recorded(recorder: Recorder, cudnn: int | None) -> AbstractContextManager[None]:
+    """torch.nn.functional's attention replaced: what calls it there (multi_head_attention_forward) has been caught as a
+    function itself, and inside of one nothing is caught."""
+    function: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
+
+    def recorded(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if recorder.paused:
+            return function(*args, **kwargs)
+        return attention.attend(recorder, cudnn, *args, **kwargs)
+
+    return _replaced(torch.nn.functional, scaled_dot_product_attention=recorded)
+
+
+def _flex_recorded(recorder: Recorder) -> AbstractContextManager[None]:
     """flex_attention's operator replaced: PyTorch runs it by torch.compile, which leaves nothing to record."""
     operator: Callable[..., Any] = getattr(flex_module, "flex_attention_hop")  # noqa: B009
 
@@ -259,13 +286,7 @@ def _flex_recorded(recorder: Recorder) -> Iterator[None]:
             row = query.new_empty(query.shape[:-1], dtype=torch.float32)
         return out, row, row
 
-    names = {"flex_attention_hop": recorded, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
-             "_validate_device": lambda *_: None}  # fmt: skip
-    before = {name: getattr(flex_module, name) for name in names if hasattr(flex_module, name)}
-    for name in before:
-        setattr(flex_module, name, names[name])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(flex_module, name, value)
+    return _replaced(
+        flex_module, flex_attention_hop=recorded, _FLEX_ATTENTION_DISABLE_COMPILE_DEBUG=True,
+        _validate_device=lambda *_: None,
+    )  # fmt: skip

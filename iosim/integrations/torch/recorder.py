@@ -40,6 +40,8 @@ class Recorder:
         self.profile = profile
         self.modules = ModuleTracker()
         self.paused = False
+        self.ended = False
+        """Nothing is recorded any more: a backward may run after its mode has ended."""
         self.decomposes_attention = False
         """Whether attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
@@ -122,6 +124,8 @@ class Recorder:
 
     def seen(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
         """Tensors that an operator was given, and those that it made."""
+        if self.ended:
+            return
         self._forget()
         for tensor in given:
             self.storage(tensor, made=None)
@@ -130,6 +134,8 @@ class Recorder:
 
     def pieces(self, name: str, pieces: Iterable[Piece], known: bool = True) -> None:
         """An operator by its launches."""
+        if self.ended:
+            return
         module, attention = self._place_in_tree()
         phase = self.phase()
         for piece in pieces:
@@ -215,6 +221,8 @@ class Recorder:
         notes: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """An attention kernel's launches, with the chain's tensors bound to PyTorch's where they are given."""
+        if self.ended:
+            return
         views = {n: self.view(t) for n, t in bound.items() if n in chain.tensors}
         unbound = {n: replace(t, role=Role.TEMP) if n not in views else t for n, t in chain.tensors.items()}
         self.operator(

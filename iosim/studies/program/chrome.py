@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.files import write_whole
-
-if TYPE_CHECKING:
-    from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
+from iosim.studies.program.row import OperatorTraffic
 
 US = 1e6
 Event = dict[str, Any]
 
 
-def write(traffic: ProgramTraffic, path: str | Path) -> None:
-    """Write the trace of a program.
+def write(rows: Sequence[OperatorTraffic], title: str, path: str | Path) -> None:
+    """Write the trace of a program's operators.
 
     Raises:
         InputError: the file cannot be written.
     """
-    document = {"displayTimeUnit": "ms", "traceEvents": list(events(traffic))}
+    document = {"displayTimeUnit": "ms", "traceEvents": list(events(rows, title))}
     write_whole(Path(path), json.dumps(document) + "\n")
 
 
-def events(traffic: ProgramTraffic) -> Iterator[Event]:
+def events(rows: Sequence[OperatorTraffic], title: str) -> Iterator[Event]:
     """Operators on one line of time, the modules that they stand in above them, and HBM's rate as a counter."""
-    yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": f"{traffic.profile.name} (predicted)"}}
+    yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}
     open_modules: list[tuple[str, float]] = []
     now = 0.0
-    for row in traffic.rows:
+    for row in rows:
         path = (row.phase, *row.module)
         shared = 0
         names = [name for name, _ in open_modules]

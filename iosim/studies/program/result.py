@@ -16,53 +16,12 @@ from iosim.show.shown import Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
+from iosim.studies.program.row import OperatorTraffic
 
 if TYPE_CHECKING:
     import pandas
 
 WHOLE = "whole program"
-
-
-@dataclass(frozen=True)
-class OperatorTraffic:
-    """One operator as it ran: `hbm_*` are what moves while it runs, dirty lines of others among the written ones."""
-
-    module: tuple[str, ...]
-    """Where it stands in the module tree, the root first."""
-    operator: str
-    """Its name."""
-    phase: str
-    """forward or backward."""
-    kernel: str
-    """The attention kernel; empty for others."""
-    launches: int
-    """Kernel launches."""
-    hbm_read: int
-    """Bytes read from HBM."""
-    hbm_write: int
-    """Bytes written to HBM."""
-    l2_read: int
-    """Bytes read between SMs and L2."""
-    l2_write: int
-    """Bytes written between SMs and L2."""
-    compulsory: int
-    """Bytes of its inputs and outputs, each once."""
-    flops: int
-    """Operations of matrix products."""
-    time_s: float
-    """Seconds on the GPU."""
-    known: bool = True
-    """Whether there is a rule for it; else inputs and outputs are counted once."""
-    is_attention: bool = False
-    """Whether it is attention."""
-
-    @property
-    def hbm(self) -> int:
-        """Bytes read and written at HBM."""
-        return self.hbm_read + self.hbm_write
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "module": ".".join(self.module)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,7 +131,7 @@ class ProgramTraffic(Shown):
         """
         from iosim.studies.program.chrome import write
 
-        write(self, path)
+        write(self.rows, f"{self.profile.name} (predicted)", path)
 
 
 def _named(row: OperatorTraffic) -> str:

@@ -1,0 +1,317 @@
+"""TrafficMode: what PyTorch modules move on a GPU that is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+
+from iosim.base.errors import InputError  # noqa: E402
+from iosim.prediction.predictor import predict  # noqa: E402
+from iosim.problem.attention import AttentionProblem  # noqa: E402
+from iosim.torch import Part, Pass, ProgramTraffic, TrafficMode, register_traffic_formula  # noqa: E402
+
+WIDTH, HEADS, TOKENS, BATCH = 128, 2, 256, 2
+BF16 = torch.bfloat16
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            t.view(BATCH, TOKENS, HEADS, -1).transpose(1, 2) for t in self.qkv(self.norm(x)).split(WIDTH, dim=-1)
+        )
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).reshape(BATCH, TOKENS, WIDTH))
+
+
+class Model(nn.Module):
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(1000, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 1000)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    logits = model(tokens)
+    loss = functional.cross_entropy(logits.view(-1, logits.shape[-1]), tokens.view(-1))
+    loss.backward()
+    return loss
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ProgramTraffic, Model, torch.Tensor]:
+    torch.manual_seed(0)
+    model, tokens = made(), torch.randint(1000, (BATCH, TOKENS))
+    with TrafficMode(gpu="h200", cudnn="9.19.0") as t:
+        step(model, tokens)
+    return t.result, model, tokens
+
+
+def made() -> Model:
+    """A model whose parameters are bf16 from the start: fake ones cannot be converted."""
+    torch.set_default_dtype(BF16)
+    try:
+        return Model()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def fused(traffic: ProgramTraffic) -> list[tuple[str, str]]:
+    return [(row.operator, row.kernel) for row in traffic.rows if row.kernel]
+
+
+def one(call: object, gpu: str = "h200", cudnn: str | None = "9.19.0") -> ProgramTraffic:
+    """What a call moves."""
+    with TrafficMode(gpu=gpu, cudnn=cudnn) as t:
+        call()  # type: ignore[operator]
+    return t.result
+
+
+def heads(*shape: int, dtype: torch.dtype = BF16, grad: bool = False) -> list[torch.Tensor]:
+    return [torch.empty(shape, dtype=dtype, requires_grad=grad) for _ in range(3)]
+
+
+class TestModule:
+    def test_sums_by_module_and_phase_add_up(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+        traffic = trained[0]
+        assert (
+            sum(r.hbm for r in traffic.phase("forward").rows) + traffic.phase("backward").hbm.total == traffic.hbm.total
+        )
+        table = traffic.table(depth=2)
+        by_name = {str(row[0]).strip(): row for row in table.rows}
+        assert [name for name in by_name if name.isdigit()] == ["0", "1"]
+        blocks, columns = by_name["blocks"], [c.key for c in table.columns]
+        for key in ("operators", "hbm_read_bytes", "hbm_write_bytes", "compulsory_bytes"):
+            at = columns.index(key)
+            assert blocks[at] == by_name["0"][at] + by_name["1"][at]  # type: ignore[operator]
+
+    def test_backward_stands_in_the_module_whose_forward_it_is_of(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
+    ) -> None:
+        where = {(r.operator, r.phase): r.module for r in trained[0].rows if r.operator.startswith("attention")}
+        assert where["attention", "forward"] == ("Model", "blocks", "1")
+        assert where["attention_backward", "backward"] == ("Model", "blocks", "0")
+        weights = [r for r in trained[0].rows if r.operator == "mm" and r.module == ("Model", "head")]
+        assert {r.phase for r in weights} == {"backward"}
+        assert len(weights) == 2  # of the input and of the weight
+
+    def test_every_call_gets_the_kernel_of_that_gpu(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+        assert fused(trained[0]) == [("attention", "cudnn")] * 2 + [("attention_backward", "cudnn")] * 2
+        assert trained[0].unknown == ()
+
+    @pytest.mark.slow
+    def test_values_stay_what_they_are(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+        _, model, tokens = trained
+        mine = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad()
+        step(model, tokens)
+        for name, p in model.named_parameters():
+            assert torch.allclose(mine[name], p.grad, atol=1e-2), name
+
+    @pytest.mark.slow
+    def test_fake_tensors_move_what_real_ones_do(self, trained: tuple[ProgramTraffic, Model, torch.Tensor]) -> None:
+        with FakeTensorMode():
+            model, tokens = made(), torch.zeros(BATCH, TOKENS, dtype=torch.long)
+            fake = one(lambda: step(model, tokens))
+        assert [r.operator for r in fake.rows] == [r.operator for r in trained[0].rows]
+        assert fake.hbm == trained[0].hbm
+
+    def test_results_as_the_house_shows_them(
+        self, trained: tuple[ProgramTraffic, Model, torch.Tensor], tmp_path: Path
+    ) -> None:
+        traffic = trained[0]
+        frame = traffic.to_pandas()
+        assert int(frame.hbm_read.sum()) == traffic.hbm.read
+        assert set(frame.phase) == {"forward", "backward"}
+        assert "<table>" in traffic._repr_html_()
+        assert "blocks" in str(traffic)
+        assert traffic.to_dict()["totals"]["hbm"]["read"] == traffic.hbm.read
+        traffic.export_chrome_trace(tmp_path / "trace.json")
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        operators = [e for e in events if e["ph"] == "X" and e.get("cat") in ("forward", "backward")]
+        assert sum(e["args"]["hbm_read"] for e in operators) == traffic.hbm.read
+        end = operators[-1]["ts"] + operators[-1]["dur"]
+        assert end == pytest.approx(traffic.time_s * 1e6)
+        assert all(e["ts"] + e["dur"] <= end * (1 + 1e-9) for e in events if e.get("cat") == "module")
+
+
+class TestAttention:
+    @pytest.mark.parametrize(
+        ("gpu", "cudnn", "dtype", "kernel"),
+        [
+            ("h200", "9.19.0", BF16, "cudnn"),
+            ("h200", "9.10.2", BF16, "fa2"),
+            ("h200", "none", BF16, "fa2"),
+            ("a100", "9.19.0", BF16, "fa2"),
+            ("t4", "9.19.0", torch.float16, "cutlass"),
+            ("h200", "9.19.0", torch.float32, "cutlass"),
+        ],
+    )
+    def test_pytorchs_own_order(self, gpu: str, cudnn: str, dtype: torch.dtype, kernel: str) -> None:
+        q, k, v = heads(1, 2, 128, 64, dtype=dtype)
+        assert fused(one(lambda: functional.scaled_dot_product_attention(q, k, v), gpu, cudnn)) == [
+            ("attention", kernel)
+        ]
+
+    def test_sdpa_kernel_is_obeyed(self) -> None:
+        q, k, v = heads(1, 2, 128, 64)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            assert fused(one(lambda: functional.scaled_dot_product_attention(q, k, v))) == [("attention", "cutlass")]
+        with sdpa_kernel(SDPBackend.MATH):
+            math = one(lambda: functional.scaled_dot_product_attention(q, k, v))
+        assert math.attention.rows == math.rows
+        assert [r.operator for r in math.rows].count("bmm") == 2
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(InputError, match="no kernel"):
+            one(lambda: functional.scaled_dot_product_attention(q.float(), k.float(), v.float()))
+
+    def test_alone_it_moves_what_predict_says(self) -> None:
+        q, k, v = heads(2, 8, 1024, 64)
+        traffic = one(lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True), cudnn="none")
+        problem = AttentionProblem(batch=2, heads=8, seq_q=1024, head_dim=64, dtype="bf16", mask="causal")
+        p = predict(problem, "fa2", "h200")
+        assert traffic.rows[0].l2_read == p.l2.read
+        assert traffic.rows[0].hbm_read == pytest.approx(p.hbm.read, rel=0.01)
+
+    def test_grouped_heads_and_masks(self) -> None:
+        q, k, v = torch.empty(1, 8, 256, 64, dtype=BF16), *(torch.empty(1, 2, 256, 64, dtype=BF16) for _ in range(2))
+        grouped = one(lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+        assert grouped.rows[0].compulsory == 2 * (2 * q.numel() + 2 * k.numel())
+        k, v = heads(1, 8, 256, 64)[:2]
+        mask = torch.ones(256, 256, dtype=torch.bool)
+        masked = one(lambda: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask), "a100")
+        assert fused(masked) == [("attention", "cutlass")]
+        assert sum(r.operator.startswith("convert_mask") for r in masked.rows) == 3
+
+    def test_modules_of_pytorch_that_attend(self) -> None:
+        layer = nn.MultiheadAttention(64, 2, batch_first=True, dtype=BF16)
+        x = torch.randn(2, 128, 64, dtype=BF16)
+        assert fused(one(lambda: layer(x, x, x, need_weights=False))) == [("attention", "cudnn")]
+
+    @pytest.mark.slow
+    def test_flex_attention(self) -> None:
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        q = torch.randn(1, 2, 512, 64)
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 512, 512, device="cpu")
+        with TrafficMode("h200") as t:
+            out = flex_attention(q, q, q, block_mask=mask)
+        assert torch.allclose(out, functional.scaled_dot_product_attention(q, q, q, is_causal=True), atol=1e-5)
+        assert fused(t.result) == [("attention", "flex")]
+        whole = one(lambda: flex_attention(q, q, q)).attention
+        assert t.result.l2.read < whole.l2.read  # ten of sixteen blocks
+
+
+class TestOperators:
+    def test_views_cost_nothing_and_passes_their_tensors(self) -> None:
+        x = torch.empty(64, 1024)
+        traffic = one(lambda: x.view(1024, 64).t()[:32].expand(2, 32, 1024).add(1.0))
+        assert [(r.operator, r.compulsory) for r in traffic.rows] == [("add", 4 * (32 * 1024 + 2 * 32 * 1024))]
+
+    def test_what_is_in_the_l2_is_not_read_again(self) -> None:
+        with FakeTensorMode():
+            x, y = torch.empty(1 << 20), torch.empty(1 << 26)  # 4 MB, which fit with the result, and 256 MB
+            first, second = one(lambda: x.add(1.0).mul(2.0)).rows
+            long = one(lambda: y.add(1.0).mul(2.0)).rows
+        assert first.hbm_read >= x.nbytes
+        assert second.hbm_read < 0.02 * x.nbytes
+        assert long[1].hbm_read > 0.9 * y.nbytes
+
+    def test_products_are_compulsory_where_they_fit(self) -> None:
+        a, b = torch.empty(2048, 512, dtype=BF16), torch.empty(512, 1024, dtype=BF16)
+        (row,) = one(lambda: a @ b).rows
+        assert row.flops == 2 * 2048 * 512 * 1024
+        assert row.compulsory == a.nbytes + b.nbytes + 2 * 2048 * 1024
+        assert row.hbm_read == pytest.approx(a.nbytes + b.nbytes, rel=0.02)
+
+    def test_norms_and_dropout_are_the_gpus_launches(self) -> None:
+        norm, x = nn.RMSNorm(256), torch.randn(8, 256, requires_grad=True)
+        with TrafficMode("h200") as t:
+            y = norm(x)
+            functional.dropout(y, 0.5).sum().backward()
+        names = [r.operator for r in t.result.rows]
+        assert names[:2] == ["_fused_rms_norm", "native_dropout"]
+        assert names[-2:] == ["_fused_rms_norm_backward.input", "_fused_rms_norm_backward.weight"]
+        assert x.grad is not None
+        assert norm.weight.grad is not None
+
+    def test_long_rows_of_a_softmax_are_read_again(self) -> None:
+        with FakeTensorMode():
+            long, result = torch.empty(4096, 50_000, dtype=BF16), torch.empty(4096, 50_000, dtype=BF16)
+            again = one(lambda: torch._softmax_backward_data(long, result, -1, BF16))
+            short = torch.empty(200_000, 1024, dtype=BF16)
+            once = one(lambda: functional.softmax(short, dim=-1))
+        assert again.hbm.read > 2.6 * long.nbytes
+        assert once.hbm.read == pytest.approx(short.nbytes, rel=0.02)
+
+    def test_unknown_operators_are_listed_and_counted_once(self) -> None:
+        x = torch.randn(64, 64)
+        traffic = one(lambda: torch.linalg.qr(x))
+        assert traffic.unknown == ("linalg_qr",)
+        assert any("linalg_qr" in note for note in traffic.notes)
+        assert traffic.rows[0].compulsory == 3 * x.nbytes
+
+    def test_an_operator_of_ones_own(self) -> None:
+        @torch.library.custom_op("iosim_test::scale_rows", mutates_args=())
+        def scale_rows(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+            return x * scales[:, None]
+
+        x, scales = torch.ones(256, 64), torch.ones(256)
+        assert one(lambda: scale_rows(x, scales)).unknown == ("iosim_test::scale_rows",)
+
+        @register_traffic_formula(torch.ops.iosim_test.scale_rows)
+        def formula(x: torch.Tensor, scales: torch.Tensor, *, out: torch.Tensor) -> list[Pass]:
+            return [Pass([Part(x, x.numel() // 2), scales], [out], "half")]
+
+        traffic = one(lambda: scale_rows(x, scales))
+        assert traffic.unknown == ()
+        assert [(r.operator, r.compulsory) for r in traffic.rows] == [
+            ("iosim_test::scale_rows.half", 4 * (128 * 64 + 256 + 256 * 64))
+        ]
+        with pytest.raises(InputError, match="override"):
+            register_traffic_formula(scale_rows)(formula)
+
+
+class TestRefusals:
+    def test_results_that_hang_on_values(self) -> None:
+        with FakeTensorMode():
+            x = torch.empty(8)
+            with pytest.raises(InputError, match="hangs on values"):
+                one(lambda: torch.nonzero(x))
+
+    @pytest.mark.parametrize(("asked", "said"), [({"gpu": "h201"}, "h201"), ({"cudnn": "new"}, "cudnn 'new'")])
+    def test_bad_input(self, asked: dict[str, str], said: str) -> None:
+        with pytest.raises(InputError, match=said):
+            TrafficMode(**asked)  # type: ignore[arg-type]
+
+    def test_the_result_is_there_after_the_end(self) -> None:
+        with TrafficMode("h200") as t:
+            torch.ones(4)
+            with pytest.raises(InputError, match="after the with block"):
+                _ = t.result
+            with pytest.raises(InputError, match="runs already"), t:
+                pass
+        with pytest.raises(InputError, match="depth -1"):
+            t.table(depth=-1)
+        with pytest.raises(InputError, match="phase 'both'"):
+            t.result.phase("both")
