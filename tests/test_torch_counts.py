@@ -33,11 +33,18 @@ def test_counted_bytes_are_met_and_the_docs_say_how_well(
     script.compare()
     shown = capsys.readouterr().out
     for line, (case, row) in zip(shown.splitlines()[1:], counted.items(), strict=True):
-        error = abs(float(line.split("%")[0].split()[-1])) / 100
+        error = abs(_error(line))
         assert error <= (MODEL if case[0] == "model" else KNOWN.get(case[1:], ATTENTION)), line
         assert row["kernel"] == ("" if case[1] == "naive" else "fa2" if case[2] == "flash" else "cudnn")
-    page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
-    assert page.split("<!-- compare -->\n```\n")[1].split("```")[0] == shown
+    page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8").split("<!-- compare -->\n```\n")[1].split("```")[0]
+    for line, printed in zip(shown.splitlines()[1:], page.splitlines()[1:], strict=True):
+        assert line.split("MB")[0] == printed.split("MB")[0]  # the case, and what was counted of it
+        assert _error(line) == pytest.approx(_error(printed), abs=0.01)
+
+
+def _error(line: str) -> float:
+    """The error of the bytes in a line of the table."""
+    return float(line.split("%")[0].split()[-1]) / 100
 
 
 def test_the_first_predictions_are_kept_as_they_were() -> None:
