@@ -45,6 +45,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--with-spills", action="store_true", help="--fail-above counts kernels with spills, too")
     parser.add_argument("--across", action="store_true",
                         help="compare measurements of one GPU with predictions for another")  # fmt: skip
+    parser.add_argument("--times", action="store_true", help="instead: every recorded and published time, by group, "
+                        "with targets; --fail-above then takes GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; "
+                        "all: every group)")  # fmt: skip
+    parser.add_argument("--every", type=options.whole, metavar="N", help="with --times: every N-th row of each table "
+                        "(default: 1)")  # fmt: skip
+    parser.add_argument("--ablation", action="store_true", help="with --times: each mechanism switched off, too")
+    parser.add_argument("--baselines", action="store_true",
+                        help="with --times: rooflines and a regression on the same rows, too")  # fmt: skip
     parser.add_argument("--split", action="store_true", help="odd-numbered and even-numbered calls apart, too")
     parser.add_argument("--report", metavar="DIR", help="write validation.html and validation.md there: errors by "
                         "level and regime, and the reason of every miss")  # fmt: skip
@@ -69,6 +77,15 @@ def _add_profiled(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.commands import validate_times
+
+    validate_times.check(args)
+    if args.times:
+        return validate_times.run(args)
+    return _run_bytes(args)
+
+
+def _run_bytes(args: argparse.Namespace) -> int:
     from iosim.evidence.validate import Gate, compare, read
     from iosim.hardware.profile import load_profile
 

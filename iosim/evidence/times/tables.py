@@ -1,0 +1,258 @@
+"""Timed calls of recorded tables, as problems and kernels of the catalog; `groups` says what is held against them.
+
+Bytes of HBM are by the capacity rule where calls are launches under the profiler, by replay where they are short and
+warm. No time reaches a prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from iosim.base.errors import InputError
+from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
+from iosim.evidence.times.published import kernel_of, problem_of
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.libraries.triton import unit_of
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.serving import read_stack
+from iosim.kernel.tile_rules import MMA_ROWS
+from iosim.prediction.call import Call
+from iosim.prediction.predictor import default_method, hbm_traffic
+from iosim.prediction.replays import Replays
+from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.bounds import memory
+from iosim.studies.latency.latency import latency_of
+
+TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+SERVING_GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm"}
+NVIDIA_GPUS = {"NVIDIA H200": ("h200-sxm", "cudnn"), "NVIDIA GB200": ("gb200", "fa4"), "NVIDIA GB300": ("b300", "fa4")}
+"""cuDNN's kernel on Blackwell is not published: its rows are predicted as FlashAttention-4, those of a GB300 with the
+profile of a B300."""
+
+
+Item = TypeVar("Item")
+
+
+def some(items: Iterable[Item], every: int) -> list[Item]:
+    """All items, or every n-th from the second on: with an even n those of even numbers, the held-out ones."""
+    return list(items)[1::every] if every > 1 else list(items)
+
+
+def asked(r: dict[str, str], **more: Any) -> AttentionProblem:
+    """The problem of a row with columns as `h200_graph_latency.csv` has them."""
+    return AttentionProblem(
+        batch=int(r["batch"]), heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq_q"]),
+        seq_k=int(r["seq_k"]), head_dim=int(r["head_dim"]), dtype=TYPES[r["dtype"]],
+        **{"mask": "causal" if r.get("causal") == "1" else "none", **more},
+    )  # fmt: skip
+
+
+def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """The kernel with the unit that Triton computes its products with."""
+    return kernel.with_(matrix_unit=unit_of(kernel.tile, problem, profile))
+
+
+def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, **how: Any) -> Case:
+    """A call that finds what the same call left in the L2, its bytes by replay."""
+    hbm, _, _ = hbm_traffic(call, default_method(call.chain, "warm")[0], "warm", Replays())
+    return Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, **how)
+
+
+def library_cases(every: int = 1) -> Iterator[Case]:
+    """The launches of h200_library_kernels.csv; masks that no interval describes (flex) are left out."""
+    gpu, calls = load_profile("h200-sxm"), dict[int, list[dict[str, str]]]()
+    for row in rows("h200_library_kernels.csv"):
+        calls.setdefault(int(row["call"]), []).append(row)
+    for number, launches in some(calls.items(), every):
+        r = launches[0]
+        name = r["implementation"]
+        if name == "pytorch_flex":
+            continue
+        problem = asked(r, passes="bwd" if "backward" in name else "fwd")
+        over = Overrides()
+        if name == "triton_plain":
+            over = Overrides(
+                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
+                registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024,
+            )  # fmt: skip
+        kernel = resolve(name, problem, gpu, over)
+        kernel = as_triton(kernel, problem, gpu) if name == "triton_plain" else kernel
+        call = Call.of(problem, kernel, gpu)
+        seconds = tuple(float(x["seconds"]) for x in launches)
+        spills = name.startswith("pytorch_flash") or (
+            name == "triton_plain" and r["block_q"] == "256" and r["warps"] == "4"
+        )
+        spills = spills or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
+        regime = "backward" if problem.passes == "bwd" else "decode" if problem.seq_q == 1 else (
+            "short" if sum(seconds) < SHORT_S else "long"
+        )  # fmt: skip
+        yield Case(name, regime + (", spills" if spills else ""), number, call, moved(call, flushed=True), seconds,
+                   fits=not spills and regime in ("short", "long"))  # fmt: skip
+
+
+def own_cases(every: int = 1) -> Iterator[Case]:
+    """The forward launches of iosim's own kernel (h200_iosim_kernels.csv) without splits and windows."""
+    gpu = load_profile("h200-sxm")
+    for r in some(rows("h200_iosim_kernels.csv"), every):
+        if r["kernel"] != "flash_fwd" or r["splits"] != "1" or r["window"]:
+            continue
+        problem = asked({**r, "dtype": "bfloat16"})
+        persistent = r["persistent"] == "1"
+        schedule = Schedule(
+            Order(r["order"]), Start.HEAVY_FIRST if r["heavy_first"] == "1" else Start.LIGHT_FIRST,
+            int(r["section"]), Direction(r["direction"]),
+            Scheduler.PERSISTENT if persistent else Scheduler.STATIC,
+        )  # fmt: skip
+        tile = Tile(*(int(r[n]) for n in ("block_q", "block_k", "warps", "stages")))
+        kernel = Kernel(
+            "flash", "flash", tile, schedule=schedule, registers=int(r["registers"]),
+            shared_memory_bytes=int(r["smem_bytes"]) - 1024, matrix_unit=MatrixUnit.MMA_SYNC,
+            persistent_ctas=int(r["grid"].strip("()").split(",")[0]) if persistent else None,
+        )  # fmt: skip
+        call, seconds, spills = (
+            Call.of(problem, kernel, gpu),
+            float(r["seconds"]),
+            r["spill_store_bytes"] not in ("", "0"),
+        )
+        regime = "decode" if problem.seq_q < MMA_ROWS else "short" if seconds < SHORT_S else (
+            "tile sweep" if r["note"] == "sweep" else "long"
+        )  # fmt: skip
+        yield Case("iosim flash_fwd", regime + (", spills" if spills else ""), int(r["call"]), call, moved(call),
+                   (seconds,), fits=not spills)  # fmt: skip
+
+
+def call_cases(every: int = 1) -> Iterator[Case]:
+    """Calls timed outside the profiler (h200_iosim_times.csv), forward, numbered as they stand: never fitted on."""
+    gpu = load_profile("h200-sxm")
+    for number, r in some(enumerate(rows("h200_iosim_times.csv"), 1), every):
+        name = r["implementation"]
+        if name not in ("flash_fwd", "cudnn", "pytorch_flash", "pytorch_mem_efficient"):
+            continue
+        problem = asked(r)
+        if name == "flash_fwd":
+            tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
+            schedule = Schedule(Order.HEAD, Start.HEAVY_FIRST) if problem.mask == "causal" else Schedule()
+            kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
+                            matrix_unit=MatrixUnit.MMA_SYNC)  # fmt: skip
+        else:
+            kernel = resolve(name, problem, gpu)
+        call = Call.of(problem, kernel, gpu)
+        shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
+        yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)
+
+
+def triton_cases(every: int = 1) -> Iterator[Case]:
+    """The tiles of triton_tiles_d64_time.csv, numbered as they stand; inputs are warm in L2, so no HBM bytes."""
+    gpu = load_profile("h200-sxm")
+    problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
+    for number, r in some(enumerate(rows("triton_tiles_d64_time.csv"), 1), every):
+        if not r["BM"]:
+            continue
+        tile = Tile(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages")))
+        kernel = Kernel("triton", "flash", tile, registers=int(float(r["regs"])),
+                        shared_memory_bytes=int(float(r["smem"])))  # fmt: skip
+        kernel, spills = as_triton(kernel, problem, gpu), float(r["spills"]) > 0
+        call = Call.of(problem, kernel, gpu)
+        yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
+                   (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
+
+
+def graph_cases(every: int = 1) -> Iterator[Case]:
+    """Calls replayed in a CUDA graph (h200_graph_latency.csv), numbered as they stand: two constants fitted on odd
+    ones."""
+    gpu = load_profile("h200-sxm")
+    for number, r in some(enumerate(rows("h200_graph_latency.csv"), 1), every):
+        problem, seconds = asked(r), float(r["graph_ms"]) / 1e3
+        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
+        regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
+        yield warm_case(f"{r['implementation']} in a graph", regime, number, call, seconds, launched="graph")
+
+
+def clock_cases(every: int = 1) -> Iterator[Case]:
+    """Kernels that run for seconds without a pause (h200_clocks.csv): never fitted on."""
+    gpu = load_profile("h200-sxm")
+    for number, r in some(enumerate(rows("h200_clocks.csv"), 1), every):
+        if float(r["power_w"]) < IDLE_W or r["implementation"] in ("matmul", "copy"):
+            continue
+        problem = asked({**r, "kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"], "dtype": "bfloat16"})
+        call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
+        yield Case(r["implementation"], "for seconds", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True,
+                   warm=True, clocks="sustained")  # fmt: skip
+
+
+IDLE_W = 200.0
+"""Rows of h200_clocks.csv below it were read before the load."""
+
+
+def nvidia_cases(every: int = 1) -> Iterator[Case]:
+    """NVIDIA's own times of cuDNN (published_cudnn_benchmark.csv) in bf16, both passes on an H200 and the forward on
+    GB200 and GB300; rows that no kernel of the catalog runs are left out."""
+    for number, r in some(enumerate(rows("published_cudnn_benchmark.csv"), 1), every):
+        name, kernel_name = NVIDIA_GPUS[r["gpu"]]
+        wanted = r["dtype"] == "bfloat16" and r["deterministic"] == "False"
+        if not wanted or (r["pass"] == "bwd" and name != "h200-sxm"):
+            continue
+        gpu, window = load_profile(name), int(r["window"]) - 1 if r["window"] else None
+        mask = "window" if window is not None else "none" if r["mask"] == "no_mask" else "causal"
+        problem = asked(r, head_dim_v=int(r["head_dim_v"]), mask=mask, window=window, passes=r["pass"])
+        try:
+            call = Call.of(problem, resolve(kernel_name, problem, gpu), gpu)
+        except InputError:
+            continue
+        shown = f"NVIDIA's cuDNN on {r['gpu'].removeprefix('NVIDIA ')}"
+        yield Case(shown, r["pass"], number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True, warm=True,
+                   clocks="sustained")  # fmt: skip
+
+
+def serving_cases(every: int = 1) -> Iterator[Case]:
+    """Latencies of serving stacks (published_latency.csv) by each stack's rules; gaps between calls were fitted on odd
+    rows. Bytes are by replay where tensors are small enough to be warm."""
+    replays = Replays()
+    for number, r in some(enumerate(rows("published_latency.csv"), 1), every):
+        gpu, name = load_profile(SERVING_GPUS[r["gpu"]]), r["source"].split("/")[0]
+        prefill, seconds = r["phase"] == "prefill", float(r["latency"]) / 1e3
+        stack = read_stack(name)
+        problem = AttentionProblem(
+            batch=int(r["batch_size"]), heads=int(r["num_heads"]), kv_heads=int(r["num_key_value_heads"]),
+            seq_q=int(r["seq"]) if prefill else 1, seq_k=int(r["seq"]), head_dim=int(r["head_dim"]), dtype="bf16",
+            mask="causal", page_size=stack.page_size,
+        )  # fmt: skip
+        call = Call.of(problem, resolve(stack.kernel(gpu), problem, gpu, Overrides(append_kv=stack.append_kv)), gpu)
+        hbm, played = call.capacity(), None
+        if sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * gpu.need("l2_bytes"):
+            hbm, _, played = hbm_traffic(call, default_method(call.chain, "warm")[0], "warm", replays)
+        traffic = call.counted + hbm
+        time = call.time(traffic, launched="graph", warm=True)
+        made = Prediction(
+            call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
+            time_specification=time, memory_bytes=memory(call.chain), replay=played,
+        )  # fmt: skip
+        regime = "decode" if not prefill else "prefill under 0.2 ms" if seconds < SHORT_PREFILL_S else "prefill"
+        yield Case(f"{name} on {gpu.name}", regime, number, call, traffic, (seconds,), whole=True, launched="graph",
+                   warm=True, extra_s=latency_of(stack, made).total_s - time.total_s)  # fmt: skip
+
+
+PLAYED = 2.0
+"""Warm starts are replayed where tensors are up to so many times the L2; others find nothing of use there."""
+SHORT_PREFILL_S = 2e-4
+"""Below it the host's work between launches shows in a serving stack."""
+
+
+def published_cases(file: str, every: int = 1) -> Iterator[Case]:
+    """The rows of one file of published_attention_times.csv, cold or warm as they say; equal shapes are played once."""
+    played: dict[tuple[str, ...], Case] = {}
+    mine = [(n, r) for n, r in enumerate(rows("published_attention_times.csv"), 1) if r["file"] == file]
+    for number, r in some(mine, every):
+        shape, seconds = tuple(v for k, v in r.items() if k not in ("seconds", "source")), (float(r["seconds"]),)
+        if shape not in played:
+            problem = problem_of(r)
+            call = Call.of(problem, kernel_of(r, problem), load_profile(r["gpu"]))
+            hbm, _, _ = hbm_traffic(call, default_method(call.chain, r["l2_start"])[0], r["l2_start"], Replays())
+            played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {r['l2_start']}", number, call,
+                                 call.counted + hbm, seconds, whole=True, warm=r["l2_start"] == "warm")  # fmt: skip
+        yield replace(played[shape], number=number, seconds=seconds)
