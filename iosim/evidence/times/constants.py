@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.hardware.profile import load_profile
+from iosim.kernel.serving import read_stack, stack_names
 from iosim.readers.timing import overlap, step_time
 
 ODD = "odd calls of h200_library_kernels.csv and h200_iosim_kernels.csv"
 GRAPH = "odd calls of h200_graph_latency.csv"
 FA3 = "FlashAttention-3's forward at 512, 2,048 and 8,192 tokens (published_utilisation.csv)"
 POWER = "29 loads of one kind of h200_power.csv"
+SERVING = "odd rows of published_latency.csv"
 NVIDIA = "odd rows of published_cudnn_benchmark.csv, GB200 and GB300"
 MODEL = (
     (step_time, "FP32_OPERATIONS_PER_SCORE", ODD), (step_time, "UNHIDDEN_SPECIALISED", ODD),
@@ -45,4 +47,6 @@ class Fitted:
 def fitted() -> list[Fitted]:
     """All fitted constants with their present values."""
     found = [Fitted(name, float(getattr(module, name)), "", rows) for module, name, rows in MODEL]
-    return found + [Fitted(name, load_profile(gpu).need(name), gpu, rows) for gpu, name, rows in OF_PROFILES]
+    found += [Fitted(name, load_profile(gpu).need(name), gpu, rows) for gpu, name, rows in OF_PROFILES]
+    gaps = {name: read_stack(name).call_gap_s for name in stack_names()}
+    return found + [Fitted(f"call_gap_s of {name}", gap, "", SERVING) for name, gap in gaps.items() if gap]
