@@ -65,7 +65,7 @@ def predicted(problem: AttentionProblem, kernel: str, gpu: str, append: bool, re
     call = Call.of(problem, resolve(kernel, problem, profile, Overrides(append_kv=append)), profile)
     size = sum(tensor.bytes for tensor in call.chain.tensors.values())
     if size <= PLAYED * profile.need("l2_bytes"):
-        hbm, _, played = hbm_traffic(call, default_method(call.chain, "warm")[0], "warm", replays)
+        hbm, _, played = hbm_traffic(call, default_method(call.chain)[0], "warm", replays)
     else:
         hbm, played = call.capacity(), None
     traffic = call.counted + hbm

@@ -304,7 +304,6 @@ def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> No
     (["--baseline", "naive@b200"], "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb"),
     (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, sampled, replay"),
     (["--l2", "hot"], "--l2 'hot' is not known"),
-    (["--l2", "warm", "--method", "capacity"], "--l2 warm: the capacity rule"),
     (["--kernels", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
     (["--seq", "0"], "--seq-len 0 is out of range"),
     (["--html", "/nowhere/at/all.html", "--seq", "128"], "cannot be written"),

@@ -344,7 +344,6 @@ def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
         ("--jobs 0", "--jobs 0 is out of range"),
         ("--jobs 2 --dask tcp://x:1", "--jobs 2 contradicts --dask 'tcp://x:1'"),
         ("--fresh", "--fresh goes with --out"),
-        ("--l2 warm --method capacity", "--l2 warm: the capacity rule"),
         ("--seq-lens 3,4", "--seq-lens is no part of a sweep"),
         ("--prefix 3 --seq-len-k 5", "--prefix contradicts"),
         ("--causal --mask none", "--causal contradicts --mask"),

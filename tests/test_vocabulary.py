@@ -12,11 +12,10 @@ import pytest
 from refusals import refused
 
 import iosim
-from iosim.commands import common, options
+from iosim.commands import options
 from iosim.commands.cli import COMMANDS, build_parser, main
 from iosim.commands.parser import COMMON, CommandParser
 from iosim.kernel.overrides import OVERRIDES
-from iosim.prediction import predictor
 from iosim.problem.fields import FIELDS
 
 ROOT = Path(iosim.__file__).resolve().parent.parent
@@ -108,11 +107,6 @@ def test_spellings_of_old_are_understood_and_not_shown(capsys: pytest.CaptureFix
     assert new == out(capsys, *rest, "--profiles", "l4", "--ker", "fa2", "--seq-len-q", "512")
     for parser in PARSERS.values():
         assert not {"--gpus", "--profiles", "--kernels", "--seq", "--json"} & set(shown(parser))
-
-
-def test_words_of_the_model_are_those_of_the_predictor() -> None:
-    assert common.METHODS == predictor.METHODS
-    assert common.L2_STARTS == predictor.L2_STARTS
 
 
 @pytest.mark.parametrize(

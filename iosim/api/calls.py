@@ -78,7 +78,7 @@ def predict(
             keywords take the place of its own numbers.
         layers: the model's first layers; by default all.
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
-        l2: the L2 at the start: "cold" (flushed) or "warm" (inputs left there as far as they fit).
+        l2: the L2 at the start: "cold" (flushed) or "warm", as the same call just before left it.
         method: how bytes at HBM are found: "replay" (the launches played through the L2), "sampled" (a replay of a
             part), "capacity" (an estimate) or "bounds" (the interval alone); by default a replay, of a part where all
             of it would take long.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
+from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS
 from iosim.commands import options
 from iosim.commands.options import whole
 from iosim.commands.parser import COMMON
@@ -28,11 +29,6 @@ GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
 KERNEL_OF_OLD = ("--kernels",)
 """Spellings that are still understood; help does not show them."""
 MODEL = "how the L2 and HBM are modelled"
-L2_STARTS = ("cold", "warm")
-CLOCKS = ("boost", "sustained")
-LAUNCHED = ("alone", "graph")
-METHODS = ("bounds", "capacity", "sampled", "replay")
-"""The words of `iosim.prediction.predictor`, which takes longer to load than a parser may."""
 LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
+from iosim.base.words import LAUNCHED
 from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
@@ -61,8 +62,8 @@ def add_parser(subparsers: Any) -> None:
     )
     s.add_argument(
         "--launched",
-        choices=common.LAUNCHED,
-        default=common.LAUNCHED[0],
+        choices=LAUNCHED,
+        default=LAUNCHED[0],
         metavar="HOW",
         help="alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (default: alone)",
     )

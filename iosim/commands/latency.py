@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from iosim.base import words
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.commands import common, options
@@ -37,11 +38,11 @@ def add_parser(subparsers: Any) -> None:
                    help="constants that 'iosim calibrate --times' fitted")  # fmt: skip
     common.add_method_option(parser)
     g = common.group(parser, common.MODEL)
-    g.add_argument("--l2", choices=common.L2_STARTS, default="warm", metavar="START",
+    g.add_argument("--l2", choices=words.L2_STARTS, default="warm", metavar="START",
                    help="the L2 at the start: cold, or warm as the call before left it (default: warm)")  # fmt: skip
     g.add_argument("--clocks", type=common.clocks, default="boost", metavar="CLOCKS",
                    help="boost, sustained or the SMs' clock in MHz (default: boost)")  # fmt: skip
-    g.add_argument("--launched", choices=common.LAUNCHED, default="graph", metavar="HOW",
+    g.add_argument("--launched", choices=words.LAUNCHED, default="graph", metavar="HOW",
                    help="graph (call after call from a CUDA graph) or alone (launches as a profiler times them) "
                    "(default: graph)")  # fmt: skip
     common.add_output_options(parser, ("table", "json", "csv"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from iosim.base import words
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options
@@ -54,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
                      "shapes, decode, orders, others, tiles, backward, cliff; or chains, one of --chain")  # fmt: skip
     g.add_argument("--time", action="store_true", help="median of device events instead of counters")
     start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
-    g.add_argument("--l2", choices=common.L2_STARTS, default="cold", metavar="START", help=start)
+    g.add_argument("--l2", choices=words.L2_STARTS, default="cold", metavar="START", help=start)
     g.add_argument("--dry-run", action="store_true", help="list the calls and stop; needs no GPU")
     g.add_argument("--cc", metavar="X.Y", help=f"with --dry-run: compute capability (default: the GPU's, else "
                    f"{DRY_RUN_CC})")  # fmt: skip

@@ -66,11 +66,11 @@ class Call:
         """Bytes of atomic adds by tensor, of each launch in order."""
         return tuple(added_bytes(launch, self.chain) for launch in self.chain.launches)
 
-    def capacity(self) -> Traffic:
+    def capacity(self, l2_start: str = "cold") -> Traffic:
         """HBM bytes by the capacity rule, an estimate."""
         from iosim.readers import capacity
 
-        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies)
+        return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
 
     def time(self, traffic: Traffic, *, measured: bool = True, **how: Any) -> ChainTime:
         """Seconds and joules of the chain while `traffic` moves; `measured` and the others as in `chain_time`."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
+from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from iosim.readers.replay.heads import HeadShare
     from iosim.readers.replay.replay import Replay
 
-METHODS = ("bounds", "capacity", "sampled", "replay")
 SAMPLED_STEPS = 16
 """Steps that a work tile has on average where a launch is worth playing in part."""
-L2_STARTS = ("cold", "warm")
+CAPACITY_NOTES = {
+    "cold": "HBM: capacity rule, an estimate; all outputs counted as written back",
+    "warm": "HBM: capacity rule, an estimate from what the same call before leaves in the L2; outputs that do not stay "
+    "there counted as written back",
+}
 QUICK_ACCESSES = 30_000_000
 """Tile accesses up to which a prediction plays all of them unless another method is asked for: about a second."""
 
@@ -50,7 +54,7 @@ def predict(
         problem: what is computed.
         kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        l2_start: "cold" (flushed) or "warm" (inputs left in L2 as far as they fit).
+        l2_start: "cold" (flushed) or "warm": as the same call just before left it, its dirty lines included.
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
             "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
             part, and of score matrices that would take many seconds or gigabytes a few heads for all). By default a
@@ -97,22 +101,20 @@ def predict_with(
         raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
-    if l2_start == "warm" and method == "capacity":
-        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     call = planned(problem, kernel, profile, overrides, chain)
     method_notes: tuple[str, ...] = ()
     chooses = method is None
     if method is None:
-        method, method_notes = default_method(call.chain, l2_start)
+        method, method_notes = default_method(call.chain)
         if method == "capacity" and heads_for_all(call) is not None:
             method, method_notes = "sampled", ()
-        method = playable(method, l2_start)
+        method = playable(method)
     try:
         hbm, notes, played = hbm_traffic(call, method, l2_start, replays, accesses)
     except TooLargeError as error:
-        if not chooses or l2_start != "cold":
+        if not chooses:
             raise
-        method, method_notes, (hbm, notes, played) = _smaller(call, method, error, replays)
+        method, method_notes, (hbm, notes, played) = _smaller(call, method, error, l2_start, replays)
     if method == "sampled" and played is not None and played.is_whole:
         method = "replay"
     traffic = call.counted + hbm
@@ -154,18 +156,13 @@ def repeats(launch: Launch) -> bool:
     return loops and visited_pairs(launch) >= SAMPLED_STEPS * launch.work_tiles
 
 
-def default_method(chain: Chain, l2_start: str) -> tuple[str, tuple[str, ...]]:
-    """A replay of up to `QUICK_ACCESSES` tile accesses, sampled where there are more; else the capacity rule, and why.
-
-    A warm start is always replayed: the capacity rule knows none.
-    """
+def default_method(chain: Chain) -> tuple[str, tuple[str, ...]]:
+    """A replay of up to `QUICK_ACCESSES` tile accesses, sampled where there are more; else the capacity rule, why."""
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
         return "replay", ()
     if _played_whole(chain) <= QUICK_ACCESSES:
         return "sampled", ()
-    if l2_start != "cold":
-        return "replay", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
                         "some 20 million a second",)  # fmt: skip
 
@@ -182,12 +179,9 @@ def heads_for_all(call: Call) -> HeadShare | None:
     return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
 
 
-def playable(method: str, l2_start: str) -> str:
-    """A method that was chosen by default, or the capacity rule in its place where there is no engine to replay with.
-
-    A warm start stays as it is: the capacity rule knows none.
-    """
-    if method not in ("sampled", "replay") or l2_start != "cold":
+def playable(method: str) -> str:
+    """A method that was chosen by default, or the capacity rule in its place where there is no engine."""
+    if method not in ("sampled", "replay"):
         return method
     from iosim.readers.replay.library import why_missing
 
@@ -222,20 +216,19 @@ def hbm_traffic(
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
-        return call.capacity(), ("HBM: capacity rule, an estimate; all outputs counted as written back",), None
+        return call.capacity(l2_start), (CAPACITY_NOTES[l2_start],), None
     sampled = method == "sampled"
     played = _sampled(call, l2_start, replays, accesses) if sampled else replays.of(call, l2_start=l2_start)
     return played.traffic, played.notes(), played
 
 
 def _sampled(call: Call, l2_start: str, replays: Replays, accesses: int | None) -> Replay:
-    """A replay of a part: of the heads, where some of them may stand for all, else of long launches. From a warm start
-    of long launches alone.
+    """A replay of a part: of the heads, where some of them may stand for all, else of long launches.
 
     Raises:
         TooLargeError: that part would take gigabytes, too.
     """
-    heads = heads_for_all(call) if l2_start == "cold" else None
+    heads = heads_for_all(call)
     if heads is None:
         how = {} if accesses is None else {"accesses": accesses}
         return replays.of(call, l2_start=l2_start, part=True, **how)
@@ -243,13 +236,13 @@ def _sampled(call: Call, l2_start: str, replays: Replays, accesses: int | None) 
 
 
 def _smaller(
-    call: Call, method: str, error: TooLargeError, replays: Replays
+    call: Call, method: str, error: TooLargeError, l2_start: str, replays: Replays
 ) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
     """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
     heads = heads_for_all(call) if method == "replay" else None
     if heads is not None:
         with suppress(TooLargeError):
-            played = replays.of(call, share=heads)
+            played = replays.of(call, l2_start=l2_start, share=heads)
             return "sampled", (), (played.traffic, played.notes(), played)
     reason = str(error).split(": ", 1)[1].split(";")[0]
-    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", "cold", replays)
+    return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", l2_start, replays)

@@ -61,7 +61,7 @@ class Prediction(Shown):
     hbm_bounds: HbmBounds
     """The least bytes at HBM, and those with no L2."""
     l2_start: str
-    """The L2 at the start: "cold" (flushed) or "warm" (inputs left there as far as they fit)."""
+    """The L2 at the start: "cold" (flushed) or "warm", as the same call just before left it with its dirty lines."""
     method: str
     """How bytes at HBM were found: "replay", "sampled" (a replay of a part), "capacity" (an estimate), "bounds"."""
     time: ChainTime

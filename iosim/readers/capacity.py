@@ -5,6 +5,11 @@ the part of L2 that holds distinct shared lines, half of it where the L2 has two
 not, every wave of CTAs reads what it uses again. For tensors passed from one launch to the next: does what is moved in
 between fit in the L2? The rule knows nothing of drift between CTAs, grid order within a wave, or dirty lines.
 
+From a warm start, as the same call just before left the L2, a third: does what is moved from a tensor's last use in
+that call to its first use in this one fit? Then it is read from the L2. Where all of the call fits, and what it writes
+may stay dirty, nothing is written back. With two partitions what all SMs read takes its size twice, and anything else
+half as much again, as half of it lies on the other side.
+
 The rule is written once, over numbers and over arrays of the same quantity in many problems alike: `estimate` gives it
 the numbers of a chain, a sweep the arrays of one.
 """
@@ -47,14 +52,17 @@ def shared_capacity_bytes(profile: HardwareProfile) -> int:
     return int(profile.need("l2_bytes")) // profile.need_int("l2_partitions")
 
 
-def estimate(chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency]) -> Traffic:
-    """HBM rows by launch and tensor under the capacity rule, from a cold L2, with all dirty lines written back.
+def estimate(
+    chain: Chain, profile: HardwareProfile, counted: Traffic, residencies: Sequence[Residency], warm: bool = False
+) -> Traffic:
+    """HBM rows by launch and tensor under the capacity rule, with all dirty lines written back that do not stay.
 
     Args:
         counted: what the chain moves between SMs and L2; no tensor moves more at HBM.
         residencies: of each launch, in order.
+        warm: from an L2 as the same call just before left it; else from an empty one.
     """
-    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies])
+    rule = CapacityRule(chain, profile, counted, [resident.slots for resident in residencies], warm=warm)
     rows = (TrafficRow(row.launch, row.level, row.tensor, row.direction, int(row.bytes)) for row in rule.traffic())
     return Traffic(tuple(rows))
 
@@ -66,6 +74,7 @@ class CapacityRule:
         counted, slots: as `estimate` has them; the CTAs of each launch that run at once.
         reach: what the mask leaves of a launch's domain.
         value: the number or the array that a size of the chain stands for.
+        warm: as `estimate` has it.
     """
 
     def __init__(
@@ -76,12 +85,16 @@ class CapacityRule:
         slots: Sequence[Number],
         reach: Callable[[Domain], Reach] = reach,
         value: Callable[[Number], Number] = lambda size: size,
+        warm: bool = False,
     ) -> None:
         self.chain, self.counted, self.slots = chain, counted, slots
         self.value = value
         self._reach_of, self._reached = reach, dict[int, Reach]()
         self.whole = int(profile.need("l2_bytes"))
         self.shared = shared_capacity_bytes(profile)
+        self.warm, self.partitions = warm, profile.need_int("l2_partitions")
+        self.held = int(self.whole * profile.need("l2_effective_capacity_fraction")) if warm else 0
+        self.dirty = int(self.whole * profile.need("l2_dirty_fraction")) if warm else 0
 
     def _reach(self, launch: Launch) -> Reach:
         if id(launch) not in self._reached:
@@ -153,6 +166,35 @@ class CapacityRule:
         between = self._between(tensor, later[0]) if later else None
         return False if between is None else between <= self.whole
 
+    def _taken(self, tensor: str) -> Number:
+        """L2 bytes that a tensor takes, the copies on the other side counted."""
+        looped = any(
+            a.tensor == tensor and a.per is Per.PAIR and a.mode is Mode.LOAD and a.rows is not Rows.PAIR
+            for launch in self.chain.launches
+            for a in launch.accesses
+        )
+        times = self.partitions if looped else (self.partitions + 1) / 2
+        return self._bytes(self.chain.tensors[tensor]) * times
+
+    def _left(self, tensor: str, launch: int) -> Any:
+        """Whether a tensor that `launch` is the first to touch lies in the L2 since the call before."""
+        if not self.warm:
+            return False
+        last = self.chain.users(tensor)[-1]
+        since = [*range(last, len(self.chain.launches)), *range(launch + 1)]
+        touched = {a.tensor for n in since for a in self.chain.launches[n].accesses}
+        return sum(self._taken(name) for name in sorted(touched)) <= self.held
+
+    def _rewritten(self) -> Any:
+        """Whether all that a call writes stays dirty in the L2, where the same call before left it."""
+        if not self.warm:
+            return False
+        accesses = [access for launch in self.chain.launches for access in launch.accesses]
+        written = sorted({a.tensor for a in accesses if a.mode is not Mode.LOAD})
+        dirty = sum(self._bytes(self.chain.tensors[name]) for name in written)
+        taken = sum(self._taken(name) for name in sorted({a.tensor for a in accesses}))
+        return (dirty <= self.dirty) & (taken <= self.held)
+
     def _loaded(self, n: int, launch: Launch, access: Access, factor: Number) -> Number:
         tensor, slots = self.chain.tensors[access.tensor], self.slots[n]
         unique, between = self._unique(launch, tensor, access), self._between(access.tensor, n)
@@ -162,14 +204,12 @@ class CapacityRule:
         elif access.per is Per.PAIR and launch.outer is not Outer.FLAT:
             times = factor
         fetched = np.rint(unique * times).astype(np.int64)
-        if between is None:
-            return fetched
-        return np.where((between <= self.whole) & (times == 1.0), 0, fetched)
+        found = self._left(access.tensor, n) if between is None else between <= self.whole
+        return np.where(found & (times == 1.0), 0, fetched)
 
     def _stored(self, n: int, tensor: Tensor) -> Number:
-        if tensor.role is not Role.TEMP:
-            return self._bytes(tensor)
-        return np.where(self._stays(tensor.name, n), 0, self._bytes(tensor))
+        stays = False if tensor.role is not Role.TEMP else self._stays(tensor.name, n)
+        return np.where(stays | self._rewritten(), 0, self._bytes(tensor))
 
     def traffic(self) -> Traffic:
         """The rows; their bytes are numbers or arrays."""

@@ -59,7 +59,7 @@ def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfil
 
 def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, **how: Any) -> Case:
     """A call that finds what the same call left in the L2, its bytes by replay."""
-    hbm, _, _ = hbm_traffic(call, default_method(call.chain, "warm")[0], "warm", Replays())
+    hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], "warm", Replays())
     return Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, **how)
 
 
@@ -225,7 +225,7 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
         call = Call.of(problem, resolve(stack.kernel(gpu), problem, gpu, Overrides(append_kv=stack.append_kv)), gpu)
         hbm, played = call.capacity(), None
         if sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * gpu.need("l2_bytes"):
-            hbm, _, played = hbm_traffic(call, default_method(call.chain, "warm")[0], "warm", replays)
+            hbm, _, played = hbm_traffic(call, default_method(call.chain)[0], "warm", replays)
         traffic = call.counted + hbm
         time = call.time(traffic, launched="graph", warm=True)
         made = Prediction(
@@ -252,7 +252,7 @@ def published_cases(file: str, every: int = 1) -> Iterator[Case]:
         if shape not in played:
             problem = problem_of(r)
             call = Call.of(problem, kernel_of(r, problem), load_profile(r["gpu"]))
-            hbm, _, _ = hbm_traffic(call, default_method(call.chain, r["l2_start"])[0], r["l2_start"], Replays())
+            hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], r["l2_start"], Replays())
             played[shape] = Case(f"{r['kernel']} on {r['gpu']}", f"{r['phase']}, {r['l2_start']}", number, call,
                                  call.counted + hbm, seconds, whole=True, warm=r["l2_start"] == "warm")  # fmt: skip
         yield replace(played[shape], number=number, seconds=seconds)

@@ -146,7 +146,7 @@ def resolve(
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
-        longest = max(keys for _, keys in problem.sequences)
+        longest = problem.seq_k if problem.seq_lens_k is None else max(problem.seq_lens_k)
         kernel = replace(kernel, splits=min(kernel.splits, -(-longest // kernel.tile.block_k)))
     return kernel
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
@@ -46,20 +47,9 @@ def scan(
     begin = np.zeros(ctas + 1, dtype=np.int64) if shared else np.arange(ctas + 1, dtype=np.int64) * objects // ctas
     size = np.full(ctas, objects, dtype=np.int64) if shared else np.diff(begin)
     order = [np.tile(np.arange(begin[c], begin[c] + size[c]), passes) for c in range(1 if shared else ctas)]
-    zero = np.zeros(ctas, dtype=np.int32)
-    launch = LoweredLaunch(
-        name=pattern,
-        first=(passes * begin[:-1]).astype(np.int32),
-        count=(passes * size).astype(np.int32),
-        prologue=(),
-        loop=(Template("data", 0, zero, coef=1),),
-        epilogue=(),
-        down=zero.astype(np.uint8),
-        head=zero,
-        block=zero,
-        indices=np.concatenate(order).astype(np.int32),
-    )
-    l2 = L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+    launch = replace(_reading(pattern, passes * begin[:-1], passes * size),
+                     indices=np.concatenate(order).astype(np.int32))  # fmt: skip
+    l2 = _l2(l2_of_gpu, objects, each)
     l2.replay(launch, Ctas(slots=ctas, sms=ctas))
     return int(l2.state.hbm_read[0]), int(l2.state.fabric)
 
@@ -76,19 +66,8 @@ def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: 
     if min(blocks, steps) < 1:
         raise InputError(f"blocks of {block_bytes} bytes in {footprint_bytes}; accepted: at least one of {each} bytes")
     count = blocks * passes
-    zero = np.zeros(count, dtype=np.int32)
-    launch = LoweredLaunch(
-        name="block_scan",
-        first=(np.arange(count) % blocks * steps).astype(np.int32),
-        count=np.full(count, steps, dtype=np.int32),
-        prologue=(),
-        loop=(Template("data", 0, zero, coef=1),),
-        epilogue=(),
-        down=zero.astype(np.uint8),
-        head=zero,
-        block=zero,
-    )
-    l2 = L2(l2_of_gpu, np.full(blocks * steps, each, dtype=np.int32), np.zeros(blocks * steps, dtype=np.uint8))
+    launch = _reading("block_scan", np.arange(count) % blocks * steps, np.full(count, steps))
+    l2 = _l2(l2_of_gpu, blocks * steps, each)
     l2.replay(launch, Ctas(slots=min(ctas, count), sms=sms, sm_spread_ppm=round(1e6 * l2_of_gpu.sm_spread)))
     return int(l2.state.hbm_read[0])
 
@@ -100,9 +79,23 @@ def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) ->
     number = np.tile(np.arange(objects, dtype=np.int32), passes)
     sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends)
     side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
-    l2 = L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
+    l2 = _l2(l2_of_gpu, objects, each)
     l2.access(np.ones(number.size, dtype=np.uint8), number, side)
     return int(l2.state.hbm_write[0])
+
+
+def _reading(name: str, first: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> LoweredLaunch:
+    """Work tiles that load `count` objects of one tensor each, from `first` on."""
+    zero = np.zeros(first.size, dtype=np.int32)
+    return LoweredLaunch(
+        name, first.astype(np.int32), count.astype(np.int32), (), (Template("data", 0, zero, coef=1),), (),
+        zero.astype(np.uint8), zero, zero,
+    )  # fmt: skip
+
+
+def _l2(l2_of_gpu: L2Model, objects: int, each: int) -> L2:
+    """An empty L2 with objects of `each` bytes of one tensor."""
+    return L2(l2_of_gpu, np.full(objects, each, dtype=np.int32), np.zeros(objects, dtype=np.uint8))
 
 
 def with_capacity(l2: L2Model, l2_bytes: int, fraction: float) -> L2Model:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.words import CLOCKS, LAUNCHED
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch
@@ -24,11 +25,6 @@ from iosim.readers.timing.energy import energy_j, is_known
 from iosim.readers.timing.launch_time import LaunchTime, Setting, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
 
-CLOCKS = ("boost", "sustained")
-"""boost: a launch after a pause, held by the board's peak power alone; sustained: launches for seconds, held by its
-power limit."""
-LAUNCHED = ("alone", "graph")
-"""alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
 LEAST_CLOCK_SHARE = 0.4
 """Of the boost clock: below it no limit drives the SMs."""
 SEARCH_STEPS = 12

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.words import L2_STARTS, METHODS
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.estimates import legend, marked
-from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
@@ -180,8 +180,6 @@ def compare(
         raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
-    if l2_start == "warm" and method == "capacity":
-        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
     kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)

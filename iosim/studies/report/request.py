@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
+from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.kernel.libraries import entry_name, is_choice
-from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 

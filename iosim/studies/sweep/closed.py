@@ -105,7 +105,7 @@ class _Group:
         return {**self.shared, **one, "tile": tile}
 
 
-def evaluate(part: Part, method: str) -> Found:
+def evaluate(part: Part, method: str, l2_start: str = "cold") -> Found:
     """All rows of a part that have a closed form, by "bounds" or "capacity"."""
     found = Found.nothing(part.rows)
     if method not in METHODS:
@@ -115,7 +115,7 @@ def evaluate(part: Part, method: str) -> Found:
     for group in _groups(part):
         for start in range(0, group.rows.size, AT_ONCE):
             block = group.cut(slice(start, start + AT_ONCE))
-            rest, has_form = _fill(block, method, found)
+            rest, has_form = _fill(block, method, l2_start, found)
             left[block.rows] = False
             left[rest] = True
             found.without_form -= block.rows.size if has_form else block.rows.size - rest.size
@@ -195,12 +195,12 @@ def _within_reach(group: _Group) -> BoolArray:
     )  # fmt: skip
 
 
-def _fill(group: _Group, method: str, found: Found) -> tuple[IntArray, bool]:
+def _fill(group: _Group, method: str, l2_start: str, found: Found) -> tuple[IntArray, bool]:
     """Plan after plan until every row has the one for the branches that it takes; what is left over, and whether that
     has a closed form."""
     poor = 0
     while group.rows.size >= FEW and poor < FEW_TIMES:
-        done = _planned_as_the_first(group, method, found)
+        done = _planned_as_the_first(group, method, l2_start, found)
         if done is None:
             return group.rows, False
         poor = poor + 1 if done.sum() < FEW else 0
@@ -208,7 +208,7 @@ def _fill(group: _Group, method: str, found: Found) -> tuple[IntArray, bool]:
     return group.rows, True
 
 
-def _planned_as_the_first(group: _Group, method: str, found: Found) -> BoolArray | None:
+def _planned_as_the_first(group: _Group, method: str, l2_start: str, found: Found) -> BoolArray | None:
     """Fill in the rows that take the branches of the first; None where it has no closed form."""
     try:
         representative = problem_of(group.case())
@@ -223,9 +223,9 @@ def _planned_as_the_first(group: _Group, method: str, found: Found) -> BoolArray
             if same.size > WORTH_IT and same.sum() < MOSTLY * same.size:
                 kind = ArrayKind()
                 call = _Call.planned(group.cut(same), representative, kind)
-                done[same] = call.fill(method, found)
+                done[same] = call.fill(method, l2_start, found)
             else:
-                done[:] = call.fill(method, found)
+                done[:] = call.fill(method, l2_start, found)
     except InputError as error:
         if str(error) != _refusal(group.case(), group.profile):
             return None
@@ -275,7 +275,7 @@ class _Call:
         kernel = resolve(case["kernel"], problem, profile, overrides)
         return cls(group, problem, kernel, plan(problem, kernel), kind)
 
-    def fill(self, method: str, found: Found) -> BoolArray:
+    def fill(self, method: str, l2_start: str, found: Found) -> BoolArray:
         """Work the rows out; where that was done."""
         rows, kernel = self.group.rows, self.kernel
         fits, slots = self._resident()
@@ -285,7 +285,8 @@ class _Call:
         moved |= dict(zip(BYTES[4:], (limits.compulsory_read, limits.compulsory_write, limits.no_l2_read,
                                       limits.no_l2_write), strict=True))  # fmt: skip
         if method == "capacity":
-            hbm = CapacityRule(self.chain, self.group.profile, counted, slots, _reach, lifted).traffic()
+            warm = l2_start == "warm"
+            hbm = CapacityRule(self.chain, self.group.profile, counted, slots, _reach, lifted, warm).traffic()
             moved |= dict(zip(BYTES[2:4], (hbm.total("hbm", "read"), hbm.total("hbm", "write")), strict=True))
         moved["flops"] = operations(self.problem, kernel, self.chain)[0]
         moved["memory_peak_bytes"] = memory(self.chain)["peak"]

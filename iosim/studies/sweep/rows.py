@@ -70,7 +70,7 @@ def _kind(name: str) -> str:
 
 def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Rows:
     """The rows of a part."""
-    found = closed.evaluate(part, asked.method or "")
+    found = closed.evaluate(part, asked.method or "", asked.l2_start)
     words: dict[str, list[Any]] = {"method": [None] * part.rows, "bound_by": [None] * part.rows}
     if not asked.timed:
         words["method"] = [asked.method] * part.rows

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import entry_name, is_choice
-from iosim.prediction.predictor import L2_STARTS, METHODS
 from iosim.studies.sweep.cases import Cases, cases, name_of
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
@@ -74,8 +74,6 @@ def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
         raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
-    if l2_start == "warm" and method == "capacity":
-        raise InputError("`l2_start` warm: the capacity rule knows a cold start only; accepted with it: cold")
     for gpu in made.values("gpu"):
         load_profile(gpu)
     for kernel in made.values("kernel"):

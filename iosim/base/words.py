@@ -1,0 +1,13 @@
+"""Words that options and functions take; they stand apart so that a command's parser loads nothing else for them."""
+
+from __future__ import annotations
+
+METHODS = ("bounds", "capacity", "sampled", "replay")
+"""How HBM traffic is found."""
+L2_STARTS = ("cold", "warm")
+"""cold: a flushed L2; warm: as the same call just before left it, its dirty lines included."""
+CLOCKS = ("boost", "sustained")
+"""boost: a launch after a pause, held by the board's peak power alone; sustained: launches for seconds, held by its
+power limit."""
+LAUNCHED = ("alone", "graph")
+"""alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
