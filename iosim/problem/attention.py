@@ -133,6 +133,16 @@ class AttentionProblem(ProblemFields):
         return self.seq_q if self.seq_lens is None else max(self.seq_lens)
 
     @property
+    def longest_k(self) -> int:
+        """Key tokens of the sequence that has most."""
+        return self.seq_k if self.seq_lens_k is None else max(self.seq_lens_k)
+
+    @property
+    def sequence_count(self) -> int:
+        """Sequences of the call, packed ones counted each."""
+        return self.batch if self.seq_lens is None else len(self.seq_lens)
+
+    @property
     def group(self) -> int:
         """Query heads that share one key/value head."""
         return self.heads // self.kv_heads

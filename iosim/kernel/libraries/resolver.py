@@ -146,8 +146,7 @@ def resolve(
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
-        longest = problem.seq_k if problem.seq_lens_k is None else max(problem.seq_lens_k)
-        kernel = replace(kernel, splits=min(kernel.splits, -(-longest // kernel.tile.block_k)))
+        kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
 
 
@@ -180,8 +179,8 @@ def _splits(
         return 1, False
     packed = _packs_group(data, rules, problem, 1, 1, 1)
     group, heads = (problem.group, problem.kv_heads) if packed else (1, problem.heads)
-    tiles = len(problem.sequences) * heads * -(-problem.longest_q * group // row["block_q"])
-    key_blocks = -(-max(k for _, k in problem.sequences) // row["block_k"])
+    tiles = problem.sequence_count * heads * -(-problem.longest_q * group // row["block_q"])
+    key_blocks = -(-problem.longest_k // row["block_k"])
     grid = SplitGrid(tiles, key_blocks, int(profile.need("sm_count")), row["block_q"], row["block_k"])
     return rules.split_kernel(problem, grid)
 
