@@ -5,6 +5,7 @@
     python experiments/bench_sm90.py time --out times.csv      # the fastest beside cuDNN and FlashAttention-2
     python experiments/bench_sm90.py sweep --out sweep.csv     # what each knob is worth
     python experiments/bench_sm90.py orders --out orders.csv   # what the order of tiles and keys is worth
+    python experiments/bench_sm90.py pack --out packed.csv     # what query heads that share a tile are worth
 
 Needs PyTorch with CUDA, and nvcc.
 """
@@ -15,12 +16,10 @@ import argparse
 import itertools
 import math
 import os
-import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,13 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from watch import guarded, prebuild
 
-from iosim.base.files import write_whole
-from iosim.evidence.cuda import Spec, build
 from iosim.evidence.cuda.launch import Shape
-from iosim.evidence.cuda.sm90 import BLOCKS, CC, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest, variants
+from iosim.evidence.cuda.sm90 import BLOCKS, Ragged, Sm90Forward, Sm90Order, Sm90Spec, fastest, variants
 from iosim.evidence.cuda.spec import DIRECTIONS, MASKS
-from iosim.evidence.measure.machine import facts, write_provenance
 from iosim.evidence.measure.timing import median_ms
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -45,10 +42,8 @@ TOLERANCE = {"fp16": 2e-3, "bf16": 1e-2}
 LSE_TOLERANCE = 2e-3
 LIBRARIES = {"cudnn": SDPBackend.CUDNN_ATTENTION, "pytorch_flash": SDPBackend.FLASH_ATTENTION}
 HEAD_DIMS = (64, 128, 256)
-SILENT_S, MOST_LOST = 30, 4
-"""A worker that prints nothing for so long hangs; so many may."""
 PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
-KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly", "pack")
 ORDER = ("order", "blocks", "section_heads", "direction")
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "ms", "tflops", "regime", "sm_clock_mhz")
 NOTES = {
@@ -84,16 +79,19 @@ def small(spec: Sm90Spec) -> Iterator[Problem]:
     window, default = 37 if spec.mask == "window" else None, Sm90Order()
 
     def shape(*sizes: int) -> Shape:
-        return Shape(*sizes, spec.head_dim, window)
+        batch, heads, kv_heads, *lengths = sizes
+        return Shape(batch, kv_heads * spec.pack if spec.pack > 1 else heads, kv_heads, *lengths, spec.head_dim, window)
 
     yield Problem(shape(2, 4, 2, 333, 410), default)
     yield Problem(shape(1, 2, 1, 500, 200), default, with_lse=False)
     yield Problem(shape(3, 2, 2, 1, 777), default)
     yield Problem(shape(1, 2, 1, 300, 400), default, magnitude=30.0)
-    yield Problem(shape(5, 4, 2, 700, 900), default, lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)))
+    if spec.pack == 1:
+        yield Problem(shape(5, 4, 2, 700, 900), default, lengths=((5, 300, 700, 129, 1), (900, 300, 64, 33, 640)))
     yield Problem(shape(2, 8, 2, 777, 900), default, shuffled=True)
     lengths = (512, 100, 257)
-    yield Problem(shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1)
+    if spec.pack == 1:
+        yield Problem(shape(3, 16, 4, 512, 512), Sm90Order("query"), lengths=(lengths, lengths), poisoned=1)
     yield Problem(shape(2, 16, 4, 1000, 1111), Sm90Order("query", "light_first"))
     yield Problem(shape(4, 32, 8, 640, 640), Sm90Order("head", "heavy_first", 8, "descending"))
     yield Problem(shape(2, 16, 16, 1024, 1024), Sm90Order("head", "fold", 3, "alternating"))
@@ -357,57 +355,35 @@ def run_orders(shapes: list[Shape], first: int) -> None:
             print(s, "causal" if causal else "full", *ranked[0], *ranked[-1], flush=True)
 
 
-# ---- Under watch
+def packed_shapes() -> list[Shape]:
+    """Few queries, as one decodes or checks a draft, against many keys of several sequences; and many queries."""
+    few = [Shape(16, 32, 8, seq, 8192, 128) for seq in (1, 4, 16, 64, 256)]
+    return [*few, Shape(16, 64, 8, 1, 8192, 128), Shape(16, 64, 8, 16, 8192, 128), Shape(1, 32, 8, 4096, 4096, 128)]
 
 
-def prebuild(specs: Sequence[Spec]) -> None:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda spec: build(spec, CC), dict.fromkeys(specs)))
-
-
-def guarded(items: int, out: Path | None, columns: Sequence[str], notes: dict[str, str]) -> int:
-    """Runs this script as a worker over the items, anew where one hangs or dies, and writes the rows it hands over.
-
-    Returns:
-        0 where every item came to its end and no line said WRONG.
-    """
-    start = lost = wrong = 0
-    rows: list[str] = []
-    while start < items and lost < MOST_LOST:
-        worker = subprocess.Popen([sys.executable, "-u", *sys.argv, "--worker", str(start)], stdout=subprocess.PIPE)
-        assert worker.stdout is not None
-        rest = b""
-        while True:
-            if not select.select([worker.stdout], [], [], SILENT_S)[0]:
-                worker.kill()
-            chunk = os.read(worker.stdout.fileno(), 1 << 16)
-            if not chunk:
-                break
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in (x.decode() for x in lines):
-                if line.startswith("ITEM "):
-                    start = int(line.split()[1]) + 1
-                elif line.startswith("ROW "):
-                    rows.append(line.removeprefix("ROW "))
-                else:
-                    wrong += line.startswith("WRONG")
-                    print(line, flush=True)
-        if worker.wait() == 0:
-            break
-        lost += 1
-        print(f"LOST item {start - 1}, code {worker.returncode}", flush=True)
-    if out is not None and not lost:
-        write_whole(out, "\n".join([",".join(columns), *rows]) + "\n")
-        write_provenance(out, facts() | {"command": " ".join(["python", *sys.argv]), **notes})
-    return 1 if lost or wrong else 0
+def run_pack(shapes: list[Shape], first: int) -> None:
+    """The fastest instantiation with the heads of a group in one tile or not, beside PyTorch's backends."""
+    for i, s in enumerate(shapes[first:], first):
+        print("ITEM", i, flush=True)
+        t, said = tensors(s, "bf16"), []
+        for pack in (1, s.heads // s.kv_heads):
+            spec, order = replace(fastest(s.head_dim), pack=pack), default_order(False)
+            ms = median_ms(own_call(spec, s, t, order), False)
+            row("flash_fwd_sm90", s, False, "bf16", ms, spec, order)
+            said.append(f"pack {pack} {ms:.4f} ms")
+        for name in LIBRARIES:
+            ms = median_ms(library_call(name, s, False, t), False)
+            row(name, s, False, "bf16", ms)
+            said.append(f"{name} {ms:.4f} ms")
+        print(s, *said, flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("check", "time", "sweep", "orders"))
+    parser.add_argument("what", choices=("check", "time", "sweep", "orders", "pack"))
     parser.add_argument("--quick", action="store_true", help="check a part, small problems only")
     parser.add_argument("--head-dim", type=int, nargs="+", default=list(HEAD_DIMS), choices=HEAD_DIMS)
-    parser.add_argument("--out", type=Path, help="CSV to write (time, sweep, orders)")
+    parser.add_argument("--out", type=Path, help="CSV to write (all but check)")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     a = parser.parse_args()
     items: list[Any]
@@ -419,8 +395,11 @@ def main() -> int:
         specs = [fastest(s.head_dim, "causal" if causal else "none", dtype) for s, dtype, causal in items]
     elif a.what == "sweep":
         several = [replace(x, mask="none") for d in a.head_dim for x in variants(d) + variants(d, "causal")]
-        items, run = list(dict.fromkeys(several)), run_sweep
+        items, run = [spec for spec in dict.fromkeys(several) if spec.pack == 1], run_sweep
         specs = [replace(spec, mask=mask) for spec in items for mask in ("none", "causal")]
+    elif a.what == "pack":
+        items, run = packed_shapes(), run_pack
+        specs = [replace(fastest(s.head_dim), pack=pack) for s in items for pack in (1, s.heads // s.kv_heads)]
     else:
         items, run = [s for d in a.head_dim for s in sweep_shapes(d)], run_orders
         specs = [fastest(d, mask) for d in a.head_dim for mask in ("none", "causal")]

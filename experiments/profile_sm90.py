@@ -149,7 +149,7 @@ def main() -> int:
         return 0
     if a.out is None:
         parser.error("--out FILE.csv is needed")
-    from bench_sm90 import prebuild
+    from watch import prebuild
 
     from iosim.evidence.measure.machine import facts, profiler_version, write_provenance
 

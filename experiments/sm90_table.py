@@ -1,4 +1,4 @@
-"""Prints README.md's tables about flash_fwd_sm90 from what was measured: `python experiments/sm90_table.py`. No GPU."""
+"""Prints README.md's tables about the Hopper kernels: `python experiments/sm90_table.py`. No GPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
 KNOBS = ("consumers", "block_k", "stages", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly")
+BACKWARD_KNOBS = ("block_q", "stages", "score_stages", "sums", "overlap")
+FORWARD, BACKWARD, ORDERED = "flash_fwd_sm90", "flash_bwd_sm90", "flash_bwd_sm90_ordered"
 Row = dict[str, str]
 
 STEPS = {
@@ -56,6 +58,30 @@ STEPS = {
 }
 """What to show of the sweep, by head_dim: a name, and the knobs in the order of KNOBS."""
 
+BACKWARD_STEPS = {
+    "128": {
+        "one stage of Q and dO": "64 1 1 copied same_queries",
+        "two stages: **the fastest**": "64 2 1 copied same_queries",
+        "three stages": "64 3 1 copied same_queries",
+        "two stages of dS": "64 2 2 copied same_queries",
+        "dQ added from the registers": "64 2 1 added same_queries",
+        "dQ added in order": "64 2 1 ordered same_queries",
+        "dQ of the former queries under the exponentials": "64 2 1 copied former_queries",
+        "and dQ added from the registers": "64 2 1 added former_queries",
+    },
+    "64": {
+        "one stage of Q and dO": "128 1 1 copied same_queries",
+        "two stages": "128 2 1 copied same_queries",
+        "dQ of the former queries under the exponentials": "128 2 1 copied former_queries",
+        "and dQ added from the registers: **the fastest**": "128 2 1 added former_queries",
+        "dQ added in order": "128 2 1 ordered former_queries",
+        "two stages of dS": "128 2 2 added former_queries",
+        "three stages of Q and dO": "128 3 1 added former_queries",
+        "dP of the same queries under the exponentials": "128 2 1 added same_queries",
+    },
+}
+"""The same of the backward's sweep, in the order of BACKWARD_KNOBS."""
+
 
 def rows_of(name: str) -> list[Row]:
     with (MEASUREMENTS / name).open(newline="") as file:
@@ -72,22 +98,26 @@ def calls(rows: list[Row], regime: str) -> dict[tuple[str, ...], dict[str, Row]]
     return grouped
 
 
-def speeds(rows: list[Row]) -> Iterator[str]:
-    yield "| head_dim | heads x tokens | causal | type | ours | cuDNN | ours / its | PyTorch flash | ours / its |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+def speeds(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
+    more = " in order |" if own_name == BACKWARD else ""
+    yield (
+        "| head_dim | heads x tokens | causal | type | ours | cuDNN | ours / its | PyTorch flash | ours / its |" + more
+    )
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |" + (" --- |" if more else "")
     for (d, heads, kv_heads, seq, causal, dtype), by in calls(rows, "burst").items():
-        own, cudnn, flash = (float(by[x]["tflops"]) for x in ("flash_fwd_sm90", "cudnn", "pytorch_flash"))
+        own, cudnn, flash = (float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash"))
+        last = f" {float(by[ORDERED]['tflops']):.0f} |" if more else ""
         shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
         ratios = f"{own:.0f} | {cudnn:.0f} | {own / cudnn:.2f} | {flash:.0f} | {own / flash:.2f}"
-        yield f"| {d} | {shape} | {'yes' if causal == '1' else 'no'} | {dtype} | {ratios} |"
+        yield f"| {d} | {shape} | {'yes' if causal == '1' else 'no'} | {dtype} | {ratios} |{last}"
 
 
-def means(rows: list[Row]) -> Iterator[str]:
+def means(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
     yield "| head_dim | causal | over cuDNN: least, geometric mean | over PyTorch flash: least, geometric mean |"
     yield "| --- | --- | --- | --- |"
     ratios: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for (d, _, _, _, causal, _), by in calls(rows, "burst").items():
-        own, cudnn, flash = (float(by[x]["tflops"]) for x in ("flash_fwd_sm90", "cudnn", "pytorch_flash"))
+        own, cudnn, flash = (float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash"))
         ratios.setdefault((d, causal), []).append((own / cudnn, own / flash))
     for (d, causal), pairs in ratios.items():
         cells = [f"{min(x):.2f}, {math.exp(sum(map(math.log, x)) / len(x)):.2f}" for x in zip(*pairs, strict=True)]
@@ -115,14 +145,44 @@ def steps(rows: list[Row], head_dim: str) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def backward_steps(rows: list[Row], head_dim: str) -> Iterator[str]:
+    """In the order that the launcher takes by default: heads fastest under a mask, key blocks fastest without one."""
+    yield f"| head_dim {head_dim} | 4096 | causal | 16384 | causal |"
+    yield "| --- | --- | --- | --- | --- |"
+    rates = {
+        (" ".join(row[knob] for knob in BACKWARD_KNOBS), row["seq_q"], row["causal"]): row["tflops"]
+        for row in rows
+        if row["head_dim"] == head_dim and row["order"] == ("head" if row["causal"] == "1" else "query")
+    }
+    for name, knobs in BACKWARD_STEPS[head_dim].items():
+        cells = [f"{float(rates[knobs, seq, causal]):.0f}" for seq in ("4096", "16384") for causal in "01"]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def packed(rows: list[Row]) -> Iterator[str]:
+    yield "| heads | batch x queries on keys | a head a tile, ms | a group a tile | gain | cuDNN | PyTorch flash |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    grouped: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        problem = tuple(row[x] for x in ("heads", "kv_heads", "batch", "seq_q", "seq_k"))
+        one = "apart" if row["pack"] == "1" else "packed"
+        name = one if row["implementation"] == FORWARD else row["implementation"]
+        grouped.setdefault(problem, {})[name] = float(row["ms"])
+    for (heads, kv_heads, batch, seq_q, seq_k), ms in grouped.items():
+        times = f"{ms['apart']:.3f} | {ms['packed']:.3f} | {ms['apart'] / ms['packed']:.2f}"
+        shape = f"{heads} on {kv_heads} | {batch} x {seq_q} on {seq_k}"
+        yield f"| {shape} | {times} | {ms['cudnn']:.3f} | {ms['pytorch_flash']:.3f} |"
+
+
 def order_of(row: Row) -> str:
     section = f", sections of {row['section_heads']}" if row["section_heads"] != "0" else ""
     return f"{row['order']}{section}, {row['blocks'].replace('_', ' ')}, {row['direction']}"
 
 
 def default_of(rows: list[Row], causal: str) -> Row:
-    """The row of the order that bench_sm90.py takes by default."""
-    order = ("head", "heavy_first") if causal == "1" else ("query", "light_first")
+    """The row of the order that bench_sm90.py, or bench_bwd_sm90.py, takes by default."""
+    backward = rows[0]["implementation"] == BACKWARD
+    order = ("head", "heavy_first") if causal == "1" else ("query", "heavy_first" if backward else "light_first")
     names = ("order", "blocks", "section_heads", "direction")
     return next(row for row in rows if tuple(row[x] for x in names) == (*order, "0", "ascending"))
 
@@ -135,10 +195,7 @@ def orders(rows: list[Row]) -> Iterator[str]:
         grouped.setdefault(tuple(row[x] for x in ("head_dim", "heads", "seq_q", "causal")), []).append(row)
 
     for (d, heads, seq, causal), several in grouped.items():
-        order = (
-            ["head", "heavy_first", "0", "ascending"] if causal == "1" else ["query", "light_first", "0", "ascending"]
-        )
-        default = next(x for x in several if [x[y] for y in ("order", "blocks", "section_heads", "direction")] == order)
+        default = default_of(several, causal)
         ranked = sorted(several, key=lambda x: float(x["tflops"]))
         cells = [f"{float(x['tflops']):.0f} ({order_of(x)})" for x in (ranked[-1], ranked[0])]
         mask = "yes" if causal == "1" else "no"
@@ -169,6 +226,11 @@ def tables() -> dict[str, list[str]]:
     named = {"speeds": list(speeds(times)), "means": list(means(times)), "sustained": list(sustained(times))}
     named |= {f"steps {d}": list(steps(sweep, d)) for d in STEPS}
     named |= {"orders": list(orders(rows_of("h200_sm90_orders.csv")))}
+    named |= {"packed": list(packed(rows_of("h200_sm90_packed.csv")))}
+    times, sweep = rows_of("h200_bwd_sm90_times.csv"), rows_of("h200_bwd_sm90_sweep.csv")
+    named |= {"backward": list(speeds(times, BACKWARD)), "backward means": list(means(times, BACKWARD))}
+    named |= {f"backward steps {d}": list(backward_steps(sweep, d)) for d in BACKWARD_STEPS}
+    named |= {"backward orders": list(orders([x for x in rows_of("h200_bwd_sm90_orders.csv") if x["causal"] == "1"]))}
     return named | {"bytes": list(order_bytes(rows_of("h200_sm90_orders_bytes.csv")))}
 
 

@@ -376,7 +376,10 @@ __device__ __forceinline__ void consume(const BwdParams& p, const BwdPlaces<T>& 
     start_dq<T>(g.dq, wgmma_operand(at.scores(s.stage) + T::DqPane * group, 0), wgmma_operand(at.k() + T::DqKeys * group, T::KeyPane));
     wgmma_commit();
   };
-  const auto release_queries = [&](int stage) { release(at.o_empty(stage)), release(at.q_empty(stage)); };
+  const auto release_queries = [&](int stage) {
+    __syncwarp();  // every lane has read its rows' statistics
+    release(at.o_empty(stage)), release(at.q_empty(stage));
+  };
   const auto add_dq = [&](i64 slot) {
     pin(g.dq);
     release(at.scores_empty(s.stage)), s.next();

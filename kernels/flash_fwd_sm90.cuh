@@ -18,7 +18,8 @@ enum Pipeline { kSequential = 0, kInterleaved = 1, kOverlapped = 2, kEager = 3 }
 // What the warpgroups do in turns: nothing, starting products, or taking exponentials.
 enum Turns { kFree = 0, kProducts = 1, kExponentials = 2 };
 
-// Mirrored field by field in the launcher. Tensor maps have the dimensions columns, rows, heads, batch, and one of length 1.
+// Mirrored field by field in the launcher. Tensor maps have the dimensions columns, rows, heads, batch, and one of length 1. Where query
+// heads are packed, those of Q and O have columns, heads of a group, rows, groups, batch; heads are then groups here, of one head each.
 struct Params {
   TensorMap q, k, v, o;
   float* lse;             // [batch, heads, seq_q], or [heads, all rows] where lengths vary; null: not wanted
@@ -40,11 +41,12 @@ struct Params {
 static_assert(sizeof(Params) == 640, "the launcher's structure is 640 bytes");
 
 template <int HeadDim_, int Consumers_, int BlockK_, int Stages_, int QStages_, int MaskKind, bool Bf16_, int Schedule_, int Cluster_,
-          int Pipeline_, int Turns_, int Poly_>
+          int Pipeline_, int Turns_, int Poly_, int Pack_>
 struct Traits {
   static constexpr int HeadDim = HeadDim_, Consumers = Consumers_, BlockK = BlockK_, Stages = Stages_, QStages = QStages_;
   static constexpr int MaskOf = MaskKind, ScheduleOf = Schedule_, Cluster = Cluster_, PipelineOf = Pipeline_, TurnsOf = Turns_;
   static constexpr int Poly = Poly_;  // of 8 exponentials, how many are taken by a polynomial
+  static constexpr int Pack = Pack_;  // query heads of a key/value head that share a tile: row i is token i / Pack, head i % Pack
   static constexpr bool Bf16 = Bf16_;
   static constexpr int BlockQ = 64 * Consumers, Threads = 128 * (Consumers + 1);
   static constexpr int Panes = HeadDim / 64;       // of 64 columns, 128 bytes a row
@@ -64,6 +66,7 @@ struct Traits {
   static_assert(BlockK % 16 == 0, "block_k must be a multiple of 16");
   static_assert(Stages >= 2 && Stages <= 4 && QStages >= 1 && QStages <= 2, "2 to 4 stages of keys, 1 or 2 of queries");
   static_assert(Cluster == 1 || (Cluster == 2 && BlockK % 32 == 0), "clusters of 1 or 2; each CTA loads half of the keys");
+  static_assert(64 % Pack == 0, "a warpgroup's rows must be whole tokens");
   static_assert(Poly >= 0 && Poly <= 8, "0 to 8 of 8 exponentials");
   static_assert(SharedBytes <= 227 * 1024, "no GPU has that much shared memory");
   static_assert(LiveRegisters + 28 <= ConsumerRegisters, "the warpgroup's registers do not hold its rows");
@@ -107,20 +110,27 @@ __device__ __forceinline__ Tile tile_at(const Params& p, int index, int rank) {
   const int query_block = place.block;
   w.batch = place.head / p.heads, w.head = place.head % p.heads;
   locate(w, p, w.batch);
-  w.lse = p.bounds_q != nullptr ? w.row_outer - w.rows : w.batch * p.heads * p.seq_q;
+  w.lse = p.bounds_q != nullptr ? w.row_outer - w.rows : w.batch * p.heads * T::Pack * p.seq_q;
   // Both CTAs of a cluster walk the key blocks that either needs.
   const int block0 = query_block * (T::Cluster * T::BlockQ), offset = w.keys - w.rows;
   int first = 0, last = (w.keys + T::BlockK - 1) / T::BlockK;
   if constexpr (T::MaskOf != kNone) {
-    const int row1 = min(block0 + T::Cluster * T::BlockQ, w.rows) - 1;
-    last = min(last, max(row1 + offset + T::BlockK, 0) / T::BlockK);
-    if constexpr (T::MaskOf == kWindow) first = max(block0 + offset - p.window, 0) / T::BlockK;
+    const int token1 = (min(block0 + T::Cluster * T::BlockQ, w.rows * T::Pack) - 1) / T::Pack;
+    last = min(last, max(token1 + offset + T::BlockK, 0) / T::BlockK);
+    if constexpr (T::MaskOf == kWindow) first = max(block0 / T::Pack + offset - p.window, 0) / T::BlockK;
   }
   const bool down = p.direction == kDescending || (p.direction == kAlternating && (query_block & 1));
   w.row0 = block0 + rank * T::BlockQ;
-  w.count = block0 < w.rows ? max(last - first, 0) : -1;  // -1: past the sequence's end, nothing to do
+  w.count = block0 < w.rows * T::Pack ? max(last - first, 0) : -1;  // -1: past the sequence's end, nothing to do
   w.start = down ? last - 1 : first, w.step = down ? -1 : 1;
   return w;
+}
+
+// Where 64 rows of Q or O lie.
+template <class T>
+__device__ __forceinline__ Coordinates rows_at(const Tile& w, int pane, int row) {
+  if constexpr (T::Pack > 1) return {pane * 64, 0, row / T::Pack, w.head, w.batch};
+  return {pane * 64, w.row_shift + row, w.head, w.row_outer, w.wrap};
 }
 
 // ---- The producer: one thread.
@@ -211,7 +221,7 @@ __device__ __forceinline__ void produce(const Params& p, const Places<T>& at, in
         arrive_expecting(at.q_full(q.stage), T::QBytes);
         UNROLL for (int g = 0; g < T::Consumers; ++g) UNROLL for (int pane = 0; pane < T::Panes; ++pane)
           copy_box(at.base + q.stage * T::QBytes + (g * T::Panes + pane) * T::RowPane, p.q,
-                   {pane * 64, w.row_shift + w.row0 + g * 64, w.head, w.row_outer, w.wrap}, at.q_full(q.stage));
+                   rows_at<T>(w, pane, w.row0 + g * 64), at.q_full(q.stage));
         q.next();
       } else {
         barrier_wait(at.v_empty(v.stage), v.parity ^ 1);
@@ -265,8 +275,9 @@ __device__ __forceinline__ void mask_scores(Rows<T>& rows, const Params& p, cons
   const int lane_key = key0 + 2 * static_cast<int>(threadIdx.x % 4);
   UNROLL for (int r = 0; r < 2; ++r) {
     int high = w.keys - 1, low = 0;
-    if constexpr (T::MaskOf != kNone) high = min(high, row + 8 * r + w.keys - w.rows);
-    if constexpr (T::MaskOf == kWindow) low = row + 8 * r + w.keys - w.rows - p.window - lane_key;
+    const int diagonal = (row + 8 * r) / T::Pack + w.keys - w.rows;
+    if constexpr (T::MaskOf != kNone) high = min(high, diagonal);
+    if constexpr (T::MaskOf == kWindow) low = diagonal - p.window - lane_key;
     high -= lane_key;
     UNROLL for (int n = 0; n < T::BlockK / 8; ++n) UNROLL for (int e = 0; e < 2; ++e) {
       const int j = n * 8 + e;
@@ -350,8 +361,8 @@ __device__ __forceinline__ void finish(Rows<T>& rows, const Params& p, const Til
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     rows.factor[r] = sum > 0.f ? 1.f / sum : 0.f;
     const int row = row0 + warp_row + 8 * r + lane / 4;
-    if (p.lse != nullptr && lane % 4 == 0 && row < w.rows)
-      p.lse[w.lse + static_cast<i64>(w.head) * p.lse_head + row] =
+    if (p.lse != nullptr && lane % 4 == 0 && row < w.rows * T::Pack)
+      p.lse[w.lse + static_cast<i64>(w.head * T::Pack + row % T::Pack) * p.lse_head + row / T::Pack] =
           sum > 0.f ? __logf(sum) - rows.shift[r] * 0.6931471805599453f : -INFINITY;
   }
   rescale<T>(rows);
@@ -367,7 +378,7 @@ __device__ __forceinline__ void finish(Rows<T>& rows, const Params& p, const Til
   named_wait(kGroupBarrier + group, 128);
   if (threadIdx.x % 128 == 0) {
     UNROLL for (int pane = 0; pane < T::Panes; ++pane)
-      store_box(p.o, {pane * 64, w.row_shift + row0, w.head, w.row_outer, w.wrap}, own_q + pane * T::RowPane);
+      store_box(p.o, rows_at<T>(w, pane, row0), own_q + pane * T::RowPane);
     store_commit();
   }
 }
@@ -407,8 +418,8 @@ __device__ __forceinline__ void consume(const Params& p, const Places<T>& at, in
     const int row0 = w.row0 + 64 * group, row = row0 + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     // Blocks that start between these keys keep every pair of this warpgroup.
     int whole_low = 0, whole_high = w.keys - T::BlockK;
-    if constexpr (T::MaskOf != kNone) whole_high = min(whole_high, row0 + w.keys - w.rows + 1 - T::BlockK);
-    if constexpr (T::MaskOf == kWindow) whole_low = row0 + 63 + w.keys - w.rows - p.window;
+    if constexpr (T::MaskOf != kNone) whole_high = min(whole_high, row0 / T::Pack + w.keys - w.rows + 1 - T::BlockK);
+    if constexpr (T::MaskOf == kWindow) whole_low = (row0 + 63) / T::Pack + w.keys - w.rows - p.window;
     const u32 own_q = at.base + q.stage * T::QBytes + group * (T::Panes * T::RowPane);
     const u64 q_operand = wgmma_operand(own_q, 0);
     const u64 k_operand = wgmma_operand(at.base + T::KOffset, 0), v_operand = wgmma_operand(at.base + T::VOffset, T::KeyPane);

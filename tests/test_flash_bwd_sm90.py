@@ -7,7 +7,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from test_flash_fwd_sm90 import assembler_report
+from scripts import ROOT, load_script
+from test_flash_fwd_sm90 import assembler_report, nvcc_or_skip
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
@@ -24,6 +25,7 @@ from iosim.evidence.cuda.sm90_bwd import (
     fastest_backward,
 )
 
+TABLE = load_script("experiments/sm90_table.py")
 HEAD_DIMS = (64, 128)
 
 
@@ -122,3 +124,41 @@ def test_sequences_of_every_length_have_places_of_their_own() -> None:
     assert len(set(places)) == len(places)
     ragged = Ragged(bounds[-1], bounds[-1], 0, 0)
     assert max(places) < kernel.head_blocks(Shape(len(lengths), 1, 1, 300, 300, 128), ragged)
+
+
+def test_recorded_times_reach_their_targets() -> None:
+    several = TABLE.calls(TABLE.rows_of("h200_bwd_sm90_times.csv"), "burst")
+    assert len(several) == 2 * 8 * 2  # head_dims, shapes, masks
+    for problem, by in several.items():
+        own, cudnn, flash = (float(by[x]["tflops"]) for x in (TABLE.BACKWARD, "cudnn", "pytorch_flash"))
+        assert own > 0.93 * cudnn, problem
+        assert own > 1.75 * flash, problem
+
+
+def test_recorded_times_are_of_the_fastest() -> None:
+    for row in TABLE.rows_of("h200_bwd_sm90_times.csv"):
+        if row["implementation"] in (TABLE.BACKWARD, TABLE.ORDERED):
+            causal, ordered = row["causal"] == "1", row["implementation"] == TABLE.ORDERED
+            spec = fastest_backward(int(row["head_dim"]), "causal" if causal else "none", row["dtype"], ordered)
+            knobs = TABLE.BACKWARD_KNOBS
+            assert [row[knob] for knob in knobs] == [str(getattr(spec, knob)) for knob in knobs]
+            pairs = int(row["seq_q"]) * (int(row["seq_q"]) + 1) // 2 if causal else int(row["seq_q"]) ** 2
+            flops = 10 * int(row["heads"]) * pairs * int(row["head_dim"])
+            assert float(row["tflops"]) == pytest.approx(flops / float(row["ms"]) / 1e9, rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("mask", ACCEPTED["mask"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_agrees_with_float64(head_dim: int, mask: str, ordered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper GPU")
+    nvcc_or_skip()
+    monkeypatch.syspath_prepend(ROOT / "experiments")  # for what its scripts share
+    bench = load_script("experiments/bench_bwd_sm90.py")
+    kernel = bench.Sm90Backward(fastest_backward(head_dim, mask, ordered=ordered))
+    for n, problem in enumerate(bench.small(kernel.spec)):
+        good, errors = bench.check(kernel, problem, seed=n)
+        assert good, (problem, errors)

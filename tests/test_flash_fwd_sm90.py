@@ -16,7 +16,18 @@ from scripts import ROOT, load_script
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import compiler, find_nvcc
-from iosim.evidence.cuda.sm90 import ACCEPTED, CC, Sm90Order, Sm90Params, Sm90Spec, fastest, variants
+from iosim.evidence.cuda.launch import Shape
+from iosim.evidence.cuda.sm90 import (
+    ACCEPTED,
+    CC,
+    Ragged,
+    Sm90Forward,
+    Sm90Order,
+    Sm90Params,
+    Sm90Spec,
+    fastest,
+    variants,
+)
 from iosim.evidence.cuda.spec import DTYPES, MASKS
 
 TABLE = load_script("experiments/sm90_table.py")
@@ -107,6 +118,7 @@ def test_parameters_are_as_large_as_the_source_says() -> None:
         (Sm90Spec(128, block_k=112), "block_k 112 is not built"),
         (Sm90Spec(128, pipeline="both"), "pipeline both is not built; accepted: sequential, interleaved"),
         (Sm90Spec(128, block_k=80, cluster=2), "block_k 80 is no multiple of 32"),
+        (Sm90Spec(128, pack=3), "pack 3 is not built; accepted: 1, 2, 4, 8, 16"),
         (Sm90Spec(256, block_k=128), "tile 128x128, 2 stages, head_dim 256 needs .* shared memory; a CTA has 232448"),
         (Sm90Spec(128, consumers=3, q_stages=1), "tile 192x128, .* keeps 160 registers .* it has 132 for them"),
     ],
@@ -129,6 +141,35 @@ def test_orders_are_checked_and_sections_bounded() -> None:
     for wrong in ({"order": "diagonal"}, {"blocks": "random"}, {"direction": "up"}, {"section_heads": -1}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             Sm90Order(**wrong)
+
+
+class Unloaded(Sm90Forward):
+    """One that is not built, which needs no GPU."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def test_a_group_in_a_tile_makes_fewer_tiles() -> None:
+    """Rows of a tile are tokens times heads of the group."""
+    shape = Shape(2, 32, 8, 100, 4096, 128)
+    assert Unloaded(Sm90Spec(128)).tiles(shape) == 2 * 32
+    assert Unloaded(Sm90Spec(128, pack=4)).tiles(shape) == 2 * 8 * 4  # 400 rows a group, 128 a tile
+    assert Unloaded(Sm90Spec(128, pack=4)).tiles(replace(shape, seq_q=1)) == 2 * 8
+
+
+@pytest.mark.parametrize(("heads", "ragged"), [(16, None), (32, Ragged(100, 100, 0, 0))])
+def test_pack_wants_its_group_and_one_length(heads: int, ragged: Ragged | None) -> None:
+    with pytest.raises(InputError, match=r"pack 4 does not fit .*; accepted: as many query heads a key/value head"):
+        Unloaded(Sm90Spec(128, pack=4)).launch(Shape(1, heads, 8, 100, 100, 128), {}, ragged=ragged)
+
+
+def test_recorded_packing_gains_where_queries_are_few() -> None:
+    rows = [x for x in TABLE.rows_of("h200_sm90_packed.csv") if x["implementation"] == "flash_fwd_sm90"]
+    ms = {(row["heads"], row["seq_q"], row["pack"] != "1"): float(row["ms"]) for row in rows}
+    assert len(ms) == len(rows)
+    for heads, seq_q in (("32", "1"), ("64", "1"), ("32", "4"), ("64", "16")):
+        assert ms[heads, seq_q, True] < 0.6 * ms[heads, seq_q, False]
 
 
 def ratios(other: str) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -196,11 +237,12 @@ def test_readme_shows_the_tables_as_measured() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("mask", MASKS)
-def test_agrees_with_float64(head_dim: int, mask: str) -> None:
+def test_agrees_with_float64(head_dim: int, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a Hopper GPU")
     nvcc_or_skip()
+    monkeypatch.syspath_prepend(ROOT / "experiments")  # for what its scripts share
     bench = load_script("experiments/bench_sm90.py")
     kernel = bench.Sm90Forward(fastest(head_dim, mask))
     for n, problem in enumerate(bench.small(kernel.spec)):

@@ -32,6 +32,7 @@ ACCEPTED: dict[str, tuple[object, ...]] = {
     "head_dim": (64, 128, 256), "consumers": (2, 3, 4), "block_k": (64, 80, 96, 128, 160, 176, 192),
     "stages": (2, 3, 4), "q_stages": (1, 2), "mask": tuple(MASKS), "dtype": DTYPES, "schedule": tuple(SCHEDULES),
     "cluster": (1, 2), "pipeline": tuple(PIPELINES), "turns": tuple(TURNS), "poly": tuple(range(9)),
+    "pack": (1, 2, 4, 8, 16),
 }  # fmt: skip
 
 
@@ -65,6 +66,8 @@ class Sm90Spec:
     turns: str = "free"
     poly: int = 0
     """Of 8 exponentials, how many are taken by a polynomial."""
+    pack: int = 1
+    """Query heads of a key/value head that share the rows of a tile, all of them; 1: none do."""
 
     source = "flash_fwd_sm90.cu"
     functions = ("flash_fwd_sm90",)
@@ -101,6 +104,7 @@ class Sm90Spec:
             "PIPELINE": PIPELINES[self.pipeline],
             "TURNS": TURNS[self.turns],
             "POLY": self.poly,
+            "PACK": self.pack,
             "SHARED_BYTES": self.dynamic_shared_bytes,
         }
 
@@ -140,6 +144,7 @@ def variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm9
     several += [replace(first, stages=s) for s in (2, 3, 4)]
     several += [replace(first, q_stages=q, schedule=s) for q in (1, 2) for s in SCHEDULES]
     several += [replace(first, poly=p) for p in (1, 2, 4, 8)]
+    several += [replace(first, pack=n) for n in (2, 4, 8, 16)]
     for consumers, block_k in itertools.product(ACCEPTED["consumers"], ACCEPTED["block_k"]):
         for pipeline, turns in (("sequential", "free"), ("overlapped", "free"), ("eager", "products")):
             tile = replace(first, consumers=consumers, block_k=block_k, stages=2, q_stages=1)  # type: ignore[arg-type]
@@ -219,9 +224,11 @@ class Ragged:
     bounds_k: int
 
 
-def _tensor_map(dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int) -> TensorMap:
-    """A map whose boxes are `rows` rows of 64 columns, as wide as the 128-byte swizzle."""
-    box = (64, rows, 1, 1, 1)
+def _tensor_map(
+    dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], rows: int, outer: int = 1
+) -> TensorMap:
+    """A map whose boxes are `rows` x `outer` rows of 64 columns, as wide as the 128-byte swizzle."""
+    box = (64, rows, outer, 1, 1)
     return TensorMap.from_buffer_copy(driver.tensor_map(dtype, address, dims, [2 * s for s in strides], box))
 
 
@@ -229,6 +236,13 @@ def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: 
     """The map of a contiguous [batch, heads, seq, head_dim]."""
     batch, heads, seq, d = shape
     return _tensor_map(dtype, address, (d, seq, heads, batch, 1), (d, seq * d, heads * seq * d, heads * seq * d), rows)
+
+
+def packed_map(dtype: str, address: int, shape: tuple[int, int, int, int], pack: int) -> TensorMap:
+    """The map of a contiguous [batch, heads, seq, head_dim] whose boxes are 64 rows of `pack` heads, heads fastest."""
+    batch, heads, seq, d = shape
+    dims, strides = (d, pack, seq, heads // pack, batch), (seq * d, d, pack * seq * d, heads * seq * d)
+    return _tensor_map(dtype, address, dims, strides, pack, 64 // pack)
 
 
 def ragged_map(dtype: str, address: int, shape: tuple[int, int, int], rows: int) -> TensorMap:
@@ -259,7 +273,8 @@ class Sm90Forward:
 
     def tiles(self, shape: Shape) -> int:
         """How many numbers a remap table holds: query blocks (of a whole cluster) fastest, then heads, then batch."""
-        return -(-shape.seq_q // (self.spec.cluster * self.spec.block_q)) * shape.all_heads
+        pack, rows = self.spec.pack, self.spec.cluster * self.spec.block_q
+        return -(-shape.seq_q * pack // rows) * (shape.all_heads // pack)
 
     def launch(
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
@@ -284,11 +299,16 @@ class Sm90Forward:
             raise InputError(f"scale {scale} must be positive")
         if (shape.window is not None) != (spec.mask == "window"):
             raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
-        maps = {}
+        if spec.pack > 1 and (spec.pack != shape.heads // shape.kv_heads or ragged is not None):
+            asked = "lengths that vary" if ragged else f"{shape.heads} heads on {shape.kv_heads}"
+            raise InputError(f"pack {spec.pack} does not fit {asked}; accepted: as many query heads a key/value head")
+        maps, all_heads = {}, shape.all_heads // spec.pack
         for name in "qkvo":
             of_queries = name in "qo"
             heads, rows = (shape.heads, 64) if of_queries else (shape.kv_heads, spec.block_k // spec.cluster)
-            if ragged is None:
+            if of_queries and spec.pack > 1:
+                maps[name] = packed_map(spec.dtype, addresses[name], (shape.batch, heads, shape.seq_q, d), spec.pack)
+            elif ragged is None:
                 sizes = shape.batch, heads, shape.seq_q if of_queries else shape.seq_k, d
                 maps[name] = dense_map(spec.dtype, addresses[name], sizes, rows)
             else:
@@ -297,10 +317,10 @@ class Sm90Forward:
         tiles = self.tiles(shape)
         p = Sm90Params(
             **maps, lse=addresses.get("lse"), bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k,
-            remap=remap, counter=self.counter.address, batch=shape.batch, heads=shape.heads,
-            group=shape.heads // shape.kv_heads, seq_q=shape.seq_q, seq_k=shape.seq_k, window=shape.window or 0,
-            section=order.section(shape.all_heads), blocks=BLOCKS[order.blocks],
-            direction=DIRECTIONS[order.direction], query_blocks=tiles // shape.all_heads, tiles=tiles,
+            remap=remap, counter=self.counter.address, batch=shape.batch,
+            heads=shape.heads // spec.pack, group=shape.heads // shape.kv_heads // spec.pack, seq_q=shape.seq_q,
+            seq_k=shape.seq_k, window=shape.window or 0, section=order.section(all_heads), blocks=BLOCKS[order.blocks],
+            direction=DIRECTIONS[order.direction], query_blocks=tiles // all_heads, tiles=tiles,
             lse_head=ragged.all_q if ragged else shape.seq_q, scale2=scale * LOG2_E,
         )  # fmt: skip
         at_once = tiles if spec.schedule == "one_tile" else min(tiles, driver.multiprocessors() // spec.cluster)
