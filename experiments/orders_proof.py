@@ -1,12 +1,13 @@
 """Does the H200 confirm the order that `iosim orders` picks? Predictions first, then measurements, then the tables.
 
-    python experiments/orders_proof.py predict --out measurements/orders_predicted.csv      # no GPU: written before the run
-    python experiments/orders_proof.py measure --predicted FILE --out h200_orders.csv       # on a Hopper GPU
-    python experiments/orders_proof.py table                                                # docs/orders.md's tables
+    python experiments/orders_proof.py predict                        # no GPU: written before the run
+    python experiments/orders_proof.py measure --out h200_orders.csv  # on a Hopper GPU
+    python experiments/orders_proof.py table                          # docs/orders.md's tables; no GPU
 
-Three kernels: flash_fwd_sm90 under every order that it has for each problem, a Triton flash forward whose program_id is
+Three kernels: flash_fwd_sm90 under the orders that it has for each problem, a Triton flash forward whose program_id is
 remapped by the lines that iosim prints, and cuDNN and FlashAttention-2 as they are. Times are medians of device events,
-the L2 as the call before left it; bytes are counted by Nsight Compute from a flushed L2. Needs PyTorch, Triton, nvcc, ncu.
+the L2 as the call before left it; bytes are counted by Nsight Compute from a flushed L2. Needs PyTorch, Triton, nvcc and
+ncu.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import csv
 import importlib.util
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,12 +27,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from iosim.base.files import write_whole
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 
+HERE = Path(__file__).resolve().parent
 PREDICTED = HERE / "measurements" / "orders_predicted.csv"
 MEASURED = HERE / "measurements" / "h200_orders.csv"
 GPU = "h200"
@@ -237,7 +239,8 @@ class TritonKernels:
             path = self.place / f"{name}.py"
             path.write_text(triton_source(schedule))
             spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             self.modules[schedule] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(self.modules[schedule])
         return self.modules[schedule]
@@ -258,6 +261,10 @@ class TritonKernels:
         )  # fmt: skip
 
 
+ROUNDS = 5
+PAUSE = 0.75
+"""The GPU idles before each pair of calls, this share of a call's time and 2 ms: busy for seconds on end, the power limit
+would lower its clock, of whatever order is timed last."""
 LAST: dict[str, Any] = {}
 """The output tensor of the problem whose calls are made."""
 STARTS = {Start.LIGHT_FIRST: "light_first", Start.HEAVY_FIRST: "heavy_first", Start.FOLD: "fold"}
@@ -303,23 +310,45 @@ def time_all(grouped: dict[Shape, list[Case]]) -> dict[tuple[str, ...], float]:
     from bench_sm90 import library_call, tensors
 
     from iosim.evidence.cuda.launch import Shape as CudaShape
-    from iosim.evidence.measure.timing import median_ms
 
     kernels, found = TritonKernels(), {}
     for shape, several in grouped.items():
         heads, kv_heads, tokens, head_dim, causal = shape
         s = CudaShape(1, heads, kv_heads, tokens, tokens, head_dim)
         want = library_call("cudnn", s, causal, tensors(s, "bf16"))()
-        begun = time.monotonic()
-        for case, call in calls_of(shape, several, kernels):
+        begun, calls = time.monotonic(), list(calls_of(shape, several, kernels))
+        for case, call in calls:
             call()
             if case.schedule is not None:
                 check(case, want)
-            found[case.key] = median_ms(call, False, 9)
+        found |= in_turns(calls)
         del want
         torch.cuda.empty_cache()
         print(shape, len(several), f"{time.monotonic() - begun:.1f} s", flush=True)
     return found
+
+
+def in_turns(calls: Sequence[tuple[Case, Callable[[], Any]]]) -> dict[tuple[str, ...], float]:
+    """Median milliseconds of each call, timed in turns, in another sequence in every round; each after itself."""
+    import random
+
+    import torch
+
+    sequence, found = list(range(len(calls))), {case.key: [] for case, _ in calls}
+    for turn in range(ROUNDS):
+        random.Random(turn).shuffle(sequence)
+        for n in sequence:
+            case, call = calls[n]
+            before = found[case.key][-1] if found[case.key] else 5.0
+            time.sleep(0.002 + PAUSE * before / 1e3)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            call()
+            start.record()
+            call()
+            end.record()
+            end.synchronize()
+            found[case.key].append(start.elapsed_time(end))
+    return {key: statistics.median(several) for key, several in found.items()}
 
 
 def check(case: Case, want: Any) -> None:
@@ -398,7 +427,8 @@ def measure(predicted: Path, out: Path) -> None:
     write_provenance(out, facts() | {
         "profiler": profiler_version(),
         "command": f"python experiments/orders_proof.py measure --predicted {predicted.name} --out {out.name}",
-        "timing": "device events around each call, median of 9 after 3; the L2 as the call before left it",
+        "timing": f"device events around a call right after itself, median of {ROUNDS} rounds in which all orders of a "
+        f"problem take turns in random sequence, the GPU idle before each for {PAUSE} of the call's time",
         "bytes": "dram__bytes_read.sum and dram__bytes_write.sum, the L2 flushed before every launch",
         "inputs": "random normal",
         "check": "every case's output against cuDNN's, within 1e-2 in the Frobenius norm",
