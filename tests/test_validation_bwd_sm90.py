@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 
 import pytest
@@ -23,6 +24,11 @@ from iosim.problem.attention import AttentionProblem
 PROFILE = load_profile("h200")
 TABLE = ROOT / "experiments" / "measurements" / "h200_bwd_sm90_bytes.csv"
 CALLS = {"copied": 39, "ordered": 12, "added": 30}
+
+
+def recorded(path: str) -> list[dict[str, str]]:
+    with (ROOT / path).open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,31 @@ def test_backward_computes_the_gradients(kv_heads: int, seq_q: int, seq_k: int, 
     kernel = resolve("flash-sm90", problem, PROFILE)
     assert disagreements(problem, kernel) == []
     assert [x.name for x in plan(problem, kernel).launches] == ["main", "bwd.dot", "bwd.main", "bwd.convert"]
+
+
+def default_forwards() -> list[dict[str, str]]:
+    """Recorded launches of the forward as the catalog has it."""
+    orders = {"0": ("query", "light_first"), "1": ("head", "heavy_first")}
+    plain = ("dynamic", "1", "ascending", "0")
+    return [
+        row
+        for row in recorded("experiments/measurements/h200_sm90_orders_bytes.csv")
+        if (row["schedule"], row["cluster"], row["direction"], row["section_heads"]) == plain
+        and (row["order"], row["blocks"]) == orders[row["causal"]]
+        and row["head_dim"] != "256"
+    ]
+
+
+def test_forward_moves_what_was_counted() -> None:
+    rows = default_forwards()
+    assert len(rows) == 24
+    for row in rows:
+        sizes = {name: int(row[name]) for name in ("heads", "kv_heads", "seq_q", "head_dim")}
+        problem = AttentionProblem(**sizes, mask="causal" if row["causal"] == "1" else "none", dtype="bf16")
+        kernel = resolve("flash-sm90", problem, PROFILE)
+        total = Call.of(problem, kernel, PROFILE, plan(problem, kernel)).counted.total
+        for direction in ("read", "write"):
+            assert int(total("l2", direction)) == pytest.approx(int(row[f"l2_{direction}"]), rel=1e-6)
 
 
 def test_ragged_grouped_queries_are_refused() -> None:
