@@ -3,6 +3,7 @@ somewhere, and every file that a page or a message names is there."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -57,7 +58,8 @@ def test_commands_run_and_print_what_the_page_shows(
             assert output.err == "", text
             printed = output.out
         elif kind == "python":
-            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True,
+                                  env=dict(os.environ))  # fmt: skip
             printed = done.stdout
         elif kind == "text":
             missing = [figure for figure in FIGURE.findall(text) if figure not in printed]

@@ -42,9 +42,12 @@ def test_every_command_runs(
 
 
 def test_the_python_call_runs() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    call, module = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, timeout=60, check=True)
     assert "SM <-> L2 (counted)" in done.stdout
+    pytest.importorskip("torch")
+    done = subprocess.run([sys.executable, "-c", module], capture_output=True, text=True, timeout=60, check=True)
+    assert "self_attn" in done.stdout
 
 
 def test_the_table_is_what_the_script_prints() -> None:

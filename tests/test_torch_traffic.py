@@ -203,6 +203,15 @@ class TestAttention:
         assert fused(masked) == [("attention", "cutlass")]
         assert sum(r.operator.startswith("convert_mask") for r in masked.rows) == 3
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("backend", "kernel"), [("flash", "fa2"), ("efficient", "cutlass"), ("cudnn", "cudnn")])
+    def test_an_operator_that_names_its_backend(self, backend: str, kernel: str) -> None:
+        q = torch.empty(1, 2, 256, 64, dtype=BF16, device="meta", requires_grad=True)
+        more = {} if backend == "flash" else {"attn_bias": None, "compute_log_sumexp": True}
+        operator = getattr(torch.ops.aten, f"_scaled_dot_product_{backend}_attention")
+        traffic = one(lambda: operator(q, q, q, is_causal=True, **more)[0].sum().backward())
+        assert fused(traffic) == [("attention", kernel), ("attention_backward", kernel)]
+
     def test_modules_of_pytorch_that_attend(self) -> None:
         layer = nn.MultiheadAttention(64, 2, batch_first=True, dtype=BF16)
         x = torch.randn(2, 128, 64, dtype=BF16)
@@ -290,6 +299,25 @@ class TestOperators:
         ]
         with pytest.raises(InputError, match="override"):
             register_traffic_formula(scale_rows)(formula)
+
+    @pytest.mark.slow
+    def test_compiled_modules_run_as_they_were_written(self) -> None:
+        layer, x = nn.Sequential(nn.Linear(64, 64), nn.GELU()), torch.randn(32, 64)
+        compiled = torch.compile(layer, backend="eager")
+        assert [r.operator for r in one(lambda: compiled(x)).rows] == [r.operator for r in one(lambda: layer(x)).rows]
+
+    def test_a_training_step_with_its_optimizer(self) -> None:
+        layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        optimizer = torch.optim.AdamW(layer.parameters(), foreach=True)
+
+        def train() -> None:
+            functional.cross_entropy(layer(torch.ones(4, 3, 8, 8)), torch.zeros(4, dtype=torch.long)).backward()
+            optimizer.step()
+
+        traffic = one(train)
+        assert traffic.unknown == ()
+        assert {r.operator for r in traffic.rows} >= {"convolution", "convolution.bias", "convolution_backward.weight",
+                                                      "native_batch_norm_backward.sums", "_foreach_lerp_"}  # fmt: skip
 
 
 class TestRefusals:

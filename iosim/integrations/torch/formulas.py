@@ -178,6 +178,18 @@ def batch_norm(x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor], **__: Any)
     return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
 
 
+@register_traffic_formula(aten.native_batch_norm_backward)
+def batch_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
+) -> list[Piece]:
+    """Sums first, then the input's gradient (Normalization.cu)."""
+    own = [t for t in out[1:] if t is not None]
+    pieces: list[Piece] = [Pass([grad, x], own, "sums")]
+    if out[0] is not None:
+        pieces.append(Pass([grad, x, *own], [out[0]], "input"))
+    return pieces
+
+
 @register_traffic_formula(aten.embedding)
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
     return [Pass([Part(weight, min(weight.numel(), out.numel())), indices], [out])]
