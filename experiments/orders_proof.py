@@ -4,10 +4,9 @@
     python experiments/orders_proof.py measure --out h200_orders.csv  # on a Hopper GPU
     python experiments/orders_proof.py table                          # docs/orders.md's tables; no GPU
 
-Three kernels: flash_fwd_sm90 under the orders that it has for each problem, a Triton flash forward whose program_id is
-remapped by the lines that iosim prints, and cuDNN and FlashAttention-2 as they are. Times are medians of device events,
-the L2 as the call before left it; bytes are counted by Nsight Compute from a flushed L2. Needs PyTorch, Triton, nvcc and
-ncu.
+flash_fwd_sm90 runs in the orders that it has for each problem, a Triton flash forward has its program_id remapped by
+the lines that iosim prints, and cuDNN and FlashAttention-2 run as they are. Times are medians of device events, the L2
+as the call before left it; bytes are counted by Nsight Compute from a flushed L2. Needs PyTorch, Triton, nvcc and ncu.
 """
 
 from __future__ import annotations
@@ -263,8 +262,8 @@ class TritonKernels:
 
 ROUNDS = 5
 PAUSE = 0.75
-"""The GPU idles before each pair of calls, this share of a call's time and 2 ms: busy for seconds on end, the power limit
-would lower its clock, of whatever order is timed last."""
+"""The GPU idles before each pair of calls, this share of a call's time and 2 ms: busy for seconds on end, the power
+limit would lower its clock, of whatever order is timed last."""
 LAST: dict[str, Any] = {}
 """The output tensor of the problem whose calls are made."""
 STARTS = {Start.LIGHT_FIRST: "light_first", Start.HEAVY_FIRST: "heavy_first", Start.FOLD: "fold"}

@@ -19,8 +19,9 @@ FLOORS = {
     "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "readers": 4, "prediction": 5, "studies": 6,
     "integrations": 7, "evidence": 7, "api": 8, "commands": 8,
 }  # fmt: skip
-"""Room -> floor. `iosim` itself, `iosim.__main__` and `iosim.torch` are the doors: they open on every floor."""
-DOORS = ("iosim", "iosim.__main__", "iosim.torch")
+"""Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
+floor."""
+DOORS = ("iosim", "iosim.__main__", "iosim.torch", "iosim.triton")
 MOST_ARROWS = 60
 
 Edges = dict[str, set[str]]

@@ -16,6 +16,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import ROOT, load_script, measurements
 
 import iosim
 from iosim.base.errors import InputError
@@ -371,3 +372,46 @@ def test_to_pandas_and_figure(ranking: OrderRanking, tmp_path: Path) -> None:
     assert len(frame) == len(ranking.orders)
     assert np.isclose(frame["time_s"][0], ranking.best.time_s)
     assert ranking.figures == ("orders",)
+
+
+# --- iosim.triton.remap, and the record -------------------------------------------------------------------------------
+
+
+def test_remap_takes_a_ranking_an_entry_a_schedule_or_words(ranking: OrderRanking) -> None:
+    import iosim.triton
+
+    best = ranking.best.parts[0].schedule
+    lines = iosim.triton.remap(ranking)
+    assert lines == iosim.triton.remap(ranking.best) == iosim.triton.remap(best) == triton(best)
+    by_words = Schedule(Order.HEAD, Start.HEAVY_FIRST, 4, Direction.DESCENDING)
+    assert iosim.triton.remap("head", section_heads=4, heavy_first=True, direction="descending") == triton(by_words)
+    own = resolve("fa2", CAUSAL, H200)
+    assert iosim.triton.remap(own) == triton(own.schedule)
+    with pytest.raises(InputError, match="section_heads contradicts order"):
+        iosim.triton.remap(best, section_heads=4)
+    with pytest.raises(InputError, match="order 'diagonal' is not known"):
+        iosim.triton.remap("diagonal")
+
+
+def test_the_page_has_the_tables_of_the_record() -> None:
+    script = load_script("experiments/orders_proof.py")
+    table = load_script("experiments/orders_table.py")
+    predicted, measured = (script.rows_of(measurements(f"{name}.csv")) for name in ("orders_predicted", "h200_orders"))
+    page = (ROOT / "docs" / "orders.md").read_text(encoding="utf-8").splitlines()
+    named = ("summary", "flash_fwd_sm90", "the Triton kernel", "beside others")
+    assert not [line for line in table.tables(predicted, measured) if line not in (*page, *named)]
+    grouped = table.joined(predicted, measured)
+    assert len(grouped) == 23
+    within = [sum(table.time_ratio(pairs) <= most for pairs in grouped.values()) for most in (1.02, 1.05)]
+    assert within == [17, 22]  # as the README says
+    assert all(table.byte_ratio(pairs) <= 1.05 for (kernel, *_), pairs in grouped.items() if kernel == table.OWN)
+
+
+def test_what_was_predicted_holds_the_cases_that_the_script_lists() -> None:
+    script = load_script("experiments/orders_proof.py")
+    told = [script.Case.of(row).key for row in script.rows_of(measurements("orders_predicted.csv"))]
+    assert told == [case.key for case in script.cases()]
+    folded = Schedule(Order.HEAD, Start.FOLD, 4)
+    source = script.triton_source(folded)
+    compile(source, "flash_remapped", "exec")
+    assert {f"    {line}" for line in triton(folded).splitlines()} <= set(source.splitlines())
