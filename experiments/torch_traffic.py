@@ -31,6 +31,7 @@ FLUSH_BYTES = 1 << 30
 CUDNN = "9.19.0"
 """The version that was there."""
 COUNTED = Path(__file__).resolve().parent / "measurements" / "h200_torch_traffic.csv"
+IN_PLACE = COUNTED.with_name("h200_torch_kernels.csv")
 ATTENTION_KERNELS = {"cudnn_generated": "cudnn", "pytorch_flash": "fa2"}
 WARM_UPS = 3
 COLUMNS = ("what", "name", "backend", "passes")
@@ -166,6 +167,19 @@ def compare(counted: str = str(COUNTED)) -> None:
         error, slower = result.hbm.total / moved - 1, result.time_s / seconds - 1
         print(f"{case[0]:11}{case[1]:7}{case[2]:9}{case[3]:9}{moved / 1e6:7,.0f} MB{result.hbm.total / 1e6:8,.0f} MB"
               f"{100 * error:+7.1f}%{100 * slower:+7.1f}%")  # fmt: skip
+    in_place()
+
+
+def in_place() -> None:
+    """Attention of the GPT-2's training step where it runs, forward and backward: predicted against counted bytes."""
+    with open(IN_PLACE, encoding="utf-8", newline="") as file:
+        counted = [row for row in csv.DictReader(file) if row["name"] == "gpt2" and "cudnn" in row["kernel"]]
+    attention = predicted(("model", "gpt2", "default", "fwd+bwd")).attention
+    for phase, words in (("forward", ("fprop",)), ("backward", ("bprop", "compute_dot_do_o", "convert_dq"))):
+        moved = sum(int(r["hbm_read"]) + int(r["hbm_write"]) for r in counted if any(w in r["kernel"] for w in words))
+        said = attention.phase(phase).hbm.total
+        print(f"{'in place':11}{'gpt2':7}{'default':9}{phase:9}{moved / 1e6:7,.0f} MB{said / 1e6:8,.0f} MB"
+              f"{100 * (said / moved - 1):+7.1f}%")  # fmt: skip
 
 
 def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = ROOT / "experiments" / "measurements"
 MODEL, ATTENTION = 0.15, 0.05
 """Most that HBM bytes may be off."""
+IN_PLACE = 0.27
+"""What of an operator's inputs the L2 still holds is not known better than this."""
 KNOWN = {("llama", "default", "fwd+bwd"): 0.08, ("vit", "flash", "fwd+bwd"): 0.18}
 """Attention that is further off than that, and by how much: docs/torch.md says why."""
 
@@ -32,10 +34,14 @@ def test_counted_bytes_are_met_and_the_docs_say_how_well(
     assert list(counted) == script.cases()
     script.compare()
     shown = capsys.readouterr().out
-    for line, (case, row) in zip(shown.splitlines()[1:], counted.items(), strict=True):
+    lines = shown.splitlines()[1:]
+    for line, (case, row) in zip(lines[: len(counted)], counted.items(), strict=True):
         error = abs(_error(line))
         assert error <= (MODEL if case[0] == "model" else KNOWN.get(case[1:], ATTENTION)), line
         assert row["kernel"] == ("" if case[1] == "naive" else "fa2" if case[2] == "flash" else "cudnn")
+    forward, backward = lines[len(counted) :]
+    assert abs(_error(forward)) <= IN_PLACE
+    assert abs(_error(backward)) <= 1.5 * ATTENTION
     page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8").split("<!-- compare -->\n```\n")[1].split("```")[0]
     for line, printed in zip(shown.splitlines()[1:], page.splitlines()[1:], strict=True):
         assert line.split("MB")[0] == printed.split("MB")[0]  # the case, and what was counted of it

@@ -1,9 +1,10 @@
 """Launches of operators that are no attention: passes that stream their tensors, and matrix products.
 
-A product's CTAs take tiles of the result (`iosim.kernel.algorithms.matrix_tiles`); tiles along the side that has fewer
-of them start first, as CUTLASS's raster heuristic has it (NVIDIA/cutlass,
-include/cutlass/gemm/kernel/tile_scheduler_params.h). NB: which tile, split or stream-K a library takes is not
-published, so that re-reads of operands that outgrow the L2 are an estimate.
+A product's CTAs take tiles of the result (`iosim.kernel.algorithms.matrix_tiles`) along its longer side, up to eight
+side by side: so most of cuBLAS's kernels do in experiments/measurements/h200_torch_kernels.csv, by their names ("h" and
+"v") and by what a language model's head reads (441 MB, where 43 tiles of rows, eight at a time, go through weights of
+77 MB). NB: which tile, order, split or stream-K a library takes is not published, so that re-reads of operands that
+outgrow the L2 are an estimate.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from iosim.kernel.algorithms.common import load, store
 from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
-from iosim.kernel.schedule import Order, Schedule
+from iosim.kernel.schedule import Schedule
 
 CTA_THREADS = 256
+RASTER_TILES = 8
+"""Tiles of a product's shorter side that are walked side by side along the longer one."""
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024
@@ -56,7 +59,8 @@ def product(
 ) -> Chain:  # fmt: skip
     """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols].
 
-    A CTA takes a tile of C and walks `inner`. Tiles of C side by side are the launch's heads: they share A.
+    A CTA takes a tile of C and walks `inner`. Tiles along the shorter side of C are the launch's heads, which share the
+    other side's operand.
 
     Args:
         beside: what the epilogue reads: a bias.
@@ -66,18 +70,21 @@ def product(
         taken = fp32_tile(rows, cols, batch, narrow=False)
     else:
         taken = half_tile(rows, cols, batch, sm_count, narrow=False)
-    across = -(-cols // taken.cols)
-    order = Order.QUERY if -(-rows // taken.rows) <= across else Order.HEAD
+    sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
+    sides.sort(key=lambda side: side[1] / side[2])
+    (short, short_rows, width), (long, long_rows, block) = sides
+    heads = -(-short_rows // width)
     launch = Launch(
-        name, Domain(batch, across, rows, inner, taken.rows, INNER_ROWS), Outer.QUERY,
-        (load("A", Rows.PAIR, Per.PAIR), load("B", Rows.KEY, Per.PAIR),
+        name, Domain(batch, heads, long_rows, inner, block, INNER_ROWS), Outer.QUERY,
+        (load(long, Rows.PAIR, Per.PAIR), load(short, Rows.KEY, Per.PAIR),
          *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside), store("C", Rows.QUERY, Per.QUERY)),
-        schedule=Schedule(order), resources=Resources(CTA_THREADS), flops_per_pair=2 * taken.cols, stages=3,
+        schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS), flops_per_pair=2 * width,
+        stages=3,
     )  # fmt: skip
     operands = (
-        Tensor("A", batch, 1, rows, inner, element_bytes, Role.INPUT),
-        Tensor("B", batch, across, inner, taken.cols, element_bytes, Role.INPUT),
-        Tensor("C", batch, across, rows, taken.cols, size, Role.OUTPUT),
+        Tensor(long, batch, 1, long_rows, inner, element_bytes, Role.INPUT),
+        Tensor(short, batch, heads, inner, width, element_bytes, Role.INPUT),
+        Tensor("C", batch, heads, long_rows, width, size, Role.OUTPUT),
     )
     return Chain(tensors((*operands, *beside)), (launch,))
 

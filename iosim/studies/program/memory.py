@@ -103,10 +103,12 @@ class Memory:
         """Bytes of each piece."""
         return np.diff(self._cuts).astype(np.int32)
 
-    def of_view(self, view: View) -> Int64:
-        """Pieces of a view, in the order in which an operator walks them: rows of all bands together."""
+    def of_view(self, view: View, *, by_rows: bool = True) -> Int64:
+        """Pieces of a view, in the order in which an operator walks them: rows of all bands together, or band by
+        band."""
         piece, row, _ = view.band
-        return self._of(self._range(view), 1 if piece < row else self._bands.get(view.storage, 1))
+        bands = self._bands.get(view.storage, 1) if by_rows and piece == row else 1
+        return self._of(self._range(view), bands)
 
     def of_temporary(self, operator: int, tensor: Tensor) -> Int64:
         """Pieces of a tensor made inside an operator."""

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
-from iosim.kernel.schedule import Order
+from iosim.kernel.launch import Launch, Mode, Outer, Rows
 from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict_with
@@ -31,8 +30,8 @@ from iosim.studies.program.operators import Operator, Program
 
 SAMPLES_PER_PIECE = 4.0
 """Followed lines of a piece of memory."""
-MOST_ROUNDS = 8
-"""Of the CTAs of a matrix product, rounds that are told apart: each goes through one operand again."""
+MOST_WAVES = 8
+"""Of the CTAs of a matrix product's section, waves that are told apart."""
 
 Bytes = tuple[int, int]
 """Read and written."""
@@ -45,6 +44,17 @@ class Alone:
     call: Call
     beyond: dict[str, Bytes]
     prediction: Prediction | None = None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How the CTAs of a matrix product go through its operands: all of the longer side's in each of `sections`, a
+    section's part of the shorter side's in each of its `waves`; `down`: a section is some columns of the result, and
+    all of its rows."""
+
+    sections: int = 1
+    waves: int = 1
+    down: bool = False
 
 
 class Playing:
@@ -103,30 +113,36 @@ class Playing:
         """CTAs that run at once."""
         return self.profile.sm_count * max(1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads)
 
-    def _rounds(self, launch: Launch) -> int:
-        """Rounds of CTAs of a matrix product: its operand that all rows of tiles share is read in each."""
-        if launch.outer is not Outer.QUERY or launch.exps_per_pair:
-            return 1
-        return max(1, min(MOST_ROUNDS, -(-launch.work_tiles // self.profile.sm_count)))
+    def _rounds(self, launch: Launch) -> Rounds:
+        """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
+        d, together = launch.domain, launch.schedule.section_heads
+        if launch.outer is not Outer.QUERY or launch.exps_per_pair or not together or d.batch > 1:
+            return Rounds()
+        sections = -(-d.heads // together)
+        waves = min(MOST_WAVES, max(1, launch.work_tiles // sections // self.profile.sm_count))
+        down = any(a.tensor == "A" and a.rows is Rows.PAIR for a in launch.accesses)
+        return Rounds(sections, waves, down and sections > 1)
 
 
 def _walk(
-    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: int, slots: int
+    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, slots: int
 ) -> tuple[npt.NDArray[np.uint8], Int64]:
     """(mode, piece) of every access of a launch in order: its tensors side by side, loads before stores.
 
     Args:
-        rounds: of a matrix product's CTAs; the operand that all of them share is read in each.
         slots: CTAs at once; rows that they go through again are read again once as many have been begun.
     """
-    shared = Rows.KEY if launch.schedule.order is Order.HEAD else Rows.PAIR  # of B and A of a product
     modes, pieces, places = [], [], []
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
-        own = _pieces(memory, number, operator, access.tensor)
+        own = _pieces(memory, number, operator, access.tensor, by_rows=not rounds.down)
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
         again, later = access.times, min(1.0, slots / launch.work_tiles) / access.times
-        if again == 1 and access.mode is Mode.LOAD and access.rows is shared and access.per is Per.PAIR:
-            again, later, place = rounds, 1 / rounds, place / rounds
+        if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
+            again, later, place = rounds.sections, 1 / rounds.sections, place / rounds.sections
+        elif access.rows is Rows.KEY and rounds.waves > 1:  # a section's part in each of its waves
+            within = place * rounds.sections % 1.0
+            again, later = rounds.waves, 1 / rounds.sections / rounds.waves
+            place = (place * rounds.sections - within + within / rounds.waves) / rounds.sections
         pieces.append(np.tile(own, again))
         places.append(np.concatenate([place + n * later for n in range(again)]))
         modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
@@ -136,10 +152,10 @@ def _walk(
     return np.concatenate(modes)[order], np.concatenate(pieces)[order]
 
 
-def _pieces(memory: Memory, number: int, operator: Operator, tensor: str) -> Int64:
+def _pieces(memory: Memory, number: int, operator: Operator, tensor: str, *, by_rows: bool) -> Int64:
     view = operator.views.get(tensor)
     if view is not None:
-        return memory.of_view(view)
+        return memory.of_view(view, by_rows=by_rows)
     return memory.of_temporary(number, operator.chain.tensors[tensor])
 
 
