@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from scripts import ROOT, load_script, measurements
 import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.cuda.sm90 import Sm90Order, fastest
+from iosim.evidence.cuda.sm90 import Sm90Order, fastest, table_of
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -208,6 +209,15 @@ def test_flash_fwd_sm90_numbers_its_tiles_as_the_formula_does() -> None:
         start = Start(blocks.replace("_", "-"))
         schedule = Schedule(Order(order), start, section if order == "head" else 0)
         assert played(schedule, query_blocks, heads, 1) == numbers
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(SCHEDULES, st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
+def test_a_remap_table_holds_any_order(schedule: Schedule, blocks: int, heads: int, batch: int) -> None:
+    """What flash_fwd_sm90 reads of it: head = number / query_blocks, query_block = number % query_blocks."""
+    table = table_of(schedule, blocks, heads * batch, batch)
+    taken = [(number // blocks, number % blocks) for number in table.tolist()]
+    assert taken == played(replace(schedule, cluster=1), blocks, heads, batch)
 
 
 # --- the space and the search -----------------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from iosim.base.progress import Progress, silent
 from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
-from iosim.kernel.libraries.fa3 import fa3_section_heads
 from iosim.kernel.residency import needed_registers
-from iosim.kernel.schedule import Direction, Order, Start
+from iosim.kernel.schedule import Direction, Start
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.lowering import lower
 from iosim.readers.timing.step_time import is_attention_loop
+from iosim.studies.orders.space import sections, tiled
 
 MAX_ACCESSES = 80_000_000
 """Accesses that all trials of a kernel may replay together: under ten seconds."""
@@ -84,13 +84,7 @@ def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
 
 
 def _tiled(tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
-    def apply(kernel: Kernel) -> Kernel:
-        if backward:
-            return kernel.with_(backward=replace(kernel.backward, tile=tile))
-        threads = kernel.threads if tile.warps == kernel.tile.warps else None
-        return kernel.with_(tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
-
-    return apply
+    return lambda kernel: tiled(kernel, tile, backward)
 
 
 def _split(n: int) -> Callable[[Kernel], Kernel]:
@@ -101,21 +95,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     """Settings that differ from the kernel's own, likely ones first."""
     kernel, problem = now.kernel, now.problem
     backward = problem.passes == "bwd"
-    schedule = kernel.of_pass(backward).schedule
-    for direction in Direction:
-        if direction is not schedule.direction:
-            yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
-    heavy = schedule.start is not Start.HEAVY_FIRST
-    words = ("blocks from the first up", "blocks from the last down")
-    if problem.mask != "none" and not backward:
-        words = ("light blocks first", "heavy blocks first")
-    yield Change("heavy_first", words[heavy], _scheduled(start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST))
-    for order in Order:
-        if order is not schedule.order or schedule.section_heads:
-            yield Change("order", f"order {order}", _scheduled(order=order, section_heads=0))
-    for n in sorted({2, fa3_section_heads(problem)}):
-        if n != schedule.section_heads:
-            yield Change("section_heads", f"sections of {n} head" + "s" * (n > 1), _scheduled(section_heads=n))
+    yield from _orders(now)
     tile = kernel.tile_backward if backward else kernel.tile
     for changed_tile in _tiles(tile):
         yield Change("tile", f"tile {changed_tile}, {changed_tile.warps} warps", _tiled(changed_tile, backward))
@@ -123,6 +103,30 @@ def changes(now: Prediction) -> Iterator[Change]:
         for n in (1, 2, 4):
             if n != kernel.splits:
                 yield Change("splits", f"{n} split" + ("s" if n > 1 else ""), _split(n))
+
+
+def _orders(now: Prediction) -> Iterator[Change]:
+    """What `iosim orders` searches, one setting at a time."""
+    kernel, problem = now.kernel, now.problem
+    schedule = kernel.of_pass(problem.passes == "bwd").schedule
+    by_weight = problem.mask != "none" and problem.passes != "bwd"
+    names = {
+        Start.LIGHT_FIRST: "light blocks first" if by_weight else "blocks from the first up",
+        Start.HEAVY_FIRST: "heavy blocks first" if by_weight else "blocks from the last down",
+        Start.FOLD: "heavy blocks beside light ones" if by_weight else "blocks from both ends",
+    }
+    for direction in Direction:
+        if direction is not schedule.direction:
+            yield Change("direction", f"keys {direction}", _scheduled(direction=direction))
+    for start, words in names.items():
+        if start is not schedule.start:
+            yield Change("start", words, _scheduled(start=start))
+    for order, heads, _ in sections([problem]):
+        if heads and heads != schedule.section_heads:
+            words = f"sections of {heads} head" + "s" * (heads > 1)
+            yield Change("section", words, _scheduled(section_heads=heads))
+        elif not heads and (order is not schedule.order or schedule.section_heads):
+            yield Change("section", f"order {order}", _scheduled(order=order, section_heads=0))
 
 
 def _tiles(tile: Tile) -> Iterator[Tile]:

@@ -8,11 +8,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import Built, build
 from iosim.evidence.cuda.launch import Launch, Shape
 from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS, Spec
+from iosim.kernel.remap import place
+from iosim.kernel.schedule import Schedule
 
 CC = "9.0a"
 LOG2_E = 1.4426950408889634
@@ -187,6 +192,21 @@ class Sm90Order:
         return 1 if self.order == "query" else min(self.section_heads or all_heads, all_heads)
 
 
+def table_of(schedule: Schedule, query_blocks: int, all_heads: int, batch: int = 1) -> npt.NDArray[np.int32]:
+    """The remap table of any order: tile numbers, query blocks fastest, in the order in which to take them.
+
+    Args:
+        schedule: without a cluster of its own: those of a kernel in clusters are numbered cluster by cluster.
+        query_blocks: of a head, of a whole cluster's rows each.
+        all_heads: batch x query heads.
+    """
+    number = np.arange(query_blocks * all_heads)
+    one = replace(schedule, cluster=1)
+    head, block = place(one, number, blocks=query_blocks, heads=all_heads, batch=batch)
+    table: npt.NDArray[np.int32] = (head * query_blocks + block).astype(np.int32)
+    return table
+
+
 class TensorMap(ctypes.Structure):
     """A CUtensorMap."""
 
@@ -286,7 +306,8 @@ class Sm90Forward:
             shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
             addresses: of `q k v o`, and of `lse` (fp32) where it is wanted: [batch, heads, seq_q], or with `ragged`
                 [heads, all rows].
-            remap: device address of an int32 table of all tiles' numbers in the order wanted, instead of `order`'s.
+            remap: device address of an int32 table of all tiles' numbers in the order wanted (`table_of` makes it of
+                any schedule), instead of `order`'s.
 
         Raises:
             InputError: the shape or scale is not one that this instantiation computes.

@@ -19,7 +19,7 @@ from iosim.kernel.residency import Residency
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.replay.coarse import ERROR, HELD_STEPS, PLAYED_ACCESSES, CoarseSteps, coarse_plan
+from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.heads import ERROR as HEADS_ERROR
 from iosim.readers.replay.heads import HeadShare, PlayedHeads
@@ -179,7 +179,7 @@ class Inputs:
     l2_start: str
     part: bool
     share: HeadShare | None
-    accesses: int
+    accesses: int | None
     gpu: str = field(compare=False)
     step_spread: float = 0.0
     sms_alike: int = 1
@@ -193,7 +193,7 @@ def replay_inputs(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
     residencies: Sequence[Residency], paces: Sequence[Pace], counted: Traffic,
     added: Sequence[Mapping[str, int]], l2_start: str = "cold", l2_model: L2Model | None = None, part: bool = False,
-    share: HeadShare | None = None, accesses: int = PLAYED_ACCESSES,
+    share: HeadShare | None = None, accesses: int | None = None,
 ) -> Inputs:  # fmt: skip
     """What a replay of a chain depends on.
 
@@ -207,7 +207,7 @@ def replay_inputs(
         l2_model: in place of the profile's.
         part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
         share: play these heads of the chain alone; what they move stands for all.
-        accesses: with `part`, how many object accesses of a long launch are played, about.
+        accesses: with `part`, how many object accesses of a long launch are played, about; None: a second's worth.
 
     Raises:
         InputError: the profile lacks a number.
@@ -260,7 +260,8 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     played = chain if share is None else share.chain
     lowered = lower(played, spill_slots=SPILL_TURNOVER * slots)
     spill_slots = SPILL_TURNOVER * slots
-    coarse = coarse_plan(played, lowered, l2_of_gpu, inputs.accesses, spill_slots) if part else None
+    budget = {} if inputs.accesses is None else {"budget": inputs.accesses}
+    coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=spill_slots, **budget) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)
