@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.progress import progress
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Rows
 from iosim.kernel.traffic import DIRECTIONS
@@ -96,7 +97,7 @@ class Playing:
         sizes = memory.sizes
         l2 = L2(l2_of_gpu, sizes, np.zeros(sizes.size, dtype=np.uint8), SAMPLES_PER_PIECE)
         found = []
-        for number, operator in enumerate(program.operators):
+        for number, operator in enumerate(progress("operators through the L2")(program.operators)):
             moved: dict[str, Bytes] = {}
             for launch in operator.chain.launches:
                 before = l2.counts()
@@ -183,7 +184,8 @@ def operators_with_bytes(playing: Playing, program: Program) -> Iterator[tuple[O
     """Each operator with its own prediction and its HBM bytes by launch in the program."""
     seen: set[str] = set()
     fetch = model(playing.profile).launch_fetch_bytes
-    for operator, streamed in zip(program.operators, playing.streamed(program), strict=True):
+    streams = playing.streamed(program)
+    for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
         alone = playing.alone(operator)
         moved = {}
         for name, (read, written) in streamed.items():
