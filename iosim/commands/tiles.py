@@ -204,7 +204,8 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     write = Table.markdown if markdown else Table.text
     out = [
         f"{'### ' if markdown else ''}{heading(ranking)}\n",
-        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated\n",
+        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated, "
+        "+N: N bytes of them spilled a thread\n",
         write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
     ]
     if ranking.library:
@@ -234,6 +235,7 @@ def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
     from iosim.prediction.estimates import mark_of
 
     estimated = "e" if c.registers_source == "estimated" else ""
+    spilled = f"+{c.spilled_bytes}" if c.spilled_bytes else ""
     return {
         "kernel" if isinstance(name, str) else "rank": name,
         "tile": str(c.tile),
@@ -249,5 +251,5 @@ def _row(name: int | str, c: TileCandidate) -> dict[str, Any]:
         "limited by": " ".join(c.limited_by),
         "waves": f"{c.waves:.2f}",
         "shared memory": "-" if c.shared_memory_bytes is None else f"{c.shared_memory_bytes:,}",
-        "registers": f"{c.registers}{estimated}",
+        "registers": f"{c.registers}{estimated}{spilled}",
     }

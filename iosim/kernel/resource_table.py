@@ -15,7 +15,8 @@ from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.schema import Column, Table, Text, Whole, checked, read_csv, read_toml, whole, word
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Tile
+from iosim.kernel.kernel import Spill, Tile
+from iosim.kernel.spilling import frame_of_stores, spill_of_frame
 from iosim.problem.attention import AttentionProblem
 
 FILE = "resources.csv"
@@ -27,16 +28,27 @@ Key = tuple[str, int, int, int, int, int, int, str, bool]
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What one build takes: registers a thread, bytes a thread spills, bytes of shared memory a CTA."""
+    """What one build takes: registers a thread, bytes a thread spills, bytes of shared memory a CTA.
+
+    `frame_bytes` is a thread's stack frame; None where the report does not tell it, as in the table.
+    """
 
     registers: int
     spill_store_bytes: int
     spill_load_bytes: int
     shared_memory_bytes: int
+    frame_bytes: int | None = None
 
     @property
     def spills(self) -> bool:
-        return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+        return self.spill is not None
+
+    @property
+    def spill(self) -> Spill | None:
+        """What the build spills in its loop; None where it spills nothing."""
+        if self.frame_bytes is not None:
+            return spill_of_frame(self.frame_bytes)
+        return spill_of_frame(frame_of_stores(max(self.spill_store_bytes, self.spill_load_bytes)))
 
 
 def _capability(text: str) -> int:

@@ -5,13 +5,13 @@ make sense.
     best.config.text()         'triton.Config({"BLOCK_M": 128, "BLOCK_N": 64}, num_warps=8, num_stages=3)'
 
 The kernel is the tutorial's (triton-lang/triton, python/tutorials/06-fused-attention.py): a query tile a CTA, keys in
-the loop. Triton itself is neither needed nor imported. NB: registers are estimated, and what spills is left out rather
-than timed.
+the loop. Triton itself is neither needed nor imported. Registers are estimated, and configurations that would spill
+are left out, unless the compiler's reports are given: what spills is then timed with its spills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -24,6 +24,7 @@ from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
 from iosim.kernel.residency import needed_registers
+from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
@@ -75,10 +76,17 @@ class TimedConfig:
     ctas_per_sm: int
     registers: int
     shared_memory_bytes: int
+    spilled_bytes: int = 0
+    """Of a thread's registers, that lie in local memory."""
+    compiled: bool = False
+    """Whether registers, spills and shared memory are the compiler's; else registers are estimated."""
 
 
-def configured(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> Kernel:
-    """The catalog's Triton kernel `name` with this configuration.
+def configured(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    report: BuildReport | None = None,
+) -> Kernel:  # fmt: skip
+    """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it.
 
     Raises:
         InputError: the kernel cannot run the problem on that GPU.
@@ -86,10 +94,11 @@ def configured(config: Config, problem: AttentionProblem, profile: HardwareProfi
     unit = unit_of(config.tile, problem, profile)
     over = Overrides(
         tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
-        shared_memory_bytes=shared_bytes(config.tile, problem, unit),
+        shared_memory_bytes=report.shared_memory_bytes if report else shared_bytes(config.tile, problem, unit),
+        registers=report.registers if report else None,
     )  # fmt: skip
     kernel = resolve(name, problem, profile, over)
-    return kernel.with_(matrix_unit=unit)
+    return kernel.with_(matrix_unit=unit, spill=report.spill if report else kernel.spill)
 
 
 def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> ChainTime:
@@ -98,8 +107,12 @@ def timed(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: Hard
     return call.time(call.counted + call.capacity())
 
 
-def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> str:
-    """Why a configuration cannot run, would spill or wastes its tile; empty when none holds."""
+def misfit(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    report: BuildReport | None = None,
+) -> str:  # fmt: skip
+    """Why a configuration cannot run or wastes its tile, or must be thought to spill where no report tells how much;
+    empty when none holds."""
     if config.num_stages > 1 and profile.cc < ASYNC_COPY_CC:
         return f"{config.num_stages} stages need asynchronous copies, which sm_{profile.cc} does not have"
     if config.block_m < MMA_ROWS or config.block_n < MMA_ROWS:
@@ -107,30 +120,38 @@ def misfit(config: Config, problem: AttentionProblem, profile: HardwareProfile, 
     for side, block, rows in (("block_m", config.block_m, problem.seq_q), ("block_n", config.block_n, problem.seq_k)):
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
-    launch = plan(problem, configured(config, problem, profile, name)).launches[0]
-    registers, most = needed_registers(launch), profile.need_int("max_registers_per_thread")
+    launch = plan(problem, configured(config, problem, profile, name, report)).launches[0]
+    registers = report.registers if report else needed_registers(launch)
+    most = profile.need_int("max_registers_per_thread")
     if registers > most:
         return f"needs about {registers:,} registers a thread, at most {most}"
     occupied = occupancy(profile, launch.resources.threads, registers, launch.resources.shared_memory_bytes or 0)
     return occupied.reason or ""
 
 
-def time_config(config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL) -> TimedConfig:
+def time_config(
+    config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
+    report: BuildReport | None = None,
+) -> TimedConfig:  # fmt: skip
     """The prediction for one configuration that fits.
 
     Raises:
         InputError: it does not fit; says why.
     """
-    why = misfit(config, problem, profile, name)
+    why = misfit(config, problem, profile, name, report)
     if why:
         raise InputError(f"{config.text()}: {why} ({profile.name})")
-    kernel = configured(config, problem, profile, name)
+    kernel = configured(config, problem, profile, name, report)
     chain = plan(problem, kernel)
     launch = chain.launches[0]
-    registers, shared = needed_registers(launch), int(launch.resources.shared_memory_bytes or 0)
+    registers = report.registers if report else needed_registers(launch)
+    shared = int(launch.resources.shared_memory_bytes or 0)
     occupied = occupancy(profile, launch.resources.threads, registers, shared)
     time = timed(problem, kernel, chain, profile)
-    return TimedConfig(config, time.total_s, time.bound_by, occupied.ctas_per_sm, registers, shared)
+    spilled = round(kernel.spill.frame) if kernel.spill else 0
+    return TimedConfig(
+        config, time.total_s, time.bound_by, occupied.ctas_per_sm, registers, shared, spilled, report is not None
+    )
 
 
 def space() -> Iterator[Config]:
@@ -149,6 +170,7 @@ def rank(
     profile: str | HardwareProfile = "a100",
     configs: Iterable[Config] | None = None,
     name: str = KERNEL,
+    reports: Mapping[Config, BuildReport] | None = None,
 ) -> list[TimedConfig]:
     """The configurations that fit, fastest first; of equals the one with the least shared memory.
 
@@ -156,6 +178,7 @@ def rank(
         problem: a forward pass.
         configs: to choose from; by default those of `space`.
         name: a catalog kernel written in Triton.
+        reports: what the compiler says of configurations; the others' registers are estimated.
 
     Raises:
         InputError: another pass, no configuration fits, or the kernel cannot run the problem on that GPU.
@@ -164,8 +187,9 @@ def rank(
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: Triton configurations are ranked for the forward; accepted: fwd")
     tried = list(space() if configs is None else configs)
-    reasons = {c: misfit(c, problem, gpu, name) for c in tried}
-    fitting = [time_config(c, problem, gpu, name) for c, why in reasons.items() if not why]
+    known = reports or {}
+    reasons = {c: misfit(c, problem, gpu, name, known.get(c)) for c in tried}
+    fitting = [time_config(c, problem, gpu, name, known.get(c)) for c, why in reasons.items() if not why]
     if not fitting:
         first = f": {next(iter(reasons.values()))}" if reasons else ""
         raise InputError(f"no Triton configuration of {len(tried)} fits on {gpu.name}{first}")

@@ -9,7 +9,7 @@ from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.trust import evidence
 from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
-LIMITS = {"registers": "registers", "shared": "shared memory", "spills": "spilled registers", "threads": "threads"}
+LIMITS = {"registers": "registers", "shared": "shared memory", "threads": "threads"}
 """A word in the reason of a rejection, and what it stands for, the first that occurs."""
 
 
@@ -24,7 +24,8 @@ def _sentence(r: TileRanking) -> str:
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
-    parts = [f"{where} the fastest of the {len(r.candidates)} tiles that fit is {_named(best)}: {_cost(best)}"]
+    spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" * (best.spilled_bytes > 0)
+    parts = [f"{where} the fastest of the {len(r.candidates)} tiles that fit is {_named(best)}: {_cost(best)}{spilled}"]
     if r.library:
         first = r.library[0]
         parts.append(f"the fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")

@@ -91,7 +91,7 @@ def study_tile(
     known = {c.tile: (rank, c) for rank, c in enumerate(ranking.candidates, 1) if c.method != QUICK}
     ranked, rejected, planned = [], [], []
     for tile in (Tile(*sides, w, s) for w in _choices(warps, WARPS) for s in _choices(stages, STAGES)):
-        tried = known.get(tile) or try_tile(tile, ranking.problem, ranking.profile, unit)
+        tried = known.get(tile) or try_tile(tile, ranking.problem, ranking.profile, unit, ranking.reports.get(tile))
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         elif isinstance(tried, PlannedTile):

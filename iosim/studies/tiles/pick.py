@@ -6,13 +6,14 @@
 Tiles are those of the `flash` algorithm, forward or backward. Candidates are counted, placed and timed by the code that
 `predict` uses. A quick rule for HBM bytes ranks all of them; the first, and the library's kernels, are then replayed as
 `predict` does, and ranked again. Registers come from the compiler's report where one covers the tile, else from an
-estimate, and the candidate says which. Splitting keys among CTAs is not searched.
+estimate, and the candidate says which. A build that spills is ranked with its spills' traffic and time. Splitting keys
+among CTAs is not searched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -85,6 +86,8 @@ class TileCandidate:
     shared_memory_bytes: int | None
     registers: int
     registers_source: str
+    spilled_bytes: int = 0
+    """Of a thread's registers, that lie in local memory."""
     method: str = QUICK
     """How the HBM bytes were found, as in `Prediction`."""
 
@@ -98,7 +101,7 @@ class TileCandidate:
             "hbm_write_bytes": self.hbm_write_bytes, "ctas_per_sm": self.ctas_per_sm,
             "limited_by": list(self.limited_by), "occupancy": self.occupancy, "waves": self.waves,
             "shared_memory_bytes": self.shared_memory_bytes, "registers": self.registers,
-            "registers_source": self.registers_source, "method": self.method,
+            "registers_source": self.registers_source, "spilled_bytes": self.spilled_bytes, "method": self.method,
         }  # fmt: skip
 
 
@@ -125,6 +128,8 @@ class TileRanking:
     library: tuple[TileCandidate, ...]
     layers: Layers | None = None
     """The layers of a model whose problem it is, where there is a model."""
+    reports: Mapping[Tile, BuildReport] = field(default_factory=dict)
+    """What the compiler said of tiles beside the recorded builds."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """The candidates as a DataFrame, fastest first, with the keys of `TileCandidate.to_dict`."""
@@ -162,6 +167,7 @@ def pick_tiles(
     replayed: int = REPLAYED,
     progress: Progress = silent,
     layers: Layers | None = None,
+    reports: Mapping[Tile, BuildReport] | None = None,
 ) -> TileRanking:
     """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time.
 
@@ -174,6 +180,7 @@ def pick_tiles(
             bytes are the capacity rule's. 0 for none.
         progress: hands the replays on one by one, and may show how far they are.
         layers: the layers of a model whose problem it is.
+        reports: what the compiler said of tiles, before the recorded builds.
 
     Raises:
         InputError: both passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
@@ -194,7 +201,7 @@ def pick_tiles(
     candidates: list[PlannedTile] = []
     rejected = []
     for tile in tile_space():
-        tried = try_tile(tile, problem, gpu, unit)
+        tried = try_tile(tile, problem, gpu, unit, (reports or {}).get(tile))
         if isinstance(tried, str):
             rejected.append(RejectedTile(tile, tried))
         else:
@@ -203,7 +210,7 @@ def pick_tiles(
     if replayed > 0:
         candidates, of_library = _replayed(candidates, of_library, replayed, progress)
     first, others = (sorted((one.candidate for one in each), key=by_time) for each in (candidates, of_library))
-    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), layers)
+    return TileRanking(problem, gpu, tuple(first), tuple(rejected), tuple(others), layers, dict(reports or {}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,9 +257,17 @@ def _replayed(
     return ranked, library
 
 
-def try_tile(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> PlannedTile | str:
-    """What is predicted of a tile, or why it does not fit or makes no sense."""
-    return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit)
+def try_tile(
+    tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None = None
+) -> PlannedTile | str:
+    """What is predicted of a tile, or why it does not fit or makes no sense. Without a report of the compiler, the
+    recorded build's."""
+    return rejection(tile, problem, gpu, unit) or _try(tile, problem, gpu, unit, report)
+
+
+def has_builds(problem: AttentionProblem, unit: MatrixUnit) -> bool:
+    """Whether iosim's own kernel, whose builds are recorded, computes the problem so."""
+    return problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC
 
 
 def unit_of(problem: AttentionProblem, matrix_unit: str) -> MatrixUnit:
@@ -298,9 +313,12 @@ def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
     return elements * problem.input_type.bytes
 
 
-def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit) -> PlannedTile | str:
+def _try(
+    tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None
+) -> PlannedTile | str:
     """The candidate, or why the tile does not fit on an SM."""
-    report = build_report(problem, tile, gpu) if problem.passes == "fwd" and unit is MatrixUnit.MMA_SYNC else None
+    if report is None and has_builds(problem, unit):
+        report = build_report(problem, tile, gpu)
     kernel = Kernel(
         ALGORITHM,
         ALGORITHM,
@@ -308,6 +326,7 @@ def _try(tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: Matr
         backward=PassSettings(tile),
         registers=report.registers if report else None,
         shared_memory_bytes=report.shared_memory_bytes if report else None,
+        spill=report.spill if report else None,
         matrix_unit=unit,
         cta_shares=OWN,
     )
@@ -327,11 +346,9 @@ def _with_backward_resources(chain: Chain, problem: AttentionProblem, tile: Tile
 
 
 def _misfit(launch: Launch, gpu: HardwareProfile, report: BuildReport | None) -> str:
-    """Why no CTA of the launch fits on an SM, or why it would spill; empty when neither."""
+    """Why no CTA of the launch fits on an SM, or why it must be thought to spill where no report tells how much;
+    empty when neither."""
     most = gpu.need_int("max_registers_per_thread")
-    if report is not None and report.spills:
-        return (f"spills {report.spill_store_bytes} bytes a thread at {report.registers} registers (compiler's report "
-                f"for sm_{gpu.cc}); fewer rows a warp or a smaller block_k would not")  # fmt: skip
     needed = needed_registers(launch) if report is None else report.registers
     occupied = occupancy(gpu, launch.resources.threads, min(needed, most), launch.resources.shared_memory_bytes or 0)
     reasons = [occupied.reason] if occupied.reason else []
@@ -367,5 +384,6 @@ def _candidate(
         shared_memory_bytes=launch.resources.shared_memory_bytes,
         registers=resident.registers,
         registers_source="estimated" if resident.registers_estimated else source,
+        spilled_bytes=round(kernel.spill.frame) if kernel.spill and problem.passes == "fwd" else 0,
     )
     return PlannedTile(candidate, Request(problem, kernel, gpu, chain=chain))
