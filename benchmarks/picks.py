@@ -1,10 +1,10 @@
-"""The first pick of tiles against the best that was measured, on an H200: iosim's own kernel and a Triton forward.
+"""The first pick of tiles against the best that was measured, on an H200: iosim's own kernel and Triton forwards.
 
     python benchmarks/picks.py            the table of docs/generated/picks.md
     python benchmarks/picks.py --write    writes it
 
 `iosim tiles` and the Triton ranker rank all tiles that were measured, those that spill among them. Registers, spills
-and shared memory are the compiler's (`kernels/resources.csv`; columns regs, spills and smem of the Triton sweep); no
+and shared memory are the compiler's (`kernels/resources.csv`; columns of the Triton sweeps); no
 time is an input. Beside it the first pick of the same ranking were spills free.
 """
 
@@ -24,10 +24,12 @@ from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import Config, rank
 from iosim.kernel.kernel import Tile
 from iosim.kernel.resource_table import BuildReport, build_report
+from iosim.kernel.spilling import WORD_BYTES
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.tiles.pick import pick_tiles
 
 GPU = "h200"
+PROBLEM = ("kernel", "heads", "kv_heads", "seq", "head_dim", "causal", "dtype")
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "generated" / "picks.md"
 FEW = 4
 """Picks that a user may well measure."""
@@ -76,23 +78,48 @@ def _free_of_spills(problem: AttentionProblem, tiles: Iterable[Tile]) -> dict[Ti
 
 
 def triton_sweep() -> Sweep:
-    """The Triton forward whose tiles were measured."""
+    """A Triton forward of which 42 tiles were measured."""
     with measurements("triton_tiles_d64_time.csv").open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["BM"]]
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
-    configs, reports = {}, {}
-    for r in rows:
-        tile = _tile(r, "BM", "BN")
-        config = Config(tile.block_q, tile.block_k, tile.warps, tile.stages)
-        frame = 4 * _whole(r["spills"])
-        configs[config] = float(r["ms"])
-        reports[config] = BuildReport(_whole(r["regs"]), frame, frame, _whole(r["smem"]), frame)
-    gpu = load_profile(GPU)
-    reported = [t.config.tile for t in rank(problem, gpu, configs, reports=reports)]
-    free = {config: replace(r, frame_bytes=0) for config, r in reports.items()}
-    before = [t.config.tile for t in rank(problem, gpu, configs, reports=free)]
-    measured = {c.tile: ms for c, ms in configs.items()}
-    return Sweep("Triton", problem, measured, sum(_whole(r["spills"]) > 0 for r in rows), reported, before)
+    return _triton("Triton", problem, [
+        (_tile(r, "BM", "BN"), float(r["ms"]), _report(r, "regs", "spills", "smem")) for r in rows
+    ])  # fmt: skip
+
+
+def autotuned() -> Iterator[Sweep]:
+    """The problems of experiments/triton_autotune.py."""
+    problems: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    with measurements("h200_triton_autotune.csv").open(newline="", encoding="utf-8") as file:
+        for r in csv.DictReader(file):
+            if r["ms"]:
+                problems.setdefault(tuple(r[name] for name in PROBLEM), []).append(r)
+    for (kernel, heads, kv_heads, seq, head_dim, causal, dtype), rows in problems.items():
+        problem = AttentionProblem(
+            heads=int(heads), kv_heads=int(kv_heads), seq_q=int(seq), head_dim=int(head_dim), dtype=dtype,
+            mask="causal" if causal == "1" else "none",
+        )  # fmt: skip
+        yield _triton(f"Triton, {kernel}", problem, [
+            (_tile(r, "block_m", "block_n"), float(r["ms"]), _report(r, "registers", "spilled_words", "smem_bytes"))
+            for r in rows
+        ])  # fmt: skip
+
+
+def _triton(name: str, problem: AttentionProblem, rows: list[tuple[Tile, float, BuildReport]]) -> Sweep:
+    configs = {tile: Config(tile.block_q, tile.block_k, tile.warps, tile.stages) for tile, _, _ in rows}
+    reports = {configs[tile]: report for tile, _, report in rows}
+    free = {config: replace(report, frame_bytes=0) for config, report in reports.items()}
+    ranked, before = (
+        [t.config.tile for t in rank(problem, GPU, configs.values(), reports=known)] for known in (reports, free)
+    )
+    spilling = sum(report.spills for report in reports.values())
+    return Sweep(name, problem, {tile: ms for tile, ms, _ in rows}, spilling, ranked, before)
+
+
+def _report(row: dict[str, str], registers: str, words: str, shared: str) -> BuildReport:
+    """What the driver said: it gives spills in words of a thread's frame."""
+    frame = WORD_BYTES * _whole(row[words])
+    return BuildReport(_whole(row[registers]), frame, frame, _whole(row[shared]), frame)
 
 
 def _whole(text: str) -> int:
@@ -122,10 +149,11 @@ def page(sweeps: list[Sweep]) -> str:
             "first pick were spills free"]  # fmt: skip
     lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * 3 + ["---:"] * 3, *rows(sweeps))]
     return (
-        "# Picks of tiles against measurements\n\nMade by `python benchmarks/picks.py --write`. An H200; every tile that "
-        "was measured is in\nthe list, those that spill among them. Registers, spills and shared memory are the "
-        "compiler's; no time is an\ninput. Sources: kernels/measurements/h200_iosim_kernels.csv (the rows of its sweep),\n"
-        "experiments/measurements/triton_tiles_d64_time.csv.\n\n" + "\n".join(lines) + "\n"
+        "# Picks of tiles against measurements\n\nMade by `python benchmarks/picks.py --write`. An H200; every tile "
+        "that was measured is in the list, those that spill among\nthem. Registers, spills and shared memory are the "
+        "compiler's; no time is an input. Sources:\nkernels/measurements/h200_iosim_kernels.csv (the rows of its "
+        "sweep), experiments/measurements/triton_tiles_d64_time.csv,\n"
+        "experiments/measurements/h200_triton_autotune.csv.\n\n" + "\n".join(lines) + "\n"
     )
 
 
@@ -133,7 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/generated/picks.md")
     args = parser.parse_args()
-    text = page([*own_sweeps(), triton_sweep()])
+    text = page([*own_sweeps(), triton_sweep(), *autotuned()])
     print(text)
     if args.write:
         PLACE.write_text(text, encoding="utf-8")

@@ -190,8 +190,10 @@ def run_case(number: int, reports: dict[Config, dict[str, Any]], cache: str) -> 
     picked = _config(few.best_config, case)
     chosen = dict(kept(case))
     error = max(pruned_error, bench.error())
-    print(f"{case}: all {all_s:.1f} s ({bench_s:.1f} of them timing), pruned {pruned_s:.2f} s; best {min(ms.values()):.4f} "
-          f"ms, picked {picked.text()} {ms[picked]:.4f} ms; error {error:.1e}", flush=True)  # fmt: skip
+    print(f"{case}: all {all_s:.1f} s ({bench_s:.1f} of them timing), pruned {pruned_s:.2f} s", flush=True)
+    print(
+        f"    best {min(ms.values()):.4f} ms, picked {picked.text()} {ms[picked]:.4f} ms; error {error:.1e}", flush=True
+    )
     for config in configs:
         report = reports.get(config, {})
         yield {
@@ -234,7 +236,7 @@ def measure(out: Path, provenance: Path, jobs: int) -> None:
         "schema = 1", f'gpu = "{name}"', f'pytorch = "{torch.__version__}"', f'triton = "{triton.__version__}"',
         f'python = "{platform.python_version()}"', f'date = "{datetime.now(UTC).date()}"',
         'command = "python experiments/triton_autotune.py"',
-        f'timing = "triton.testing.do_bench, median, {WARM_MS} ms of warm-up and {TIMED_MS} ms of calls; it clears the L2"',
+        f'timing = "triton.testing.do_bench, median after {WARM_MS} ms, of {TIMED_MS} ms; it clears the L2"',
         f'compiling = "all configurations: seconds added up, {jobs} processes at once; pruned: as autotune does it"',
     ]  # fmt: skip
     provenance.write_text("\n".join(lines) + "\n", encoding="utf-8")

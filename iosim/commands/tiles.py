@@ -202,10 +202,11 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
     from iosim.studies.tiles.one import by_reason
 
     write = Table.markdown if markdown else Table.text
+    spills = any(c.spilled_bytes for c in ranking.candidates[:top])
+    spilled = ", +N: N bytes of them spilled a thread" if spills else ""
     out = [
         f"{'### ' if markdown else ''}{heading(ranking)}\n",
-        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated, "
-        "+N: N bytes of them spilled a thread\n",
+        f"{len(ranking.candidates)} fit, {len(ranking.rejected)} do not; e: registers estimated{spilled}\n",
         write(Table.of([_row(n, c) for n, c in enumerate(ranking.candidates[:top], 1)])),
     ]
     if ranking.library:

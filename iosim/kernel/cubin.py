@@ -125,7 +125,7 @@ def _attributes(info: bytes, wanted: int, names: list[str]) -> dict[str, int]:
 def _capability(data: bytes) -> int:
     """The architecture in the ELF header's flags: the low byte, or the second where the low one is none."""
     (flags,) = struct.unpack_from("<I", data, 48)
-    low, second = flags & 0xFF, flags >> 8 & 0xFF
+    low, second = int(flags & 0xFF), int(flags >> 8 & 0xFF)
     return low if low >= 50 else second
 
 

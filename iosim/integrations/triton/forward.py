@@ -1,5 +1,5 @@
 """A flash forward in Triton with the arguments of the tutorial's kernel, to be compiled where Triton is installed: what
-a configuration takes of an SM is then the compiler's word. Loads nothing but Triton; without it nothing can be compiled.
+a configuration takes of an SM is then the compiler's word. Imports Triton, and nothing else does.
 
 A program takes BLOCK_M query rows of a head and walks the keys BLOCK_N at a time: STAGE 1 walks all of them, STAGE 3
 those before the diagonal unmasked and those on it masked.

@@ -33,7 +33,9 @@ fragments in kernels/measurements/h200_iosim_kernels.csv. cp.async writes are no
 WAVEFRONT_BYTES = 128
 EXPOSED_LOADS = 2
 """K and V, each waited for once a step, where nothing loads ahead: without cp.async, and in Triton's kernels of one
-stage. FlashAttention-2 and iosim's kernel load V behind QK^T, and the next K behind PV, with one buffer of each."""
+stage. Of two stages one is waited for: wgmma reads from shared memory, so that a buffer is free only when its product
+is done (H200, experiments/measurements/h200_triton_autotune.csv). FlashAttention-2 and iosim's kernel load V behind
+QK^T, and the next K behind PV, with one buffer of each."""
 STAGED_LOADS_PER_PRODUCT = 2
 """Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
 PRODUCT_DEPTH = 32
@@ -245,9 +247,10 @@ def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Wa
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG, MatrixUnit.TCGEN05):
         return 0.0
-    exposed = cc < ASYNC_COPY_CC or (unit is MatrixUnit.WGMMA and launch.stages == 1)
-    if exposed:
+    if cc < ASYNC_COPY_CC:
         return waits.load * EXPOSED_LOADS
+    if unit is MatrixUnit.WGMMA and launch.stages <= EXPOSED_LOADS:
+        return waits.load * (EXPOSED_LOADS + 1 - launch.stages)
     return waits.sync + (waits.single_buffer if launch.stages == 1 else 0.0)
 
 
