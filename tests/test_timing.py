@@ -243,15 +243,23 @@ class TestMakespan:
     def test_tiles_claimed_ahead(self) -> None:
         """1 2 3 4 1 2 3 4 steps. CTA 0 begins with 1 and has claimed 3, CTA 1 with 2 and 4. At 1 CTA 0 begins its 3
         and claims 1, at 2 CTA 1 its 4 and claims 2: CTA 0 has 1 3 1 3 4, 12 steps. Claimed as tiles end, it has
-        1 3 1 2 4."""
-        assert self.scheduled(Scheduler.DYNAMIC, blocks=4, claims_ahead=True) == 12
+        1 3 1 2 4. What its fifth tile takes besides, 0.6 on average, comes on top."""
+        assert self.scheduled(Scheduler.DYNAMIC, blocks=4, claims_ahead=True) == pytest.approx(12.6)
         assert self.scheduled(Scheduler.DYNAMIC, blocks=4) == 11
         assert self.scheduled(Scheduler.STATIC, blocks=4, claims_ahead=True) == 11  # nobody claims
 
-    def test_what_a_tile_takes_besides_decides_who_claims(self) -> None:
-        """With 3 cycles a tile beside its steps a CTA of short tiles has ended fewer of them, and claims fewer."""
-        alone = self.scheduled(Scheduler.DYNAMIC, claims_ahead=True)
-        assert self.scheduled(Scheduler.DYNAMIC, 3.0, claims_ahead=True) != alone + 3.0 * 12 / 2
+    def test_tiles_that_overlap_take_their_steps(self) -> None:
+        problem = AttentionProblem(heads=32, seq_q=4096, head_dim=128, dtype="bf16")
+        gpu = load_profile("h200")
+        kernel = resolve("flash-sm90", problem, gpu)
+        apart = kernel.with_(schedule=replace(kernel.schedule, overlaps_tiles=False))
+        alone = kernel.with_(schedule=replace(kernel.schedule, scheduler=Scheduler.STATIC))
+        together_s, apart_s, alone_s = (
+            call.time(call.counted).total_s for call in (Call.of(problem, k, gpu) for k in (kernel, apart, alone))
+        )
+        # 8 rounds of tiles; recorded: 0.435 ms with a CTA a tile, 0.398 with the queue
+        assert 1.02 < apart_s / together_s < 435.1 / 397.7
+        assert alone_s == pytest.approx(apart_s, rel=0.01)
 
 
 class TestChainTime:

@@ -55,6 +55,9 @@ class Schedule:
     scheduler: Scheduler = Scheduler.STATIC
     claims_ahead: bool = False
     """Of a dynamic scheduler: a CTA claims its next tile as it begins one, not as it ends one."""
+    overlaps_tiles: bool = False
+    """Of a persistent grid, or a dynamic one: the next tile's first loads and products run while a tile's output is
+    written, so that a tile takes its steps and nothing besides."""
     cluster: int = 1
     """CTAs of neighbouring query blocks that start together and fetch keys and values once for all of them (TMA
     multicast)."""

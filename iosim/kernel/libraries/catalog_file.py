@@ -34,6 +34,7 @@ _SCHEDULE: Mapping[str, Spec] = {
     "direction": Text(tuple(Direction)),
     "scheduler": Text(tuple(Scheduler)),
     "claims_ahead": Flag(),
+    "overlaps_tiles": Flag(),
 }
 _WHEN: Mapping[str, Spec] = {
     "head_dim": _WIDTH,

@@ -69,6 +69,7 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
         direction=Direction(values.get("direction", "ascending")),
         scheduler=Scheduler(values.get("scheduler", "static")),
         claims_ahead=values.get("claims_ahead", False),
+        overlaps_tiles=values.get("overlaps_tiles", False),
     )
 
 

@@ -8,6 +8,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
+from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
@@ -18,6 +19,12 @@ from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, row_padding
 
 MMA_FLOPS = 4096
 """Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
+
+
+OVERLAPPED_TILE_SHARE = 0.1
+"""What a tile takes besides its steps where the next one begins meanwhile, over what it takes else: the tiles of
+flash_fwd_sm90's queue against one tile a CTA (experiments/measurements/h200_sm90_sweep.csv), where the difference is 2
+to 5 microseconds a tile at head_dim 128, all of it and more; what is left is the hand-over."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ def loop_computing(
     per_sm = max(1, min(resident.ctas_per_sm, -(-resident.slots // profile.sm_count)))
     turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
     tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
+    if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
+        tile_cycles *= OVERLAPPED_TILE_SHARE
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz

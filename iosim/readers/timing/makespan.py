@@ -25,6 +25,9 @@ MOST_LISTED = 4_000_000
 """Tiles up to which the lists of a persistent grid are added up one by one; with more, they are taken to be even."""
 CLAIMED_TILES_PER_SLOT = 64
 """The same where tiles are claimed one ahead: what has been claimed early on decides for long."""
+CLAIM_STEPS = (0.3, 0.5, 0.7, 0.9)
+"""What a tile takes besides, in steps, as it decides which CTA claims first: the mean over several, since who is first
+among CTAs that end at about the same time decides for long."""
 TAIL_TILES_PER_SLOT = 4
 """Tiles a slot that are scheduled one by one at the end of a grid; what comes before keeps all slots busy."""
 
@@ -73,8 +76,7 @@ def makespan(launch: Launch, sms: int, ctas_per_sm: int, step: Callable[[int], f
         cycles += longest * step(shared) + tile_cycles if rest else 0.0
         return Makespan(cycles, longest * (rounds * ctas_per_sm + shared), rounds + (rest > 0))
     even = total / slots
-    tile_steps = round(tile_cycles / step(ctas_per_sm), 2)
-    end = _greedy(launch.domain, launch.outer, launch.schedule, slots, tile_steps)
+    end = _greedy(launch.domain, launch.outer, launch.schedule, slots)
     # In the tail SMs empty one after the other: half of its steps run beside the others, half alone.
     cycles = even * step(ctas_per_sm) + (end - even) * (step(ctas_per_sm) + step(1)) / 2 + tile_cycles * tiles / slots
     return Makespan(cycles, end * ctas_per_sm, tiles / slots)
@@ -110,13 +112,9 @@ def _tail(work: FloatArray, schedule: Schedule, heads: int, most: int) -> FloatA
 
 
 @lru_cache(maxsize=512)
-def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int, tile_steps: float) -> float:
+def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int) -> float:
     """Steps until the last slot is done when each tile goes to the slot that is free first, or to the one whose list
-    has it.
-
-    Args:
-        tile_steps: what a tile takes besides, in steps: it decides who is first where tiles are claimed ahead.
-    """
+    has it."""
     work = steps_per_tile(domain, outer)
     if schedule.scheduler is Scheduler.PERSISTENT and len(work) * domain.grid_heads <= MOST_LISTED:
         return _longest_list(work, schedule, domain, slots)
@@ -126,7 +124,10 @@ def _greedy(domain: Domain, outer: Outer, schedule: Schedule, slots: int, tile_s
     tail = _tail(work, schedule, domain.grid_heads, per_slot * slots)
     free = [(total - float(tail.sum())) / slots] * slots
     if ahead:
-        return _claimed_ahead(free, (tail + tile_steps).tolist()) - tile_steps * len(tail) / slots
+        ends = [
+            _claimed_ahead(free, (tail + besides).tolist()) - besides * len(tail) / slots for besides in CLAIM_STEPS
+        ]
+        return sum(ends) / len(ends)
     for steps in tail.tolist():
         heapq.heapreplace(free, free[0] + steps)
     return max(free)

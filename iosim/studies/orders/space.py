@@ -104,8 +104,9 @@ def is_even(launch: Launch) -> bool:
 def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
     """The kernel in this order for this problem: a persistent grid has as many CTAs as the GPU holds."""
     backward = problem.passes == "bwd"
-    ahead = kernel.of_pass(backward).schedule.claims_ahead and choice.scheduler is Scheduler.DYNAMIC
-    schedule = replace(choice.schedule(problem), claims_ahead=ahead)
+    stated = kernel.of_pass(backward).schedule
+    ahead = stated.claims_ahead and choice.scheduler is Scheduler.DYNAMIC
+    schedule = replace(choice.schedule(problem), claims_ahead=ahead, overlaps_tiles=stated.overlaps_tiles)
     if choice.tile is not None:
         kernel = tiled(kernel, choice.tile, backward)
     if backward:
