@@ -363,17 +363,35 @@ def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
         L2(small(), np.full(2, LINE), np.zeros(1))
 
 
-@pytest.mark.parametrize(("ahead", "first_sm"), [(False, [0, 1, 1, 1, 1, 1]), (True, [0, 1, 0, 1, 1, 1])])
-def test_who_claims_ahead_keeps_a_tile_that_others_could_take(ahead: bool, first_sm: list[int]) -> None:
-    """The first CTA has a long tile; what it claimed as it began waits for it."""
-    steps = np.array([9, 1, 1, 1, 1, 1], dtype=np.int32)
-    zero, none = np.zeros(6, dtype=np.int32), np.full(6, -1, dtype=np.int32)
+def takers(steps: list[int], slots: int, *, ahead: bool) -> list[int]:
+    """The SM of each work tile, one CTA an SM; tiles of so many steps, from a queue."""
+    n = len(steps)
+    zero, none = np.zeros(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
     launch = LoweredLaunch(
-        "uneven", zero, steps, (), (Template("none", LOAD, none),), (), zero.astype(np.uint8), zero, zero
-    )
+        "uneven", zero, np.array(steps, dtype=np.int32), (), (Template("none", LOAD, none),), (), zero.astype(np.uint8),
+        zero, zero,
+    )  # fmt: skip
     l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8))
-    sm, start, end = np.zeros(6, dtype=np.int32), np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
-    record = TraceRecord(ctas=6, samples=1)
+    sm, start, end = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    record = TraceRecord(ctas=n, samples=1)
     record.cta_sm, record.cta_start, record.cta_end = sm.ctypes.data, start.ctypes.data, end.ctypes.data
-    l2.replay(launch, Ctas(slots=2, sms=2, step_s=1e-6, start_s=1e-9, ahead=ahead), trace=record)
-    assert sm.tolist() == first_sm
+    l2.replay(launch, Ctas(slots=slots, sms=slots, step_s=1e-6, start_s=1e-9, ahead=ahead), trace=record)
+    return [int(x) for x in sm]
+
+
+def test_who_claims_ahead_keeps_a_tile_that_others_could_take() -> None:
+    """The first CTA has a long tile; what it claimed as it began waits for it."""
+    steps = [9, 1, 1, 1, 1, 1]
+    assert takers(steps, 2, ahead=False) == [0, 1, 1, 1, 1, 1]
+    ahead = takers(steps, 2, ahead=True)
+    assert ahead[:2] == [0, 1]
+    assert sorted(ahead[2:]) == [0, 1, 1, 1]
+
+
+def test_first_claims_come_by_chance() -> None:
+    """CTAs that begin together are not dealt their second tiles in their own order, and each has one."""
+    ahead = takers([1] * 128, 64, ahead=True)
+    assert ahead[:64] == list(range(64))
+    assert sorted(ahead[64:]) == list(range(64))
+    assert sum(a == b for a, b in zip(ahead[64:], range(64), strict=True)) < 8
+    assert takers([1] * 128, 64, ahead=False)[64:] == list(range(64))

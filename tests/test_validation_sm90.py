@@ -92,9 +92,15 @@ def test_reads_of_a_sample(rows: list[Row]) -> None:
     assert max(read_errors(chosen)) < 0.12
 
 
+def test_heads_as_large_as_a_partition_whose_tiles_are_claimed_ahead(rows: list[Row]) -> None:
+    """Which CTA gets which second tile decides where in a head the CTAs stand: dealt out in order, 70 % too low."""
+    (error,) = read_errors([row for row in rows if row.call == 326])
+    assert error < 0.2
+
+
 @pytest.mark.slow
 def test_reads_of_every_launch(rows: list[Row]) -> None:
     """What docs/validation.md says of them. The odd-numbered half fixed how far SMs differ."""
     errors = read_errors([row for row in rows if row.call % 2 == 0])
-    assert errors[len(errors) // 2] < 0.025
-    assert sum(e < 0.1 for e in errors) > 0.78 * len(errors)
+    assert errors[len(errors) // 2] < 0.016
+    assert sum(e < 0.1 for e in errors) > 0.83 * len(errors)

@@ -22,6 +22,16 @@ static void free_play(Play *play) {
     free(play->ctas); free(play->running); free(play->sms.step); free(play->sms.live); free(play->sms.factor);
 }
 
+/* CTAs that begin together claim their next work tiles in an order by chance: whose add reaches the counter first. */
+static void claim_first(Play *play) {
+    Cta *ctas = play->ctas;
+    for (int i = 0; i < play->slots; i++) {
+        int j = (int)(hash32((uint32_t)i + 54321U) % (uint32_t)(i + 1));
+        ctas[i].claimed = ctas[j].claimed;
+        ctas[j].claimed = claim(play->plan, &play->next);
+    }
+}
+
 /* Room for the CTAs of a launch, every slot with its first work tile; 0 where there is no memory. */
 static int make_play(Play *play, int64_t start) {
     const LaunchPlan *l = play->plan;
@@ -42,8 +52,7 @@ static int make_play(Play *play, int64_t start) {
         sift_up(play->running, play->live++);
     }
     play->next = play->slots * l->group;
-    if (l->ahead)
-        for (int i = 0; i < play->slots; i++) play->ctas[i].claimed = claim(l, &play->next);
+    if (l->ahead) claim_first(play);
     fill_factors(sms, l, per_sm);
     for (int i = 0; i < l->sms; i++) sms->step[i] = l->step_ps + spread((uint32_t)(i / l->sms_alike) + 12345U, l->step_ps, l->sm_spread_ppm);
     return 1;
