@@ -20,6 +20,7 @@ _WHERE = {
     "HardwareProfile": "iosim.hardware.profile",
     "InputError": "iosim.base.errors",
     "Kernel": "iosim.kernel.kernel",
+    "LoopAlgorithm": "iosim.kernel.algorithms.one_loop",
     "Overrides": "iosim.kernel.libraries",
     "Prediction": "iosim.prediction.result",
     "Tile": "iosim.kernel.kernel",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles
     from iosim.hardware.profile import load_profile as load_profile
+    from iosim.kernel.algorithms.one_loop import LoopAlgorithm as LoopAlgorithm
     from iosim.kernel.kernel import Kernel as Kernel
     from iosim.kernel.kernel import Tile as Tile
     from iosim.kernel.libraries import Overrides as Overrides

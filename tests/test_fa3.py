@@ -280,7 +280,7 @@ class TestPublishedSpeeds:
         assert mean(errors(is_fa3(fitted=False))) > 0.035
 
     def test_a_forgotten_loading_warpgroup_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(step_time, "computing_groups", lambda warps, unit: warps / 4)
+        monkeypatch.setattr(step_time, "computing_groups", lambda warps, unit, producers: warps / 4)
         assert mean(errors(is_fa3())) > 0.035
 
     def test_a_forgotten_multicast_is_seen(self) -> None:

@@ -16,6 +16,8 @@ from iosim.commands import common
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
+KERNEL_WORDS = (("kernels", "name"), ("kernels", "base"), ("formula", "name"))
+"""(command, word) that takes a kernel, beside --kernel."""
 SCRIPTS = {
     "bash": """\
 _iosim() {
@@ -133,7 +135,7 @@ def _values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequenc
         return preset_names()
     if action.dest in ("kernel", "name") and command in ("schema", "measure"):
         return _named(command)
-    if action.dest == "kernel" or (command, action.dest) in (("kernels", "name"), ("formula", "name")):
+    if action.dest == "kernel" or (command, action.dest) in KERNEL_WORDS:
         from iosim.kernel.libraries import choice_names, entry_names
 
         return [*entry_names(), *(choice_names() if command != "kernels" else ())]

@@ -1,4 +1,4 @@
-"""`iosim kernels list | show NAME | check FILE`: the catalog, and kernel files of one's own."""
+"""`iosim kernels list | show NAME | check FILE | new --from NAME`: the catalog, and kernel files of one's own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SYSTEMS = (
 
 
 def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list, show and check kernels")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check")
+    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list, show, check and write kernels")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|new")
     listing = actions.add_parser("list", help="all kernels")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="a kernel's tiles, order, and where they come from")
@@ -39,6 +39,12 @@ def add_parser(subparsers: Any) -> None:
     check = actions.add_parser("check", help="what is wrong with a kernel file of your own")
     check.add_argument("file", metavar="FILE")
     common.add_output_options(check, ("table", "json"))
+    new = actions.add_parser("new", help="write a kernel file of your own, from a kernel that is like it")
+    new.add_argument("--from", dest="base", metavar="NAME", required=True, help="kernel, or a kernel file")
+    new.add_argument(
+        "--name", dest="named", metavar="NAME", help="name of the new kernel (default: my-, and the other's)"
+    )
+    new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
     parser.set_defaults(run=run)
 
 
@@ -46,10 +52,18 @@ def run(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import entry, entry_names, is_choice
     from iosim.kernel.libraries.answer import answer
 
+    asked, word = {"show": (getattr(args, "name", ""), "NAME"), "new": (getattr(args, "base", ""), "--from")}.get(
+        args.action, ("", "")
+    )
+    if is_choice(asked):
+        raise InputError(f"{word} '{asked}' is no kernel but a choice among them for a problem and a GPU; "
+                         f"accepted: {', '.join(entry_names())}")  # fmt: skip
+    if args.action == "new":
+        from iosim.kernel.libraries.new_file import new_file
+
+        common.emit(new_file(args.base, args.named), args.out)
+        return 0
     if args.action == "show":
-        if is_choice(args.name):
-            raise InputError(f"NAME '{args.name}' is no kernel but a choice among them for a problem and a GPU; "
-                             f"accepted: {', '.join(entry_names())}")  # fmt: skip
         data = entry(args.name)
         whole = common.json_text({"schema": 1, "answer": answer(data), "kernel": dict(data)})
         common.emit(whole if args.format == "json" else f"{answer(data)}\n\n{_text(data)}", args.out)

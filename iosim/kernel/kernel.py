@@ -10,6 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.kernel.launch import Edge, Mode, Overhead
+from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
@@ -63,6 +64,34 @@ class MatrixUnit(StrEnum):
     TCGEN05 = "tcgen05"
     """Blackwell's: one warp issues products of 128 query rows into tensor memory, a warpgroup a tile of 128 rows takes
     the softmax, and the tiles of a CTA take turns at both (FlashAttention-4: Zadouri et al. 2026, section 3)."""
+
+
+class Specialisation(StrEnum):
+    """Which warps of a CTA do what, beside the unit that computes the products."""
+
+    NONE = "none"
+    """All warps load and compute."""
+    PRODUCER = "producer"
+    """Some warps load; products of one warpgroup run beside the softmax of another."""
+    PINGPONG = "ping-pong"
+    """Some load, and the computing warpgroups take turns at the tensor cores."""
+
+
+FMA = "fma"
+"""Another word for the fp32 units, which multiply and add."""
+SPECIALISED_UNITS = {
+    (MatrixUnit.WGMMA, Specialisation.PRODUCER): MatrixUnit.SPECIALISED,
+    (MatrixUnit.WGMMA, Specialisation.PINGPONG): MatrixUnit.PINGPONG,
+    (MatrixUnit.TCGEN05, Specialisation.PINGPONG): MatrixUnit.TCGEN05,
+}
+"""(unit, specialisation) -> the unit with it. Of others no time is known."""
+
+
+def stated_unit(unit: str, specialisation: str = Specialisation.NONE) -> MatrixUnit | None:
+    """The unit that two words name; None where they cannot stand together."""
+    known = MatrixUnit.FP32 if unit == FMA else MatrixUnit(unit)
+    roles = Specialisation(specialisation)
+    return known if roles is Specialisation.NONE else SPECIALISED_UNITS.get((known, roles))
 
 
 @dataclass(frozen=True)
@@ -165,6 +194,8 @@ class Kernel:
     """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
     cta_shares: str = ""
     """Under which name the recorded table of shares by age has the compiled kernel; empty where it has none."""
+    loop: Loop = field(default_factory=Loop)
+    """How the forward's CTAs go through their keys, and what they keep where."""
     options: AlgorithmOptions | None = None
     """Those of its algorithm; None for its defaults."""
     notes: tuple[str, ...] = ()
@@ -207,6 +238,6 @@ class Kernel:
 
 
 __all__ = [
-    "Direction", "Edge", "Kernel", "MatrixUnit", "Order", "PassSettings", "Schedule", "Scheduler", "Spill", "Start",
-    "Tile",
+    "Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "Schedule", "Scheduler",
+    "Specialisation", "Spill", "Start", "Tile",
 ]  # fmt: skip

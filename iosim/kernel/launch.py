@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from iosim.kernel.loop import Loop
 from iosim.kernel.schedule import Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
@@ -336,6 +337,7 @@ class Launch:
     """Loads and stores of spilled registers that a thread makes in a step of the loop."""
     mask_operations: int = 0
     """Operations on each score of every step, by a build that masks all its steps."""
+    loop: Loop = field(default_factory=Loop)
     stages: int = 1
     note: str = ""
 

@@ -43,6 +43,10 @@ class Scheduler(StrEnum):
     """As many CTAs as fit; each takes the next tile from an atomic counter."""
 
 
+CLUSTER_CC = 90
+"""Compute capability that brought clusters of CTAs."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How a launch's tiles reach the SMs."""

@@ -110,15 +110,18 @@ def row_domain(problem: AttentionProblem, block: int, *, keys: bool = False, hea
 
 def resources(problem: AttentionProblem, kernel: Kernel) -> Resources:
     """What a CTA of the kernel's main launch takes: as the kernel states it, else (block_q + 2 x stages x block_k) rows
-    of shared memory, the two operands at their own widths."""
+    of shared memory, the two operands at their own widths; without Q's where it is held in registers, and with P where
+    that goes through shared memory."""
     shared = kernel.shared_memory_bytes
     source = "stated by the kernel"
     if shared is None:
         d = max(problem.head_dim, kernel.compiled_head_dim or 0)
         dv = max(problem.head_dim_v, kernel.compiled_head_dim or 0)
         t = kernel.tile
-        shared = (t.block_q * d + t.stages * t.block_k * (d + dv)) * problem.input_type.bytes
-        source = "(block_q x d + stages x block_k x (d + d_v)) x element bytes"
+        q, p = (0 if kernel.loop.q_in_registers else d), (t.block_k if kernel.loop.p_in_shared else 0)
+        shared = (t.block_q * (q + p) + t.stages * t.block_k * (d + dv)) * problem.input_type.bytes
+        columns = " + ".join(["d"] * (q > 0) + ["block_k"] * (p > 0)) or "0"
+        source = f"(block_q x {f'({columns})' if q and p else columns} + stages x block_k x (d + d_v)) x element bytes"
     return Resources(kernel.cta_threads, kernel.registers, shared, source)
 
 

@@ -52,7 +52,7 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import (
     Access,
     Chain,
@@ -201,6 +201,8 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=flops,
         exps_per_pair=1,
+        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
+        loop=kernel.loop,
         stages=kernel.tile.stages,
         spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
         mask_operations=options.window_operations if problem.mask == "window" else 0,

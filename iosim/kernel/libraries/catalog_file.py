@@ -7,19 +7,29 @@ One file describes one library kernel. This module only checks: `iosim.kernel.li
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Any
 
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
-from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.launch import Edge, Mode
 from iosim.kernel.libraries.rules import rule_books
-from iosim.kernel.overrides import MAX_BLOCK
-from iosim.kernel.schedule import Direction, Order, Scheduler, Start
+from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
+from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
 from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.problem.dtypes import INPUT_DTYPES
 
 SCHEMA = 1
+
+
+class Place(StrEnum):
+    """Where a CTA keeps an operand."""
+
+    SHARED = "shared"
+    REGISTERS = "registers"
+
+
 NAME = "[a-z0-9][a-z0-9-]*"
 MAX_WIDTH = 1 << 16
 _CC = Whole(30, 999, "a compute capability without its point, such as 90")
@@ -35,6 +45,7 @@ _SCHEDULE: Mapping[str, Spec] = {
     "scheduler": Text(tuple(Scheduler)),
     "claims_ahead": Flag(),
     "overlaps_tiles": Flag(),
+    "section_heads": Whole(0, 1 << 20),
 }
 _WHEN: Mapping[str, Spec] = {
     "head_dim": _WIDTH,
@@ -108,8 +119,17 @@ KERNEL: Mapping[str, Spec] = {
     "rereads_q": Flag(),
     "threads": Whole(32, 1024),
     "registers": Whole(1, 255),
+    "shared_memory_bytes": _SHARED,
     "stages": Whole(1, 16),
-    "matrix_unit": Text(tuple(MatrixUnit)),
+    "cluster": Whole(1, MAX_CLUSTER),
+    "persistent_ctas_per_sm": Whole(1, 32),
+    "matrix_unit": Text((FMA, *MatrixUnit)),
+    "specialisation": Text(tuple(Specialisation)),
+    "producer_warps": Whole(1, 16),
+    "q_in": Text(tuple(Place)),
+    "p_in": Text(tuple(Place)),
+    "loads_ahead": Flag(),
+    "score_operations": Real(0, 100),
     "sm_spread": Real(0, 0.5),
     "cta_shares": Text(),
     "tile_rule": Text((WHOLE_ROWS, TRITON)),
@@ -142,8 +162,31 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
     for table in ("tile", "backward_tile"):
         if table in data and max(row["head_dim"] for row in data[table]) < widest:
             yield Problem(table, f"no row for head_dim {widest}, which requires accepts")
+    yield from _kernel_contradictions(data["kernel"], requires)
     if "backward" in data and "backward_tile" not in data:
         yield Problem("backward_tile", "missing; [backward] says how it is scheduled")
+
+
+def _kernel_contradictions(kernel: Mapping[str, Any], requires: Mapping[str, Any]) -> Iterator[Problem]:
+    """The same of the table [kernel]."""
+    unit, roles = kernel.get("matrix_unit"), kernel.get("specialisation", Specialisation.NONE)
+    able = ", ".join(dict.fromkeys(str(unit) for unit, _ in SPECIALISED_UNITS))
+    if unit is None and roles != Specialisation.NONE:
+        yield Problem("kernel.specialisation", f"'{roles}' needs a matrix_unit; accepted: {able}")
+    elif unit is not None and stated_unit(unit, roles) is None:
+        with_it = ", ".join(str(one) for one, role in SPECIALISED_UNITS if role == roles)
+        yield Problem("kernel.specialisation", f"'{roles}' with matrix_unit {unit} is not known; accepted: matrix_unit "
+                      f"{with_it}")  # fmt: skip
+    elif "producer_warps" in kernel and (unit is None or stated_unit(unit, roles) is not MatrixUnit.PINGPONG):
+        yield Problem("kernel.producer_warps", 'is for matrix_unit = "wgmma" with specialisation = "ping-pong"')
+    if kernel.get("cluster", 1) > 1 and requires.get("min_cc", 0) < CLUSTER_CC:
+        yield Problem("kernel.cluster", f"{kernel['cluster']} needs requires.min_cc = {CLUSTER_CC} or later, which "
+                      "brought clusters")  # fmt: skip
+    if kernel.get("rereads_q") and kernel.get("q_in") == Place.REGISTERS:
+        yield Problem("kernel.q_in", "'registers' contradicts rereads_q = true, which fetches Q at every key block")
+    scheduler = kernel.get("scheduler", Scheduler.STATIC)
+    if "persistent_ctas_per_sm" in kernel and scheduler == Scheduler.STATIC:
+        yield Problem("kernel.persistent_ctas_per_sm", "needs scheduler persistent or dynamic, not static")
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:

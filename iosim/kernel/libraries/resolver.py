@@ -10,22 +10,22 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
-from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Spill, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Specialisation, Spill, Tile, stated_unit
 from iosim.kernel.launch import Edge, Mode, Overhead
+from iosim.kernel.libraries.catalog_file import Place
 from iosim.kernel.libraries.choice import chosen, is_choice
 from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
+from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.tile_rules import refuse_tile
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
-CLUSTER_CC = 90
-"""Compute capability that brought clusters of CTAs."""
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -68,8 +68,26 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
         start=Start(values.get("start", "light-first")),
         direction=Direction(values.get("direction", "ascending")),
         scheduler=Scheduler(values.get("scheduler", "static")),
+        section_heads=values.get("section_heads", 0),
         claims_ahead=values.get("claims_ahead", False),
         overlaps_tiles=values.get("overlaps_tiles", False),
+        cluster=values.get("cluster", 1),
+    )
+
+
+def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
+    if "matrix_unit" not in settings:
+        return None
+    return stated_unit(settings["matrix_unit"], settings.get("specialisation", Specialisation.NONE))
+
+
+def _loop(settings: Mapping[str, Any]) -> Loop:
+    return Loop(
+        producer_warps=settings.get("producer_warps"),
+        q_in_registers=settings.get("q_in") == Place.REGISTERS,
+        p_in_shared=settings.get("p_in") == Place.SHARED,
+        loads_ahead=settings.get("loads_ahead"),
+        score_operations=settings.get("score_operations", 0.0),
     )
 
 
@@ -128,7 +146,8 @@ def resolve(
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
         registers=row.get("registers", settings.get("registers")),
-        shared_memory_bytes=row.get("shared_memory_bytes"),
+        shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
+        persistent_ctas=_persistent_ctas(settings, profile),
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
         backward=PassSettings(
             tile=_backward_tile(data, problem, profile, width),
@@ -137,7 +156,8 @@ def resolve(
             overheads=_backward_overheads(data, problem, profile, width),
         ),
         spill=_spill(data, seen, profile, width, split_table, (block_q, block_k)),
-        matrix_unit=MatrixUnit(settings["matrix_unit"]) if "matrix_unit" in settings else None,
+        matrix_unit=_unit(settings),
+        loop=_loop(settings),
         sm_spread=settings.get("sm_spread"),
         cta_shares=settings.get("cta_shares", ""),
         options=_options(data, rules, profile, split_table, overrides.append_kv),
@@ -223,6 +243,13 @@ def _packs_by_hand(kernel: Kernel, problem: AttentionProblem, asked: bool) -> bo
     if not asked and packs is Packs.ALWAYS:
         raise InputError(f"`pack_group=False`: kernel {kernel.name} always packs")
     return asked
+
+
+def _persistent_ctas(settings: Mapping[str, Any], profile: HardwareProfile) -> int | None:
+    """CTAs of a persistent grid that has a stated number an SM."""
+    if "persistent_ctas_per_sm" not in settings:
+        return None
+    return int(settings["persistent_ctas_per_sm"] * profile.need("sm_count"))
 
 
 def _options(data: Entry, rules: Rules, profile: HardwareProfile, split: bool, append_kv: bool) -> AlgorithmOptions:

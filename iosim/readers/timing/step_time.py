@@ -53,15 +53,17 @@ BACKWARD_LOADED_SHARE = 0.4
 def matrix_unit(launch: Launch, profile: HardwareProfile, kernel: Kernel | None = None) -> MatrixUnit:
     """The unit a launch computes with.
 
-    The kernel's `matrix_unit` decides on cc 9.0 and later. Without it persistent kernels
+    The kernel's `matrix_unit` decides on cc 9.0 and later, and the fp32 units everywhere. Without it persistent kernels
     of two warpgroups there, and all of three or more, are taken as warp-specialised, all others as mma.sync. A
     backward launch of a ping-pong kernel is warp-specialised (arXiv 2407.08608, section 7.1).
     """
     if not launch.tensor_cores:
         return MatrixUnit.FP32
+    unit = kernel.matrix_unit if kernel is not None else None
+    if unit is MatrixUnit.FP32:
+        return unit
     if profile.cc < 90:
         return MatrixUnit.MMA_SYNC
-    unit = kernel.matrix_unit if kernel is not None else None
     if unit is not None:
         return MatrixUnit.SPECIALISED if unit is MatrixUnit.PINGPONG and launch.outer is Outer.KEY else unit
     groups = launch.resources.threads // (32 * WARPS_PER_GROUP)
@@ -182,11 +184,11 @@ def step_cost(
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
     width = launch.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
-    operations += launch.mask_operations
+    operations += launch.mask_operations + launch.loop.score_operations
     exps = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
     others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
     beside = unit is MatrixUnit.TCGEN05
-    loaded = _operand_bytes(launch, unit, scores, warps, element_bytes)
+    loaded = _operand_bytes(launch, unit, scores, warps, element_bytes) + _kept_bytes(launch, scores, element_bytes)
     return StepCost(
         tensor=scores * launch.flops_per_pair / rates.tensor_flops if rates.tensor_flops else 0.0,
         softmax=max(exps, others) if beside else exps + others,
@@ -195,20 +197,21 @@ def step_cost(
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
         + d.block_q * launch.add_packets_per_row * rates.waits.add_packet
         + launch.spill_accesses * rates.waits.spill_access,
-        streams=computing_groups(warps, unit),
+        streams=computing_groups(warps, unit, launch.loop.producer_warps),
         unit=unit,
         unhidden=1.0 if backward else UNHIDDEN_SPECIALISED,
         chain=exps + others if beside else 0.0,
     )
 
 
-def computing_groups(warps: int, unit: MatrixUnit) -> float:
-    """Warpgroups' worth of warps that compute: all but the loading one in a ping-pong kernel, those of the softmax with
-    tcgen05, which are one for each tile of 128 rows."""
+def computing_groups(warps: int, unit: MatrixUnit, producers: int | None = None) -> float:
+    """Warpgroups' worth of warps that compute: all but those that load (a warpgroup where no number is stated) in a
+    ping-pong kernel, those of the softmax with tcgen05, which are one for each tile of 128 rows."""
     groups = warps / WARPS_PER_GROUP
     if unit is MatrixUnit.TCGEN05:
         return max(1.0, groups - TENSOR_MEMORY_HELPERS)
-    return max(1.0, groups - 1) if unit is MatrixUnit.PINGPONG else groups
+    loading = 1.0 if producers is None else producers / WARPS_PER_GROUP
+    return max(1.0, groups - loading) if unit is MatrixUnit.PINGPONG else groups
 
 
 def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, element_bytes: int) -> float:
@@ -241,15 +244,24 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     return warps * (filled + STEP_WAVEFRONTS_PER_WARP * WAVEFRONT_BYTES) + d.block_q * column_bytes / 2
 
 
+def _kept_bytes(launch: Launch, scores: float, element_bytes: int) -> float:
+    """Shared-memory bytes of a step more or less than `_operand_bytes`, for what is kept elsewhere: no fetch of Q
+    from registers, a store and a fetch of P."""
+    q = launch.domain.block_q * (launch.flops_per_pair // 2) * element_bytes / 2
+    loop = launch.loop
+    return (2 * scores * element_bytes if loop.p_in_shared else 0) - (q if loop.q_in_registers else 0)
+
+
 def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)
     if unit in (MatrixUnit.SPECIALISED, MatrixUnit.PINGPONG, MatrixUnit.TCGEN05):
         return 0.0
-    if cc < ASYNC_COPY_CC:
+    ahead = launch.loop.loads_ahead
+    if ahead is False or (ahead is None and cc < ASYNC_COPY_CC):
         return waits.load * EXPOSED_LOADS
-    if unit is MatrixUnit.WGMMA and launch.stages <= EXPOSED_LOADS:
+    if ahead is None and unit is MatrixUnit.WGMMA and launch.stages <= EXPOSED_LOADS:
         return waits.load * (EXPOSED_LOADS + 1 - launch.stages)
     return waits.sync + (waits.single_buffer if launch.stages == 1 else 0.0)
 

@@ -20,8 +20,8 @@ from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
-from iosim.kernel.libraries.resolver import CLUSTER_CC, check_cluster
-from iosim.kernel.schedule import Scheduler
+from iosim.kernel.libraries.resolver import check_cluster
+from iosim.kernel.schedule import CLUSTER_CC, Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
