@@ -71,8 +71,8 @@ def page(launches: Iterable[Compared]) -> str:
         "",
         "Made by `python benchmarks/foreign_kernels.py --write`: predicted / measured - 1 for every row of "
         "h200_foreign_kernels.csv (JAX 0.11.2 on an H200, fp16, cold), with the kernels described by "
-        "[files](../../examples/kernels) alone. Of the files' words, `loads_ahead` of the Triton kernel is taken from its "
-        "row with 4,096 tokens; all others are from public source or the driver's report of resources.",
+        "[files](../../examples/kernels) alone. Of the files' words, `loads_ahead` of the Triton kernel is taken from "
+        "its row with 4,096 tokens; all others are from public source or the driver's report of resources.",
         "",
         "| kernel | heads | tokens | head_dim | causal | SM<->L2 read | SM<->L2 write | HBM read | HBM write | time |",
         "|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
