@@ -166,7 +166,8 @@ def test_no_name_breaks_it(name: str, pick: str, cut: int) -> None:
 
 def test_every_pattern_is_reached() -> None:
     known = [launch.kernel for launch in parse_raw(TEXT)[0]]
-    known += ["flash_fwd", "flash_combine", "naive_scores", "naive_softmax", "naive_values", "minimal_fwd",
+    known += ["flash_fwd", "flash_fwd_sm90"]
+    known += ["flash_combine", "naive_scores", "naive_softmax", "naive_values", "minimal_fwd",
               "triton_tem_fused_flex_attention_0",
               "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>(T1::Params)"]  # fmt: skip
     import re
@@ -321,6 +322,7 @@ def test_files_that_are_no_profile(
         raise InputError("no profiler: ncu is nowhere")
 
     monkeypatch.setattr("iosim.evidence.validate.profile_rows.import_report", wrong)
+    monkeypatch.setattr("iosim.integrations.ncu.report.launches", lambda path: None)
     path = tmp_path / "bad.csv"
     for content, said in (
         (b"", "no raw page"), (b"\x7fELF\x00\x01\xff\xfe", "is not text"), (b"a,b\n1,2\n", "no raw page"),

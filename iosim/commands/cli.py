@@ -20,7 +20,7 @@ COMMAND_GROUPS = (
     ("what to choose", ("tiles", "orders", "report")),
     ("in serving and training", ("decode", "latency", "ring", "train-memory")),
     ("how far to trust it", ("validate", "reproduce", "check-claim")),
-    ("on a GPU of your own", ("calibrate", "measure")),
+    ("on a GPU of your own", ("calibrate", "measure", "ncu-rule")),
     ("what iosim knows", ("profiles", "kernels", "models", "schema", "cache", "completion")),
 )
 """Commands under the question that they answer, in the order of the help."""

@@ -5,28 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
-from iosim.commands import common, options
-from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.commands import common, options, profiled
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from iosim.evidence.validate import Comparison, Gate
-    from iosim.evidence.validate.given import Given
     from iosim.hardware.profile import HardwareProfile
 
 TABLE_WORST = 6
-PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
-KNOBS = ("tile", "stages", "order", "heavy_first", "section_heads", "direction", "scheduler", "splits")
-"""Fields of the problem and settings of a kernel that a profile may leave open."""
 FORMATS = ("table", "json", "csv", "md", "html")
 
 
@@ -57,23 +50,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--report", metavar="DIR", help="write validation.html and validation.md there: errors by "
                         "level and regime, and the reason of every miss")  # fmt: skip
     common.add_output_options(parser, FORMATS)
-    _add_profiled(parser)
+    profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
     parser.set_defaults(run=run)
-
-
-def _add_profiled(parser: argparse.ArgumentParser) -> None:
-    """What is said of the calls in --ncu FILE; None is not said, and nothing is guessed."""
-    g = common.group(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
-    told = "; of a list each launch takes the one that fits its grid"
-    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,...", "action": options.Joined}
-    g.add_argument("--seq-len", help=f"query tokens{told}", **length)
-    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
-    fields = {**FIELDS, "head_dim": replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")}
-    options.add(g, options.without_defaults(fields, *PROFILED), several=("head_dim",))
-    g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
-    k = common.group(parser, "kernel settings of the project's own kernels")
-    options.add(k, OVERRIDES, KNOBS)
-    k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -160,34 +138,15 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
     """The launches of --ncu FILE, and those that are not matched."""
     from iosim.evidence.validate import Comparison, compare
     from iosim.evidence.validate.profile_rows import read_profile
+    from iosim.integrations.ncu.report import launches
 
     if args.measurements is not None:
         raise InputError(f"--measurements contradicts --ncu {args.ncu}; give one of them")
-    profiled_rows = read_profile(args.ncu, _given(args))
+    profiled_rows = read_profile(args.ncu, profiled.given(args), profiled.told, launches)
     for note in profiled_rows.notes:
         print(f"iosim: --ncu: {note}", file=sys.stderr)
     comparison = compare(profiled_rows.rows, profile, progress("predicting"))
     return Comparison(comparison.residuals, (*profiled_rows.unmatched, *comparison.skipped))
-
-
-def _given(args: argparse.Namespace) -> Given:
-    from iosim.base.units import sizes
-    from iosim.evidence.validate.given import Given
-
-    scheduler = "persistent" if args.persistent else args.scheduler
-    settings: dict[str, Any] = {
-        "stages": args.stages, "order": args.order, "heavy_first": args.heavy_first, "section": args.section_heads,
-        "direction": args.direction, "splits": args.splits,
-        "persistent": None if scheduler is None else scheduler == "persistent",
-    }  # fmt: skip
-    if args.tile is not None:
-        settings |= dict(zip(("block_q", "block_k"), args.tile, strict=True))
-    return Given(
-        batch=args.batch, heads=args.heads, kv_heads=args.kv_heads, seq_k=args.seq_k, dtype=args.dtype,
-        causal=args.causal, window=args.window,
-        seqs=sizes(args.seq_q, "--seq-len") if args.seq_q else (), head_dims=args.head_dim or (),
-        settings={k: str(int(v) if isinstance(v, bool) else v) for k, v in settings.items() if v is not None},
-    )  # fmt: skip
 
 
 def text_of(comparison: Comparison, form: str, split: bool, gates: Sequence[Gate] = ()) -> str:

@@ -144,7 +144,7 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
     )
     played = sum(one.accesses for one in traced.replay.launches)
     tried = run(prediction, progress, budget if played <= budget else 0)
-    return Explanation(prediction, traced, launches, _sources(prediction), tried, _advice(prediction, tried))
+    return Explanation(prediction, traced, launches, sources(prediction), tried, _advice(prediction, tried))
 
 
 def answer(explanations: Sequence[Explanation]) -> str:
@@ -185,9 +185,10 @@ def _because(regime: str, one: LaunchFacts) -> str:
     }[regime]
 
 
-def _sources(p: Prediction) -> tuple[Source, ...]:
+def sources(p: Prediction) -> tuple[Source, ...]:
+    """HBM bytes of a prediction by launch and tensor, most first."""
     role = {"read": "input", "write": "output"}
-    sources, counted = [], set()
+    found, counted = [], set()
     for row in p.traffic:
         if row.level == "hbm":
             tensor = p.chain.tensors.get(row.tensor)
@@ -196,8 +197,8 @@ def _sources(p: Prediction) -> tuple[Source, ...]:
             if tensor is not None and needed:
                 once = needed_bytes(p.problem, tensor) if tensor.role is Role.INPUT else tensor.bytes
             counted |= {row.tensor} if needed else set()
-            sources.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
-    return tuple(sorted(sources, key=lambda s: -s.hbm_bytes))
+            found.append(Source(row.launch, row.tensor, row.direction, int(row.bytes), once))
+    return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
 
 
 def _in_step(one: LaunchTrace) -> int:

@@ -135,6 +135,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "models list": ("",),
     "models show": ("deepseek-v3.2", "llama-4-scout", "vit-l"),
     "cache show": ("",),
+    "ncu-rule": ("--launch tests/data/ncu_launch.json", "--launch tests/data/ncu_launch_untold.json"),
 }
 """Command -> what follows it, one line for each shape of output that there is."""
 MOST_TOKENS = 2048

@@ -12,8 +12,10 @@ import io
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
 
@@ -40,17 +42,22 @@ METRICS: dict[str, tuple[str, int]] = {
 
 _PREFIX = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNIT = re.compile(r"^([numkKMGT]?)(byte|s|second|sec|[hH]z)$")
+_TIMES = ("s", "second", "sec")
+_KNOWN = {metric for metric, _ in METRICS.values()}
+_RANGE_COLUMN = re.compile(r"(Push/Pop|Start/Stop)_Range:")
 _COUNTS = {"", "%", "sector", "inst", "register", "cycle", "warp", "block", "thread", "SM", "pass", "cluster"}
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """One profiled kernel launch. `metrics` holds those that the report has a value for, in base units."""
+    """One profiled kernel launch. `metrics` holds those that the report has a value for, in base units; `ranges`, the
+    texts of the NVTX ranges around it, the innermost last."""
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     metrics: dict[str, float]
+    ranges: tuple[str, ...] = ()
 
     def column(self, name: str) -> float | None:
         """The value of a column of the tidy table; None where the report lacks its metric."""
@@ -60,12 +67,15 @@ class Profiled:
 
 
 def unit_scale(unit: str) -> float:
-    """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Ghz` 1e9, `Kbyte/block` 1000.
+    """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Kbyte/block` 1000, `cycle/nsecond` 1e9.
 
     Raises:
         InputError: a unit that is not known; guessing one would shift a number by powers of ten.
     """
-    name = unit.split("/")[0].strip()
+    name, _, each = (part.strip() for part in unit.partition("/"))
+    time = _UNIT.match(each)
+    if time is not None and time.group(2) in _TIMES:
+        return unit_scale(name) / _PREFIX[time.group(1)]
     if name in _COUNTS:
         return 1.0
     match = _UNIT.match(name)
@@ -117,7 +127,7 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             raise InputError(f"the profiler's table has no column '{needed}'; it breaks off or is not a raw page")
     if len(rows) < 2 or len(rows[1]) != len(names) or rows[1][names.index("Kernel Name")]:
         raise InputError("the profiler's table has no row of units; it breaks off or is no raw page (--csv --page raw)")
-    wanted = {metric for metric, _ in METRICS.values()} & set(names)
+    wanted = _KNOWN & set(names)
     scales = {name: unit_scale(rows[1][names.index(name)]) for name in wanted}
     launches: list[Profiled] = []
     notes: list[str] = []
@@ -135,8 +145,31 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
             if cell and cell.lower() != "n/a":
                 metrics[name] = _value(name, cell) * scales[name]
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
-        launches.append(Profiled(cells["Kernel Name"], grid, block, metrics))
+        ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
+        launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
     return launches, notes
+
+
+def profiled_of(facts: Mapping[str, Any]) -> Profiled:
+    """A launch as the profiler's Python interface gives it, and as the rule hands it on: `kernel`, `grid`, `block`,
+    `ranges`, and `metrics`, name -> (value, unit).
+
+    Raises:
+        InputError: something is missing or of another type, or a unit is not known.
+    """
+    try:
+        grid, block = (_triple(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block"))
+        metrics = {
+            name: _value(name, str(value)) * unit_scale(unit)
+            for name, (value, unit) in facts.get("metrics", {}).items()
+            if name in _KNOWN
+        }
+        return Profiled(str(facts["kernel"]), grid, block, metrics, tuple(map(str, facts.get("ranges", ()))))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"a launch of the profiler lacks what is needed or has another form: {error!r}; accepted: "
+                         "kernel, grid, block, ranges and metrics with their units") from None  # fmt: skip
 
 
 def find_ncu() -> Path:

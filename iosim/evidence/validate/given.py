@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 Triple = tuple[int, int, int]
 Facts = dict[str, str]
@@ -30,6 +30,12 @@ class Given:
     settings: Facts = field(default_factory=dict)
     """Of the project's own kernels: block_q, block_k, stages, order, heavy_first, section, direction, persistent,
     splits."""
+
+    def under(self, closer: Given) -> Given:
+        """What `closer` says, and of the rest what this says."""
+        said = {f.name: getattr(closer, f.name) for f in fields(self)}
+        kept = {name: value for name, value in said.items() if value not in (None, ()) and name != "settings"}
+        return replace(self, **kept, settings={**self.settings, **closer.settings})
 
 
 class Unknown(Exception):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report, parse_raw
+from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw, profiled_of
 from iosim.evidence.validate.given import Call, Given, Unknown
 from iosim.evidence.validate.recognise import recognise
 from iosim.evidence.validate.residuals import Skipped
@@ -16,6 +18,13 @@ from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row, text_of_file
 OPTION = "--ncu"
 NAME_SHOWN = 60
 REPORT = ".ncu-rep"
+TOLD = re.compile(r"(?:^|[\s:])iosim((?: +[^\s:]+)+)")
+"""What an NVTX range says of the calls in it: `iosim` and options of `iosim validate`."""
+
+Told = Callable[[str], Given]
+"""Reads the options of an NVTX range; raises InputError."""
+Opened = Callable[[Path], "Iterable[Mapping[str, Any]] | None"]
+"""The launches of a report as the profiler's Python module has them; None where there is no such module."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +36,38 @@ class ProfileRows:
     notes: tuple[str, ...]
 
 
-def read_profile(path: str | Path, stated: Given) -> ProfileRows:
+def nothing_told(text: str) -> Given:
+    """NVTX ranges are not read."""
+    return Given()
+
+
+def no_module(path: Path) -> Iterable[Mapping[str, Any]] | None:
+    """The profiler's Python module is not asked."""
+    return None
+
+
+def read_profile(
+    path: str | Path, stated: Given, told: Told = nothing_told, opened: Opened = no_module
+) -> ProfileRows:  # fmt: skip
     """The launches of a profile, matched with catalog kernels by their names and grids and by what is given.
+
+    Args:
+        path: a report, or its raw page in CSV.
+        stated: what is said of all calls.
+        told: reads what an NVTX range says of the calls in it, which goes before `stated`.
+        opened: reads a report by the profiler's Python module, where there is one.
 
     Raises:
         InputError: the file cannot be read, is no profile, or holds none of the counters.
     """
     where = f"{OPTION} '{path}'"
-    launches, notes = _launches(path, where)
+    launches, notes = _launches(path, where, opened)
     if not launches:
-        told = f": {notes[0]}" if notes else ""
-        raise InputError(f"{where} holds no whole launch{told}; accepted: a profile of at least one kernel")
+        why = f": {notes[0]}" if notes else ""
+        raise InputError(f"{where} holds no whole launch{why}; accepted: a profile of at least one kernel")
     if not any(_measured(launch) for launch in launches):
         raise InputError(f"{where} holds none of the counters; accepted: a profile made with --metrics {metrics()}")
-    return matched(launches, stated, Path(path).name, tuple(notes))
+    return matched(launches, stated, Path(path).name, tuple(notes), told)
 
 
 def metrics() -> str:
@@ -48,22 +75,61 @@ def metrics() -> str:
     return ",".join(METRICS[COLUMN[q]][0] for q in QUANTITIES)
 
 
-def _launches(path: str | Path, where: str) -> tuple[list[Profiled], list[str]]:
+def _launches(path: str | Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
     if Path(path).suffix == REPORT:
         if not Path(path).is_file():
             raise InputError(f"{where} does not exist; accepted: a report of ncu, or its raw page in CSV")
-        try:
-            return parse_raw(import_report(Path(path)))
-        except InputError as error:
-            hint = f"or a CSV made elsewhere with ncu --import {Path(path).name} --csv --page raw --print-units base"
-            raise InputError(f"{where}: {error}; accepted: a report that ncu here can read, {hint}") from None
+        return _of_report(Path(path), where, opened)
     try:
         return parse_raw(text_of_file(path, where))
     except InputError as error:
         raise InputError(str(error) if OPTION in str(error) else f"{where}: {error}") from None
 
 
-def matched(launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = ()) -> ProfileRows:
+def _of_report(path: Path, where: str, opened: Opened) -> tuple[list[Profiled], list[str]]:
+    """By the profiler's Python module; where there is none, or none new enough, by the profiler."""
+    refused: InputError | None = None
+    try:
+        found = opened(path)
+        if found is not None:
+            return [profiled_of(facts) for facts in found], []
+    except InputError as error:
+        refused = error
+    try:
+        return parse_raw(import_report(path))
+    except InputError as error:
+        why = refused if refused is not None and not _has_ncu() else error
+        hint = f"or a CSV made elsewhere with ncu --import {path.name} --csv --page raw --print-units base"
+        raise InputError(f"{where}: {why}; accepted: a report that ncu here can read, or its Python module (pip "
+                         f"install ncu-report), {hint}") from None  # fmt: skip
+
+
+def _has_ncu() -> bool:
+    try:
+        find_ncu()
+    except InputError:
+        return False
+    return True
+
+
+def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
+    """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`.
+
+    Raises:
+        Unknown: a range says what is no option.
+    """
+    for text in launch.ranges:
+        for words in TOLD.findall(text):
+            try:
+                stated = stated.under(told(words.strip()))
+            except InputError as error:
+                raise Unknown(f"NVTX range 'iosim{words}': {error}") from None
+    return stated
+
+
+def matched(
+    launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = (), told: Told = nothing_told
+) -> ProfileRows:  # fmt: skip
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
     unmatched: list[Skipped] = []
@@ -73,7 +139,7 @@ def matched(launches: Sequence[Profiled], stated: Given, source: str, notes: tup
     for number, launch in enumerate(launches, start=1):
         measured = _measured(launch)
         try:
-            recognised = recognise(launch.kernel, launch.grid, stated)
+            recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, told))
             if not measured:
                 raise Unknown("has none of the counters that are compared")
             if recognised.follows and (
@@ -89,7 +155,7 @@ def matched(launches: Sequence[Profiled], stated: Given, source: str, notes: tup
             call += 1
             first, parts = None, []
         facts = recognised.facts if first is None else dict(first.facts)
-        row = _row(launch, recognised, facts, source, call, len(parts) + 1)
+        row = row_of(launch, recognised, facts, source, call, len(parts) + 1)
         first = first or row
         parts.append(recognised.part)
         rows.append(row)
@@ -114,7 +180,10 @@ def _measured(launch: Profiled) -> dict[str, int | float]:
     return values
 
 
-def _row(launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int, number: int) -> Row:
+def row_of(
+    launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
+) -> Row:  # fmt: skip
+    """A recognised launch as a row of a table of measurements."""
     registers, shared = launch.column("registers"), launch.column("smem_bytes")
     own = {
         "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),

@@ -190,6 +190,35 @@ def _own_forward(name: str, grid: Triple, stated: Given) -> Call:
     return Call("flash_fwd", {**_all_given(stated), **s})
 
 
+SM90_SCHEDULES = {"static": "one_tile", "persistent": "static", "dynamic": "dynamic"}
+"""--scheduler -> what `flash_fwd_sm90` calls it."""
+SM90_ROWS = 64
+"""Query rows of a warpgroup that computes."""
+
+
+def _own_sm90(name: str, grid: Triple, stated: Given) -> Call:
+    """flash_fwd_sm90; grid: query blocks of all heads and batches, or as many CTAs as there are SMs."""
+    needs(stated, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
+    s = stated.settings
+    rows = int(s.get("block_q") or 0)
+    if not rows or rows % SM90_ROWS:
+        raise Unknown(f"needs --tile, query rows in {SM90_ROWS}s")
+    facts = _all_given(stated)
+    tiles = -(-int(facts["seq_q"]) // rows) * int(facts["batch"]) * int(facts["heads"])
+    cluster = int(s.get("cluster") or 1)
+    schedule = SM90_SCHEDULES[s["scheduler"]] if s.get("scheduler") else None
+    if schedule == "one_tile" and grid[0] != -(-tiles // cluster) * cluster:
+        raise Unknown(f"--batch, --heads and --tile do not make the {grid[0]} CTAs of its grid")
+    if schedule is None:
+        schedule = "one_tile" if grid[0] >= tiles else "dynamic"
+    blocks = "fold" if s.get("fold") == "1" else "heavy_first" if s.get("heavy_first") == "1" else ""
+    return Call("flash_fwd_sm90", {
+        **facts, "consumers": str(rows // SM90_ROWS), "block_k": s["block_k"], "stages": s.get("stages", ""),
+        "schedule": schedule, "cluster": str(cluster), "order": s.get("order", ""), "blocks": blocks,
+        "section_heads": s.get("section", ""), "direction": s.get("direction", ""),
+    })  # fmt: skip
+
+
 def _own_part(implementation: str, part: str, follows: tuple[str, ...]) -> Callable[[str, Triple, Given], Call]:
     def made(name: str, grid: Triple, stated: Given) -> Call:
         if follows:
@@ -213,6 +242,7 @@ KERNELS: tuple[tuple[str, Callable[[str, Triple, Given], Call]], ...] = (
     (r"FlashAttnFwdSm90", _told("fa3")),
     (r"triton_tem_fused_flex_attention_\d+$", _told("pytorch_flex")),
     (r"^flash_fwd$", _own_forward),
+    (r"^flash_fwd_sm90$", _own_sm90),
     (r"^flash_combine$", _own_part("flash_fwd", "combine", ("main",))),
     (r"^naive_scores$", _own_part("naive", "scores", ())),
     (r"^naive_softmax$", _own_part("naive", "softmax", ("scores",))),
@@ -220,6 +250,18 @@ KERNELS: tuple[tuple[str, Callable[[str, Triple, Given], Call]], ...] = (
     (r"^minimal_fwd$", _own_part("minimal", "main", ())),
 )
 """Patterns of kernel names, the first that matches wins."""
+
+
+def whole_call(found: Call, stated: Given) -> Call:
+    """A launch that belongs to others before it, by itself: what they would tell of the problem must be given.
+
+    Raises:
+        Unknown: it is not.
+    """
+    if found.facts:
+        return found
+    needs(stated, "batch", "heads", "seqs", "head_dims", "dtype", "causal")
+    return Call(found.implementation, {**_all_given(stated), **stated.settings}, found.part)
 
 
 def recognise(name: str, grid: Triple, stated: Given) -> Call:
