@@ -35,7 +35,7 @@ def test_every_kernel_is_predicted_or_refused_in_a_line(gpu: str) -> None:
         except InputError as error:
             line = str(error)
             assert "\n" not in line
-            assert len(line) < 250, line
+            assert len(line) < 320, line
             assert any(word in line for word in (kernel, "tile", passes)), line
             continue
         predicted.add(kernel)

@@ -95,11 +95,13 @@ def test_a_replay_of_gigabytes_is_refused_and_the_default_does_without(tmp_path:
     assert any("followed lines" in note for note in made.notes)
 
 
-def test_a_warm_start_that_would_take_gigabytes_is_refused() -> None:
-    """The capacity rule knows none."""
+def test_a_warm_start_that_would_take_gigabytes_is_estimated() -> None:
     problem = AttentionProblem(heads=32, seq_q=3 << 15, head_dim=128)
     with pytest.raises(TooLargeError, match="objects of memory"):
-        predict(problem, "naive", "a100", l2_start="warm")
+        predict(problem, "naive", "a100", l2_start="warm", method="replay")
+    warm, cold = (predict(problem, "naive", "a100", l2_start=start) for start in ("warm", "cold"))
+    assert warm.method != "replay"
+    assert warm.total("hbm", "read") == pytest.approx(cold.total("hbm", "read"), rel=0.01)  # nothing of it fits
 
 
 def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:

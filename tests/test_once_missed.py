@@ -44,7 +44,7 @@ def test_a_warm_l2_holds_what_the_same_call_left() -> None:
     chain = plan(problem, kernel)
     seen: list[tuple[int, int, int]] = []
 
-    def look(launch: Launch, low: LoweredLaunch, lowered: object, l2: object) -> None:
+    def look(launch: Launch, low: LoweredLaunch, lowered: object, l2: object, begin: object) -> None:
         touched = l2._objects["touched"]  # type: ignore[attr-defined]
         inputs = sum(int((lowered.owner == n).sum()) for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
                      if chain.tensors[name].role is Role.INPUT)  # fmt: skip

@@ -95,7 +95,9 @@ def engine_reads(kernel: str, gpu: str, problem: AttentionProblem) -> tuple[dict
     chosen = resolve(kernel, problem, profile)
     chain = plan(problem, chosen)
     found: list[Any] = []
-    Call.of(problem, chosen, profile, chain).replay(trace=lambda launch, low, lowered, l2: found.append((lowered, l2)))
+    Call.of(problem, chosen, profile, chain).replay(
+        trace=lambda launch, low, lowered, l2, begin: found.append((lowered, l2))
+    )
     lowered, l2 = found[-1]
     return dict(zip(lowered.tensors, l2.counts()[0], strict=False)), chain
 

@@ -32,7 +32,7 @@ ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
 """Lists of rows of which the first that fits is taken."""
 
 
-def _with_what_it_is_like(data: dict[str, Any]) -> dict[str, Any]:
+def completed(data: dict[str, Any]) -> dict[str, Any]:
     """A file's entries over those of the catalog kernel that its `like` names: key by key in a table, and its rows
     before the other's, so that they are tried first."""
     base = data.get("like")
@@ -52,7 +52,7 @@ def _with_what_it_is_like(data: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _read(stem: str) -> Entry:
-    data = _with_what_it_is_like(read_toml(_HERE / f"{stem}.toml", "catalog file"))
+    data = completed(read_toml(_HERE / f"{stem}.toml", "catalog file"))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] != stem:
         wrong = [Problem("name", f"must be that of the file, {stem}")]
@@ -74,7 +74,7 @@ def check_file(path: str, what: str = "kernel file") -> list[Problem]:
     Raises:
         InputError: it cannot be read as TOML.
     """
-    data = _with_what_it_is_like(read_toml(Path(path), what))
+    data = completed(read_toml(Path(path), what))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] in entry_names():
         wrong = [Problem("name", f"'{data['name']}' is the catalog's; a kernel of your own needs another")]
@@ -84,7 +84,7 @@ def check_file(path: str, what: str = "kernel file") -> list[Problem]:
 @lru_cache(maxsize=64)
 def _read_own(path: str, changed_ns: int) -> Entry:
     refuse(check_file(path, "`kernel`"), f"`kernel` '{path}'")
-    return _with_what_it_is_like(read_toml(Path(path), "`kernel`"))
+    return completed(read_toml(Path(path), "`kernel`"))
 
 
 def _own(path: str) -> Entry:

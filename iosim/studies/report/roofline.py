@@ -100,7 +100,9 @@ def roofline(request: ReportRequest, points: Sequence[Point], level: str, profil
     return Figure(
         f"roofline-{level}", f"Roofline at {word}",
         f"Operations per second that the predicted time allows, against operations per {word} byte; a line joins a "
-        f"kernel's lengths. Solid roof: measured {word} bandwidth and matrix rate; dotted: the specification's. "
+        f"kernel's lengths. Solid roof: measured {word} bandwidth and the matrix rate of large products, "
+        "at the clock that their power leaves: a kernel that draws less may stand a few percent above it. Dotted: the "
+        "specification's. "
         "FLOP counts the pairs that the mask keeps.",
         Table(columns, tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
         ("share_of_roof",), tuple(left_out),
