@@ -61,7 +61,7 @@ def test_what_is_no_amount_is_refused(quantity: str, text: str) -> None:
 # What a number counts
 
 
-@pytest.mark.parametrize("n", range(len(LENGTHS)))
+@pytest.mark.parametrize("n", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, len(LENGTHS)))])
 def test_other_tools_numbers_are_recognised(n: int) -> None:
     """Section G's published numbers: 3 of LLM-Viewer's flash, 3 without, 3 of GenZ, 3 of AccelForge, 3 compulsory."""
     tokens = LENGTHS[n]

@@ -48,7 +48,10 @@ def hbm(p: Prediction) -> tuple[int, int]:
     return p.total("hbm", "read"), p.total("hbm", "write")
 
 
-@pytest.mark.parametrize(("gpu", "kernel", "problem"), CASES)
+@pytest.mark.parametrize(
+    ("gpu", "kernel", "problem"),
+    [c if c[-1].seq_q < 16_384 else pytest.param(*c, marks=pytest.mark.slow) for c in CASES],
+)
 def test_report_and_compare_give_the_bytes_of_predict(gpu: str, kernel: str, problem: iosim.AttentionProblem) -> None:
     alone = iosim.predict(problem, kernel, gpu)
     (point,) = build(ReportRequest.of((gpu,), (kernel,), (problem,))).points
@@ -204,6 +207,7 @@ def test_compare_marks_estimates_everywhere() -> None:
     assert data["legend"] == found.legend
 
 
+@pytest.mark.slow
 def test_report_marks_estimates_everywhere() -> None:
     report = build(ReportRequest.of(("a100",), ("naive", "fa2"), (SCORES.with_(seq_q=1024, seq_k=1024), SCORES)))
     page = report_page(report)

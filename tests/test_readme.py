@@ -30,7 +30,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(c, marks=pytest.mark.slow) if c.startswith("iosim validate") else c for c in IOSIM],
+    [pytest.param(c, marks=pytest.mark.slow) if c.startswith(("iosim validate", "iosim report")) else c for c in IOSIM],
 )
 def test_every_command_runs(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
