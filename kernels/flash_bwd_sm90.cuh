@@ -223,6 +223,13 @@ __device__ __forceinline__ void add_shares(const BwdParams& p, const BwdPlaces<T
 
 // ---- The consumers: a warpgroup each.
 
+// Lanes of a warp that arrive at a barrier for it: one, after a __syncwarp, or all 32, whose order racecheck can follow.
+#ifndef RELEASING_LANES
+#define RELEASING_LANES 1
+#endif
+constexpr int kReleasing = RELEASING_LANES;
+static_assert(kReleasing == 1 || kReleasing == 32, "one lane or all");
+
 constexpr int kConsumerBarrier = 1, kGroupBarrier = 2;  // numbers of the named barriers: 0 is __syncthreads
 
 // Lane l of warp w holds keys 16 w + l / 4 and 8 more, r = 0 and 1; of each 8 queries 2 (l % 4) and the next. Of scores, element
@@ -335,8 +342,8 @@ __device__ __forceinline__ void consume(const BwdParams& p, const BwdPlaces<T>& 
     start_scores<T>(g.scores, wgmma_operand(at.k() + group * (64 * 128), 0), wgmma_operand(at.q(q.stage), 0));
     wgmma_commit();
   };
-  const auto release = [&](u32 barrier) {  // one lane a warp
-    if (lane == 0) arrive(barrier);
+  const auto release = [&](u32 barrier) {
+    if (lane < kReleasing) arrive(barrier);
   };
   const auto hand_over = [&](u32 barrier) {  // what all lanes wrote, to the copy engine or wgmma
     async_fence();
@@ -465,14 +472,14 @@ __device__ __forceinline__ void backward(const BwdParams& p) {
   const Keys w = keys_at<T>(p, blockIdx.x);
   if (w.count < 0) return;
   if (threadIdx.x == 0) {
-    constexpr int kWarps = 4 * T::Consumers;
+    constexpr int kGroup = 4 * kReleasing, kAll = kGroup * T::Consumers;  // arrivals of a warpgroup, and of all consumers
     barrier_init(at.k_full(), 1), barrier_init(at.v_full(), 1);
-    UNROLL for (int i = 0; i < T::Consumers; ++i) barrier_init(at.dq_full(i), 4), barrier_init(at.dq_empty(i), 1);
+    UNROLL for (int i = 0; i < T::Consumers; ++i) barrier_init(at.dq_full(i), kGroup), barrier_init(at.dq_empty(i), 1);
     UNROLL for (int i = 0; i < T::Stages; ++i) {
-      barrier_init(at.q_full(i), 1), barrier_init(at.q_empty(i), kWarps);
-      barrier_init(at.o_full(i), 1), barrier_init(at.o_empty(i), kWarps);
+      barrier_init(at.q_full(i), 1), barrier_init(at.q_empty(i), kAll);
+      barrier_init(at.o_full(i), 1), barrier_init(at.o_empty(i), kAll);
     }
-    UNROLL for (int i = 0; i < T::ScoreStages; ++i) barrier_init(at.scores_full(i), kWarps), barrier_init(at.scores_empty(i), kWarps);
+    UNROLL for (int i = 0; i < T::ScoreStages; ++i) barrier_init(at.scores_full(i), kAll), barrier_init(at.scores_empty(i), kAll);
     barrier_init_fence();
     prefetch_map(p.q), prefetch_map(p.k), prefetch_map(p.v), prefetch_map(p.d_o);
   }
