@@ -91,6 +91,15 @@ def test_where_nobody_answers_the_page_says_so(tmp_path: Path, monkeypatch: pyte
         assert "ncu-rule --install" in text
 
 
+def test_kernels_that_are_not_known_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked: a program has thousands of them."""
+    module = installed(tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "_run", None)
+    page = page_of(module, {**LONG, "kernel": "ampere_bf16_s16816gemm"})
+    assert page.messages == [(0, "No prediction: no catalog kernel has this name.", rule.TITLE)]
+    assert not page.tables
+
+
 def test_an_answer_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = installed(tmp_path, monkeypatch)
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
@@ -121,13 +130,13 @@ def test_what_is_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     words = ["--gpu", "h200", "--seq-len", "1000,4k", "--head-dim", "64,128", "--no-causal", "--tile", "128x64",
              "--heavy-first", "--scheduler", "dynamic"]  # fmt: skip
     assert main(["ncu-rule", "--install", str(tmp_path / "new"), *words]) == 0
-    assert "--section IosimAttention" in capsys.readouterr().out
+    assert f"--section {rule.get_section_identifier()} " in capsys.readouterr().out
     text = (tmp_path / "new" / "iosim_attention.py").read_text()
     assert "\nimport NvRules\n" in text
     assert json.dumps(words)[1:-1].split(", ") == sorted(json.dumps(words)[1:-1].split(", "), key=text.index)
     assert "from __future__" not in text
     assert text.isascii()
-    assert contents([]).keys() == set(FILES.values())
+    assert contents([], []).keys() == set(FILES.values())
 
 
 def test_places_and_words_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 OPTION = "--launch"
 MAX_CHARACTERS = 1 << 20
+SECTION = "IosimAttention"
+"""What the section calls itself."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _install(args: argparse.Namespace) -> int:
+    from iosim.evidence.validate.recognise import KERNELS
     from iosim.hardware.profile import load_profile
     from iosim.integrations.ncu.install import install
 
@@ -50,10 +54,10 @@ def _install(args: argparse.Namespace) -> int:
     if gpu:
         load_profile(gpu[1])
     profiled.given(args)
-    written = install(args.install, [*gpu, *profiled.words(args)])
-    shown = " and ".join(map(str, written))
-    common.emit(f"wrote {shown}\nuse: ncu --section-folder {args.install} --section IosimAttention --nvtx PROGRAM\n",
-                args.out)  # fmt: skip
+    written = install(args.install, [*gpu, *profiled.words(args)], [pattern for pattern, _ in KERNELS])
+    place = shlex.quote(args.install)
+    use = f"ncu --section-folder {place} --section {SECTION} --nvtx PROGRAM"
+    common.emit(f"wrote {' and '.join(map(str, written))}\nuse: {use}\n", args.out)
     return 0
 
 

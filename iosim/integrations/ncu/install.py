@@ -19,16 +19,17 @@ IMPORTED = "NvRules: Any = None\n"
 """Lines of the rule that are filled in: who answers, and the profiler's own module, which only it has."""
 
 
-def contents(words: Sequence[str]) -> dict[str, str]:
-    """File name -> text. The rule asks this interpreter for its answers, with `words` behind `iosim ncu-rule`."""
-    said = {"python": sys.executable, "path": str(PACKAGE.parent), "words": list(words)}
+def contents(words: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """File name -> text. The rule asks this interpreter for its answers, with `words` behind `iosim ncu-rule`, of
+    kernels whose names fit one of the patterns `names`."""
+    said = {"python": sys.executable, "path": str(PACKAGE.parent), "words": list(words), "names": list(names)}
     texts = {there: (HERE / here).read_text(encoding="utf-8") for here, there in FILES.items()}
     rule = FILES["rule.py"]
     filled = texts[rule].replace(FILLED, f"INSTALLED = {json.dumps(said)}\n")
     return {**texts, rule: filled.replace(IMPORTED, "import NvRules\n")}
 
 
-def install(folder: str | Path, words: Sequence[str]) -> list[Path]:
+def install(folder: str | Path, words: Sequence[str], names: Sequence[str]) -> list[Path]:
     """Writes the files, both or none; a directory that is not there is made, one level deep.
 
     Raises:
@@ -39,6 +40,6 @@ def install(folder: str | Path, words: Sequence[str]) -> list[Path]:
         place.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"--install '{folder}' cannot be made: {error.strerror}; accepted: a directory") from None
-    files = {place / name: text for name, text in contents(words).items()}
+    files = {place / name: text for name, text in contents(words, names).items()}
     write_together(files)
     return list(files)

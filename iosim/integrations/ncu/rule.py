@@ -7,6 +7,7 @@ NvRules imported. It runs in the profiler's Python, which has neither iosim nor 
 
 import json
 import os
+import re
 import tempfile
 import time
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 NvRules: Any = None
 
 INSTALLED: Any = {}
-"""python: the interpreter; path: where its iosim lies; words: options of `iosim ncu-rule --launch`."""
+"""python: the interpreter; path: where its iosim lies; words: options of `iosim ncu-rule --launch`; names: patterns of
+the kernels that it knows."""
 
 METRICS = (
     "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
@@ -80,10 +82,16 @@ def _ranges(action: Any) -> Any:
 
 
 def ask(facts: Any) -> Any:
-    """What iosim says of a launch, and an empty text; or None, and why it said nothing, in one line."""
+    """What iosim says of a launch, and an empty text; or None, and why it is not asked.
+
+    Raises:
+        Exception: it is not there, or refuses.
+    """
+    if not any(re.search(pattern, facts["kernel"]) for pattern in INSTALLED.get("names", ("",))):
+        return None, "no catalog kernel has this name"
     python = INSTALLED.get("python", "")
     if not os.path.exists(python):
-        return None, "the Python that it was installed with, '" + python + "', is not there"
+        raise OSError("the Python that it was installed with, '" + python + "', is not there")
     with tempfile.TemporaryDirectory() as place:
         names = [os.path.join(place, name) for name in ("launch.json", "answer.json", "errors.txt")]
         with open(names[0], "w") as file:
@@ -93,7 +101,7 @@ def ask(facts: Any) -> Any:
         with open(names[2]) as file:
             said = file.read().strip().splitlines()
         if code != 0:
-            return None, said[-1] if said else "iosim ended with exit code " + str(code)
+            raise OSError(said[-1] if said else "iosim ended with exit code " + str(code))
         with open(names[1]) as file:
             return json.load(file), ""
 
@@ -134,11 +142,13 @@ def apply(handle: Any) -> None:
         answer, refusal = ask(facts_of(context.range_by_idx(0).action_by_idx(0)))
         if answer is not None:
             show(frontend, kinds, answer)
-            return
+        else:
+            frontend.message(kinds.MsgType_MSG_NONE, "No prediction: " + refusal + ".", TITLE)
     except Exception as error:  # a rule that raises leaves nothing on the page
-        refusal = type(error).__name__ + ": " + str(error)
-    text = "No prediction: " + refusal + ". 'iosim ncu-rule --install DIR' writes this rule anew."
-    frontend.message(kinds.MsgType_MSG_WARNING, text, TITLE)
+        text = "No prediction: " + type(error).__name__ + ": " + str(error)
+        frontend.message(
+            kinds.MsgType_MSG_WARNING, text + ". 'iosim ncu-rule --install DIR' writes this rule anew.", TITLE
+        )
 
 
 def show(frontend: Any, kinds: Any, answer: Any) -> None:
