@@ -416,3 +416,16 @@ def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.
     assert "at batch 1;" in several
     assert "at batch 2; the key/value cache then takes up to 2.097 MB" in several
     assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]
+
+
+def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {"gpu": "h100", "seq_len": 1536, "layers": 6, "tensor_parallel": 4}
+    found = iosim.orders(model="gemma-3-12b", order="head", direction="ascending", scheduler="static", **asked)
+    assert found.weights == (5.0, 1.0)  # five layers with a window to one without
+    assert [p.mask for p in found.problems] == ["window", "causal"]
+    words = "orders --model gemma-3-12b --gpu h100 --seq-len 1536 --layers 6 --tensor-parallel 4 --order head"
+    assert main([*words.split(), "--direction", "ascending", "--scheduler", "static", "--format", "json"]) == 0
+    (searched,) = json.loads(capsys.readouterr().out)["searches"]
+    assert [(p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]] == [
+        (p.heads, p.mask, weight) for p, weight in zip(found.problems, found.weights, strict=True)
+    ]

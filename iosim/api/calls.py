@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack, overload
 
-from iosim.api.asked import names, one, overrides_of, problem_of, problems_of, read
+from iosim.api.asked import names, one, overrides_of, problem_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
-from iosim.api.with_model import model_of, one_problem, several_problems, single, values_of
+from iosim.api.with_model import layer_problems, model_of, one_problem, several_problems, single, values_of
 from iosim.base.errors import InputError
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
@@ -203,6 +203,9 @@ def orders(
     kernel: str | Kernel | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
+    model: ModelLike | None = None,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
     weights: Sequence[float] | None = None,
     tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
     order: str | None = None,
@@ -224,7 +227,11 @@ def orders(
         problem: what is computed, or several problems that one order is to suit; by default what the keywords say.
         kernel: a catalog name or a Kernel of your own; by default what the GPU's library runs.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        weights: how often each problem is called; once by default.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds: one order for all of
+            its layers.
+        layers: the model's first layers; by default all.
+        tensor_parallel: GPUs that share the heads of the model's layers.
+        weights: how often each problem is called; once by default, and of a model as often as it has such layers.
         tile: tiles to try beside the kernel's own, such as "128x64" or ["128x64", "64x64"].
         order: what runs fastest, if that is to stay: "query", "head" or "batch". So for the six below.
         heavy_first: long query blocks first.
@@ -250,9 +257,10 @@ def orders(
     tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile))) for one_tile in sides]
     kept = {"order": order, "heavy_first": heavy_first, "fold": fold, "section_heads": section_heads,
             "direction": direction, "scheduler": scheduler, "cluster": cluster}  # fmt: skip
+    problems, counts = layer_problems(model, problem, asked, layers, tensor_parallel)
     return search_orders(
-        problems_of(problem, asked), None if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
-        weights=weights, tiles=tiles, pinned=pinned_fields(kept), l2_start=l2,
+        problems, None if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
+        weights=counts if weights is None else weights, tiles=tiles, pinned=pinned_fields(kept), l2_start=l2,
     )  # fmt: skip
 
 

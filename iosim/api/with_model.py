@@ -87,6 +87,24 @@ def several_problems(
     return [call.problem for (call,) in lengths]
 
 
+def layer_problems(
+    model: ModelLike | None, problem: object, asked: Mapping[str, Any], layers: int | None, tensor_parallel: int | None
+) -> tuple[list[AttentionProblem], list[float] | None]:
+    """The problems of a function that takes any number, of a model one for each kind of its layers, and how many of its
+    layers each stands for.
+
+    Raises:
+        InputError: as `model_of`.
+    """
+    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    if chosen is None:
+        return problems_of(problem, asked), None
+    from iosim.studies.models.asked import calls_of
+
+    calls = [call for one_length in calls_of(chosen, values_of(asked)) for call in one_length]
+    return [call.problem for call in calls], [float(call.kind.count) for call in calls]
+
+
 def _differ(model: Model, kinds: Sequence[str]) -> InputError:
     return InputError(f"`model` '{model.name}' has {' and '.join(kinds)} layers, which differ; accepted: a model whose "
                       "layers are alike, or a `problem` of iosim.predict(model=...).predictions")  # fmt: skip

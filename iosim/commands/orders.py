@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.kernel.overrides import OVERRIDES
 from iosim.show.tables import Table
 
@@ -34,10 +34,12 @@ def add_parser(subparsers: Any) -> None:
     common.add_gpus(parser)
     common.add_kernel(parser, None, "kernel whose orders are searched (default: what the GPU's library runs)")
     common.add_problem_options(parser, several=common.ALL_SIZES)
+    with_model.add_options(parser)
     common.add_l2_option(parser)
     g = parser.add_argument_group("orders")
     options.add_list(g, "--weights", metavar="W,...",
-                     help="how often each of several problems is called: one order for all of them")  # fmt: skip
+                     help="how often each of several problems is called: one order for all of them (with --model: as "
+                     "often as it has such layers)")  # fmt: skip
     g.add_argument("--top", type=options.whole, metavar="N", action=options.One,
                    help="orders to list (default 12 in tables, all in json and csv)")  # fmt: skip
     g.add_argument("--code", choices=LANGUAGES, metavar="LANGUAGE",
@@ -81,10 +83,14 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     from iosim.kernel.kernel import Tile
     from iosim.studies.orders import search_orders
 
-    problems = common.problems(args)
+    of_layers = with_model.layer_problems(args)
+    problems = [problem for _, problem in of_layers]
+    each = weights(args.weights)
+    if each is None and args.model is not None:
+        each = [float(layers.count) for layers, _ in of_layers if layers is not None]
     return [
         search_orders(
-            problems, args.kernel, gpu, weights=weights(args.weights), pinned=pinned(args), l2_start=args.l2,
+            problems, args.kernel, gpu, weights=each, pinned=pinned(args), l2_start=args.l2,
             tiles=[Tile(*sides) for sides in args.tile or ()], progress=progress("predicting orders"),
         )
         for gpu in args.gpu
@@ -197,10 +203,12 @@ def section_size(text: str) -> int:
 
 
 def grid(args: argparse.Namespace) -> list[AttentionProblem]:
-    """The problems asked for. What is not given runs over a grid: lengths, all heads and a quarter of them on the
-    keys, with and without a causal mask."""
+    """The problems asked for. What is not given runs over a grid: lengths and, without a model, all heads and a
+    quarter of them on the keys, with and without a causal mask."""
     if args.seq_q is None:
         args.usual_lengths = GRID
+    if args.model is not None:
+        return with_model.problems(args)
     problems = common.problems(args)
     if args.kv_heads is None:
         problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]
