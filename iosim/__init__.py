@@ -38,7 +38,7 @@ _WHERE = {
     "resolve": "iosim.kernel.libraries",
     "ring": "iosim.api.models",
     "study_tile": "iosim.api.calls",
-    "sweep": "iosim.studies.sweep",
+    "sweep": "iosim.api.sweeps",
     "train_memory": "iosim.api.models",
 }
 
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from iosim.api.models import ring as ring
     from iosim.api.models import train_memory as train_memory
     from iosim.api.serving import latency as latency
+    from iosim.api.sweeps import sweep as sweep
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from iosim.kernel.libraries import resolve as resolve
     from iosim.prediction.result import Prediction as Prediction
     from iosim.problem.attention import AttentionProblem as AttentionProblem
-    from iosim.studies.sweep import sweep as sweep
 
 
 def __getattr__(name: str) -> Any:

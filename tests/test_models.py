@@ -429,3 +429,18 @@ def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str])
     assert [(p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]] == [
         (p.heads, p.mask, weight) for p, weight in zip(found.problems, found.weights, strict=True)
     ]
+
+
+def test_a_sweep_in_python_has_the_rows_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100,l4 --seq-len 1k,4k --layers 6 --method capacity"
+    rows = printed(line, capsys)["rows"]
+    asked: dict[str, Any] = {"model": "gemma-3-4b", "kernel": "fa2", "method": "capacity"}
+    frame = iosim.sweep(gpu=["a100", "l4"], seq_len=[1024, 4096], layers=6, **asked)
+    names = ["gpu", "model", "layer", "count", "seq_q", "heads", "hbm_read_bytes"]
+    told = [tuple(row) for row in frame[names].itertuples(index=False)]
+    assert sorted(told) == sorted(tuple(row[name] for name in names) for row in rows)
+    for more in ({"heads": [8, 16]}, {"problems": "rows.csv"}, {"mask": "causal"}):
+        with pytest.raises(iosim.InputError, match="model"):
+            iosim.sweep(**asked, **more)
+    with pytest.raises(iosim.InputError, match="goes with model"):
+        iosim.sweep(layers=2, method="capacity")

@@ -124,18 +124,11 @@ def _grid(args: argparse.Namespace, listed: tuple[str, ...]) -> dict[str, list[A
 def _cases_of(model: Model, args: argparse.Namespace, listed: bool) -> Cases:
     """A row for each kind of the model's layers at every combination of the other values."""
     from iosim.base.errors import InputError
-    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL
-    from iosim.studies.models.rows import rows_of
-    from iosim.studies.sweep.cases import cases, column
+    from iosim.studies.sweep.study import cases_of_model
 
     if listed:
         raise InputError("--problems contradicts --model, which gives the rows their sizes; give one of them")
-    of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
-    rows = [row for given in with_model.values(args) for row in rows_of(model, given)]
-    grid = {name: values for name, values in _grid(args, ()).items() if name not in of_calls}
-    return cases(
-        grid, {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)}
-    )
+    return cases_of_model(model, with_model.values(args), _grid(args, ()))
 
 
 def _unasked(name: str) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,16 @@ from iosim.base.errors import InputError
 from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import entry_name, is_choice
-from iosim.studies.sweep.cases import Cases, cases, name_of
+from iosim.problem.fields import FIELDS
+from iosim.studies.sweep.cases import Cases, cases, column, name_of
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
 from iosim.studies.sweep.run import Where, in_memory, into_file
 
 if TYPE_CHECKING:
     import pandas
+
+    from iosim.studies.models.layers import Model
 
 
 def sweep(
@@ -29,13 +33,13 @@ def sweep(
     jobs: int | None = None,
     dask: str | None = None,
     fresh: bool = False,
+    model: Model | None = None,
     **values: Any,
 ) -> pandas.DataFrame:
     """A prediction for every combination of `values`, a row each: bytes by level, bounds, time, memory.
 
-        iosim.sweep(gpu=["a100", "h100"], kernel="fa2", seq_len=[1024, 4096], heads=[16, 32], method="capacity")
-
-    A combination that cannot run is a row with its reason in the column `refused`.
+    `iosim.sweep` is this, with models by name. A combination that cannot run is a row with its reason in the column
+    `refused`.
 
     Args:
         problems: rows to predict, each with every combination of `values`: a CSV or Parquet file, or a DataFrame.
@@ -48,6 +52,7 @@ def sweep(
         jobs: processes; by default one a core where the rows are worth it.
         dask: address of the scheduler of a Dask cluster whose workers predict the rows instead.
         fresh: begin anew where `out` was begun.
+        model: gives the rows their sizes: a row for each kind of its layers at every combination of the other values.
         values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
             `mask="causal"`, None is the default. What is not given is as `iosim predict` has it.
 
@@ -55,13 +60,45 @@ def sweep(
         InputError: values that make no sense, every row refused, or a file that cannot be written.
     """
     grid = grid_of(values)
-    made = cases(grid, None if problems is None else problems_of(problems))
+    if model is None:
+        made = cases(grid, None if problems is None else problems_of(problems))
+    elif problems is not None:
+        raise InputError("`problems` contradicts `model`, which gives the rows their sizes; give one of them")
+    else:
+        made = cases_of_model(model, _combinations(values), grid)
     asked, where = checked(made, method, l2_start), Where(jobs, dask)
     kinds = columns(made.names, asked)
     if out is None:
         return frame_of(in_memory(made, asked, where)[0], kinds)
     into_file(made, asked, where, Path(out), fresh=fresh)
     return read_frame(out, kinds)
+
+
+def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]) -> Cases:
+    """A row for each kind of the model's layers at every combination of the other values.
+
+    Args:
+        given: what was asked of the problems, as `iosim.studies.models.asked.calls_of` takes it.
+        grid: all that was asked, by column.
+    """
+    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL
+    from iosim.studies.models.rows import rows_of
+
+    of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
+    rows = [row for one in given for row in rows_of(model, one)]
+    return cases(
+        {name: values for name, values in grid.items() if name not in of_calls},
+        {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
+    )
+
+
+def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What was asked of the problems, one value of each."""
+    named = {word if word in ("causal", "prefix") else name_of(word): several(value) for word, value in values.items()
+             if value is not None}  # fmt: skip
+    axes = {name: listed for name, listed in named.items() if name in FIELDS or name in ("causal", "prefix")}
+    for one in product(*axes.values()):
+        yield dict(zip(axes, one, strict=True))
 
 
 def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
@@ -97,18 +134,18 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
         if name in grid:
             raise InputError(f"`{word}` is given twice; give it once")
         if value is not None:
-            grid[name] = _several(value)
+            grid[name] = several(value)
     if causal not in (None, False):
         if "mask" in grid:
             raise InputError("`causal=True` contradicts `mask`, which says another mask; give one of them")
         if "window" not in grid and "window_right" not in grid:  # beside a window it says the same
-            grid["mask"] = ["causal" if flag else "none" for flag in _several(causal)]
+            grid["mask"] = ["causal" if flag else "none" for flag in several(causal)]
     if prefix is not None:
-        grid["prefix"] = _several(prefix)
+        grid["prefix"] = several(prefix)
     return grid
 
 
-def _several(value: Any) -> list[Any]:
+def several(value: Any) -> list[Any]:
     """A list of one value or several; a tuple of two sides is one value."""
     if isinstance(value, str | bytes | tuple) or not isinstance(value, Iterable):
         return [value]
