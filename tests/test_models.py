@@ -444,3 +444,19 @@ def test_a_sweep_in_python_has_the_rows_of_the_command(capsys: pytest.CaptureFix
             iosim.sweep(**asked, **more)
     with pytest.raises(iosim.InputError, match="goes with model"):
         iosim.sweep(layers=2, method="capacity")
+
+
+def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "latency --model gemma-3-12b --layers 6 --gpu h100 --batch 4 --seq-len 1 --seq-len-k 4k --method capacity"
+    told = printed(line, capsys)
+    assert [(p["layer"], p["count"]) for p in told["latencies"]] == [("sliding", 5), ("full", 1)]
+    (step,) = told["models"]
+    assert step["time_s"] == pytest.approx(sum(p["time_s"] * p["count"] for p in told["latencies"]))
+    assert (step["layers"], step["batch"], step["seq_k"]) == (6, 4, 4096)
+    asked: dict[str, Any] = {"batch": 4, "seq_len": 1, "seq_len_k": 4096, "method": "capacity"}
+    found = iosim.latency(model="gemma-3-12b", layers=6, gpu="h100", **asked)
+    assert found.models[0].total_s == step["time_s"]
+    assert main(["latency", "--model", "gemma-3-12b", "--contexts", "1k,2k", "--gpu", "h100"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(iosim.InputError, match="contradicts model"):
+        iosim.latency(model="gemma-3-12b", contexts=[1024])

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from iosim.api.asked import names, problems_of
 from iosim.api.calls import GPU
 from iosim.api.keywords import PROBLEM, SHORT, public
+from iosim.api.with_model import model_of, values_of
 from iosim.base.errors import InputError
 
 if TYPE_CHECKING:
     from iosim.api.typed import ProblemKeywords
+    from iosim.api.with_model import ModelLike
     from iosim.hardware.profile import HardwareProfile
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.latency import Latencies
+    from iosim.studies.models.layers import Layers, Model
 
 
 @public(PROBLEM, SHORT)
@@ -23,6 +26,9 @@ def latency(
     stack: str | Sequence[str] = "vllm",
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     *,
+    model: ModelLike | None = None,
+    layers: int | None = None,
+    tensor_parallel: int | None = None,
     contexts: str | Sequence[int] | None = None,
     cache_write: bool = True,
     calibration: str | None = None,
@@ -43,6 +49,10 @@ def latency(
         problem: what is computed, as one AttentionProblem or several; by default what the keywords say.
         stack: vllm, sglang, flashinfer, as a list or a text.
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
+        model: a model's name, a path to a config.json or its directory, or what such a file holds: a point for each
+            kind of its layers, and all of them in `l.models`.
+        layers: the model's first layers; by default all.
+        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         contexts: decode one token a sequence over these many keys, all in one launch: a list, or "1k,4k,32k", or the
             path of a file.
         cache_write: whether the call first writes the new K and V to the cache, where the stack does.
@@ -69,10 +79,24 @@ def latency(
             raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
         profile = load_profile(gpus[0]) if isinstance(gpus[0], str) else gpus[0]
         constants = read_calibration(calibration, stacks[0], profile.name)
+    if model is not None and contexts is not None:
+        raise InputError("`contexts` contradicts `model`; accepted with it: `batch`, `seq_len` and `seq_len_k`")
+    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    which, problems = (
+        _of_model(chosen, asked) if chosen is not None else (None, _problems(problem, contexts, {**asked}))
+    )
     return latencies(
-        _problems(problem, contexts, dict(asked)), stacks, gpus, write=None if cache_write else False, l2_start=l2,
-        clocks=clocks, launched=launched, method=method, calibration=constants,
+        problems, stacks, gpus, write=None if cache_write else False, l2_start=l2,
+        clocks=clocks, launched=launched, method=method, calibration=constants, layers=which,
     )  # fmt: skip
+
+
+def _of_model(model: Model, asked: Mapping[str, Any]) -> tuple[list[Layers | None], list[AttentionProblem]]:
+    from iosim.studies.models.asked import calls_of
+    from iosim.studies.models.layers import Layers
+
+    calls = [call for one_length in calls_of(model, values_of(asked)) for call in one_length]
+    return [Layers(c.kind.name, c.kind.count, model.title) for c in calls], [c.problem for c in calls]
 
 
 def _problems(problem: object, contexts: str | Sequence[int] | None, asked: dict[str, Any]) -> list[AttentionProblem]:

@@ -8,7 +8,7 @@ from typing import Any
 from iosim.base import words
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
-from iosim.commands import common, options
+from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
 from iosim.show.tables import Table
 
@@ -26,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
                      help=f"vllm, sglang, flashinfer; '{LISTED}' says what each runs (default: {USUAL})")  # fmt: skip
     common.add_gpus(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
+    with_model.add_options(parser)
     s = common.group(parser, "the call")
     s.add_argument(
         "--contexts",
@@ -65,18 +66,36 @@ def run(args: argparse.Namespace) -> int:
             raise InputError("--calibration is of one stack on one GPU; accepted with it: one --stack and one --gpu")
         calibration = read_calibration(args.calibration, args.stack[0], load_profile(args.gpu[0]).name)
     announce("predicting")
+    layers, problems = _layers_and_problems(args)
     found = latencies(
-        _problems(args), args.stack, args.gpu, write=False if args.no_cache_write else None, launched=args.launched,
+        problems, args.stack, args.gpu, write=False if args.no_cache_write else None, launched=args.launched,
         l2_start=args.l2, clocks=args.clocks, method=args.method, calibration=calibration,
+        layers=layers,
     )  # fmt: skip
     if args.format == "json":
-        out = common.json_text({"schema": 1, "answer": answer(found.points), "latencies": found.to_dict()["latencies"]})
+        out = common.json_text({"schema": 1, "answer": answer(found.points, found.models)} | found.to_dict())
     elif args.format == "csv":
         out = Table.of(found.rows()).csv()
     else:
         out = text(found)
     common.emit(out, args.out)
     return 0
+
+
+def _layers_and_problems(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """Which layers of a model each problem is of, none without --model, and the problems.
+
+    Raises:
+        InputError: --contexts beside --model.
+    """
+    if args.model is None:
+        with_model.model(args)
+        problems = _problems(args)
+        return [None] * len(problems), problems
+    if args.contexts is not None:
+        raise InputError("--contexts contradicts --model; accepted with it: --batch, --seq-len and --seq-len-k")
+    both = with_model.layer_problems(args)
+    return [layers for layers, _ in both], [problem for _, problem in both]
 
 
 def _problems(args: argparse.Namespace) -> list[Any]:

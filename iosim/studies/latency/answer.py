@@ -6,11 +6,20 @@ from collections.abc import Sequence
 
 from iosim.base.units import seconds_text
 from iosim.prediction.answer import trust
-from iosim.studies.latency.latency import Latency
+from iosim.studies.latency.latency import AllLayers, Latency
 
 
-def answer(points: Sequence[Latency]) -> str:
-    """One sentence, a clause a stack, GPU and problem; of many, of the longest call alone."""
+def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
+    """One sentence, a clause a stack, GPU and problem; of many, of the longest call alone, or of all layers of a model
+    at the length that takes longest."""
+    if models:
+        most = max(models, key=lambda step: step.total_s)
+        size = most.to_dict()
+        alike = [m for m in models if m.to_dict()["seq_k"] == size["seq_k"] and m.to_dict()["batch"] == size["batch"]]
+        told = ", ".join(f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on "
+                         f"{m.points[0].prediction.profile.name}" for m in alike)  # fmt: skip
+        checked = trust([p.prediction for m in alike for p in m.points])
+        return f"The attention of all {most.count} layers of {most.title} takes {told}; {checked}."
     longest = max(points, key=lambda p: p.total_s).prediction.problem
     here = [p for p in points if p.prediction.problem.sequences == longest.sequences]
     clauses = [_clause(p) for p in here]

@@ -32,9 +32,32 @@ def table(points: Sequence[Latency]) -> Table:
     return Table(COLUMNS, tuple(rows))
 
 
+MODEL_COLUMNS = (
+    Column("stack", "stack"), Column("gpu", "gpu"), Column("layer", "layer"), Column("layers", "layers", "count"),
+    Column("time_s", "time of a step", "seconds"), Column("share", "share"),
+)  # fmt: skip
+
+
+def of_models(found: Latencies) -> Table:
+    """A row for each kind of a model's layers, and one for all of them."""
+    rows = []
+    for step in found.models:
+        head = (step.points[0].stack.name, step.points[0].prediction.profile.name)
+        for p in step.points:
+            if p.layers is not None:
+                seconds = p.total_s * p.layers.count
+                rows.append((*head, p.layers.name, p.layers.count, seconds, f"{100 * seconds / step.total_s:.0f} %"))
+        rows.append((*head, "all", step.count, step.total_s, "100 %"))
+    return Table(MODEL_COLUMNS, tuple(rows))
+
+
 def notes(points: Sequence[Latency]) -> tuple[str, ...]:
     """What the times assume."""
     told = dict.fromkeys(f"assumed: {sentence}" for p in points for sentence in p.assumes)
+    between = ("each layer finds in the L2 what its own call left there; --l2 cold: nothing of it is left",)
+    told |= dict.fromkeys(
+        between if any(p.layers is not None and p.prediction.l2_start == "warm" for p in points) else ()
+    )
     of_kernels = dict.fromkeys(note for p in points for note in p.prediction.kernel.notes)
     missing = dict.fromkeys(note for p in points for note in p.prediction.time.missing)
     return (*told, *of_kernels, *missing)
@@ -49,12 +72,18 @@ def line(found: Latencies) -> str:
 def text(found: Latencies) -> str:
     """As the command line prints it."""
     below = "".join(f"note: {n}\n" for n in notes(found.points))
-    return f"{answer(found.points)}\n\n{table(found.points).text()}{below}"
+    together = f"By kind of layer\n{of_models(found).text()}\n" if found.models else ""
+    return (
+        f"{answer(found.points, found.models)}\n\n{table(found.points).text()}\n{together}{below}"
+        if together
+        else (f"{answer(found.points)}\n\n{table(found.points).text()}{below}")
+    )
 
 
 def parts(found: Latencies) -> list[ShownPart]:
     """The answer, a row a part, the assumptions."""
-    return [answer(found.points), table(found.points), notes(found.points)]
+    together = [of_models(found)] if found.models else []
+    return [answer(found.points, found.models), table(found.points), *together, notes(found.points)]
 
 
 def panels(found: Latencies) -> tuple[Panel, ...]:

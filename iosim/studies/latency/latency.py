@@ -8,7 +8,7 @@ same call left in the L2; what none of them explains is the gap between calls, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -25,6 +25,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.latency.calibration import Calibration
+from iosim.studies.models.layers import Layers
 
 if TYPE_CHECKING:
     import pandas
@@ -53,6 +54,8 @@ class Latency:
     prediction: Prediction
     parts: tuple[Part, ...]
     calibration: Calibration | None = None
+    layers: Layers | None = None
+    """The layers of a model that make such a call, where a model was asked for."""
 
     @property
     def total_s(self) -> float:
@@ -89,13 +92,48 @@ class Latency:
     def to_dict(self) -> dict[str, Any]:
         """One entry of `latencies` in the JSON of `iosim latency`."""
         p = self.prediction
-        return {
+        return _of_model(self.layers) | {
             "stack": self.stack.name, "profile": p.profile.name, "kernel": p.kernel.name, "splits": p.kernel.splits,
             "time_s": self.total_s, "bound_by": p.time.bound_by, "calibrated": self.calibration is not None,
             "parts": [{"name": q.name, "kind": q.kind, "time_s": q.seconds, "why": q.why} for q in self.parts],
             "l2_start": p.l2_start, "method": p.method, "problem": p.problem.to_dict(), "assumes": list(self.assumes),
             "notes": list(p.notes),
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AllLayers:
+    """The calls of all layers of a model for one step, in one stack on one GPU: a point for each kind of layer."""
+
+    points: tuple[Latency, ...]
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all layers' calls, one after the other."""
+        return sum(p.total_s * p.layers.count for p in self.points if p.layers is not None)
+
+    @property
+    def count(self) -> int:
+        """Layers of the model."""
+        return sum(p.layers.count for p in self.points if p.layers is not None)
+
+    @property
+    def title(self) -> str:
+        """The model, for people."""
+        return self.points[0].layers.title if self.points[0].layers is not None else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of `models` in the JSON of `iosim latency`."""
+        first, sizes = self.points[0], [_sizes(p.prediction.problem) for p in self.points]
+        return {
+            "model": self.title, "stack": first.stack.name, "profile": first.prediction.profile.name,
+            "layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"],
+            "seq_k": max(size["seq_k"] for size in sizes), "time_s": self.total_s,
+        }  # fmt: skip
+
+
+def _of_model(layers: Layers | None) -> dict[str, Any]:
+    return {} if layers is None else {"model": layers.title, "layer": layers.name, "count": layers.count}
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,13 +151,26 @@ class Latencies(Shown):
     def __len__(self) -> int:
         return len(self.points)
 
+    @property
+    def models(self) -> tuple[AllLayers, ...]:
+        """All layers of a model together, for every stack, GPU and length; none without a model."""
+        steps: list[list[Latency]] = []
+        for p in self.points:
+            if p.layers is not None:
+                if not steps or p.layers.name in {q.layers.name for q in steps[-1] if q.layers is not None}:
+                    steps.append([])
+                steps[-1].append(p)
+        return tuple(AllLayers(tuple(step)) for step in steps)
+
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON."""
-        return {"schema": 1, "latencies": [p.to_dict() for p in self.points]}
+        together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
+        return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a part."""
         return [
+            _of_model(p.layers) |
             {"stack": p.stack.name, "gpu": p.prediction.profile.name, "kernel": p.prediction.kernel.name,
              "splits": p.prediction.kernel.splits, **_sizes(p.prediction.problem), "part": part.name,
              "time_s": part.seconds, "call_s": p.total_s}
@@ -148,6 +199,7 @@ def latencies(
     clocks: str | float = "boost",
     method: str | None = None,
     calibration: Calibration | None = None,
+    layers: Sequence[Layers | None] | None = None,
 ) -> Latencies:
     """Every problem in every stack on every GPU.
 
@@ -156,22 +208,26 @@ def latencies(
         launched: "graph" (a CUDA graph, call after call), or "alone" (each launch as a profiler times it; no gap).
         l2_start, clocks, method: as in `predict`.
         calibration: of the stack on that GPU, in place of its shipped constants.
+        layers: which layers of a model each problem is of.
 
     Raises:
         InputError: an unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
     """
-    asked = [(read_stack(name), load_profile(gpu) if isinstance(gpu, str) else gpu, problem)
-             for name in stacks for gpu in gpus for problem in problems]  # fmt: skip
+    which = [None] * len(problems) if layers is None else layers
+    asked = [(read_stack(name), load_profile(gpu) if isinstance(gpu, str) else gpu, problem, of)
+             for name in stacks for gpu in gpus for problem, of in zip(problems, which, strict=True)]  # fmt: skip
     requests = []
-    for stack, profile, given in asked:
+    for stack, profile, given, _ in asked:
         problem = in_pages(given, stack)
         writes = (stack.append_kv if write is None else write) and problem.seq_lens is None and _has_new_keys(problem)
         requests.append(Request(problem, stack.kernel(profile), profile, l2_start, method,
                                 Overrides(append_kv=writes), clocks=clocks, launched=launched))  # fmt: skip
     made = predict_many(requests)
     return Latencies(tuple(
-        latency_of(stack, prediction, stack.append_kv if write is None else write, launched, calibration)
-        for (stack, _, _), prediction in zip(asked, made, strict=True)
+        replace(
+            latency_of(stack, prediction, stack.append_kv if write is None else write, launched, calibration), layers=of
+        )
+        for (stack, _, _, of), prediction in zip(asked, made, strict=True)
     ))  # fmt: skip
 
 
