@@ -89,7 +89,7 @@ def read_errors(rows: list[Row]) -> list[float]:
 def test_reads_of_a_sample(rows: list[Row]) -> None:
     """One order each without thrashing, and heads side by side with the light blocks first."""
     chosen = [row for row in rows if row.call in (111, 113, 126, 128, 134, 135, 139)]
-    assert max(read_errors(chosen)) < 0.12
+    assert max(read_errors(chosen)) < 0.14
 
 
 def test_heads_as_large_as_a_partition_whose_tiles_are_claimed_ahead(rows: list[Row]) -> None:
@@ -98,9 +98,23 @@ def test_heads_as_large_as_a_partition_whose_tiles_are_claimed_ahead(rows: list[
     assert error < 0.2
 
 
+def test_who_misses_waits_longer_than_a_stream_would(rows: list[Row]) -> None:
+    """Tiles here and there come slower than a stream, so that more CTAs gather behind the one that misses."""
+    (row,) = (row for row in rows if row.call == 338)
+    case = match([row], PROFILE)
+    (chain,) = case.chains
+    assert not isinstance(chain, str)
+    slow, fast = (
+        Call.of(case.problem, case.kernel.with_(hbm_share=share), PROFILE, chain).replay()
+        for share in (case.kernel.hbm_share, 1.0)
+    )
+    assert slow.seconds > fast.seconds
+    assert row.measured["hbm_read"] < slow.traffic.total("hbm", "read") < 0.95 * fast.traffic.total("hbm", "read")
+
+
 @pytest.mark.slow
 def test_reads_of_every_launch(rows: list[Row]) -> None:
     """What docs/validation.md says of them. The odd-numbered half fixed how far SMs differ."""
     errors = read_errors([row for row in rows if row.call % 2 == 0])
-    assert errors[len(errors) // 2] < 0.016
-    assert sum(e < 0.1 for e in errors) > 0.83 * len(errors)
+    assert errors[len(errors) // 2] < 0.015
+    assert sum(e < 0.1 for e in errors) > 0.86 * len(errors)

@@ -190,6 +190,8 @@ class Kernel:
     """SMs, one after the other in the order in which they get CTAs, that are slow or fast together."""
     step_spread: float = 0.0
     """Share by which the kernel's steps differ from their mean by chance, at most."""
+    hbm_share: float = 1.0
+    """Share of the rate of a stream at which HBM gives its loads of tiles, where many of them miss."""
     age_share: float | None = None
     """Height of the slope of rates by age among the CTAs of an SM, where it is stated; else as measured."""
     cta_shares: str = ""

@@ -213,6 +213,7 @@ def replay_inputs(
         InputError: the profile lacks a number.
     """
     l2 = l2_model or model(profile)
+    l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     of_launch = tuple(
         LaunchInputs(
             resident.slots, pace, _rates(problem, kernel, profile, launch, resident.slots), adds,
