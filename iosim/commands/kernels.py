@@ -102,8 +102,8 @@ def _check(args: argparse.Namespace) -> int:
         common.emit("".join(f"{line}\n" for line in problems) or f"{args.file}: no problems\n", args.out)
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise InputError(f"kernel file '{args.file}' has {count}, as listed; `iosim kernels show fa2 --format json` "
-                         "shows a whole one")  # fmt: skip
+        raise InputError(f"kernel file '{args.file}' has {count}, as listed; `iosim kernels new --from fa2` writes a "
+                         "whole one, with what each key means")  # fmt: skip
     return 0
 
 
