@@ -14,62 +14,19 @@ and PyTorch are not imported: configurations need `kwargs`, `num_warps` and `num
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.triton.arguments import Arguments, ProblemOf, tutorial_problem
 from iosim.integrations.triton.kernel import KERNEL, Config, misfit, time_config
 from iosim.problem.attention import AttentionProblem
 
-Arguments = Mapping[str, Any]
-ProblemOf = Callable[[Arguments], AttentionProblem]
 TritonConfig = TypeVar("TritonConfig")
 """A triton.Config, or anything with its `kwargs`, `num_warps` and `num_stages`."""
 
-CAUSAL_STAGE = 3
-"""The tutorial's STAGE of a causal kernel: both loops, off and on the diagonal."""
-DTYPES = {
-    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32",
-    "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "fp8e4nv": "fp8", "fp8e5": "fp8",
-}  # fmt: skip
-QUERY_NAMES = ("Q", "q", "desc_q")
 MS_PER_S = 1e3
-
-
-def tutorial_problem(arguments: Arguments) -> AttentionProblem:
-    """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
-    mask; the type of Q (fp16 where no tensor tells).
-
-    Raises:
-        InputError: an argument is missing, or makes no sense.
-    """
-    missing = [n for n in ("Z", "H", "N_CTX", "HEAD_DIM") if n not in arguments]
-    if missing:
-        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
-    causal = bool(arguments.get("CAUSAL", arguments.get("STAGE") == CAUSAL_STAGE))
-    return AttentionProblem(
-        batch=int(arguments["Z"]), heads=int(arguments["H"]), seq_q=int(arguments["N_CTX"]),
-        head_dim=int(arguments["HEAD_DIM"]), mask="causal" if causal else "none", dtype=dtype_of(arguments),
-    )  # fmt: skip
-
-
-def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
-    """The type of the query tensor, or of the tensor behind its descriptor.
-
-    Raises:
-        InputError: a type that iosim does not know.
-    """
-    for name in QUERY_NAMES:
-        tensor = arguments.get(name)
-        tensor = getattr(tensor, "base", tensor)
-        tensor_dtype = getattr(tensor, "dtype", None)
-        if tensor_dtype is not None:
-            word = str(tensor_dtype).removeprefix("torch.")
-            if word not in DTYPES:
-                raise InputError(f"dtype '{word}' of {name} is not known; accepted: {', '.join(DTYPES)}")
-            return DTYPES[word]
-    return default
 
 
 class TritonModel:

@@ -1,0 +1,207 @@
+"""A compiled Triton kernel as a `Kernel`: what the compiler, the driver and the grid say of it.
+
+    compiled = kernel[grid](*args)                     # or kernel.warmup(..., grid=(1,)), which launches nothing
+    described = describe(compiled, grid, problem=problem)
+    predict(problem, described, "h200")
+
+Read from a CompiledKernel as Triton 3.6 and 3.9 have it: `metadata` (num_warps, num_stages, shared), `asm` (ptx,
+cubin), `src` (constants, fn.arg_names) and, once a GPU has loaded it, `n_regs` and `n_spills`, the latter in words of a
+thread's frame. Both versions agree in all of these. Triton is imported only to compile what is not compiled yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.integrations.triton.arguments import DTYPES, tutorial_problem
+from iosim.kernel.cubin import read_cubin
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.resource_table import BuildReport
+from iosim.kernel.schedule import Order, Schedule, Scheduler
+from iosim.kernel.spilling import WORD_BYTES
+from iosim.problem.attention import AttentionProblem
+
+ALGORITHM = "flash"
+THREADS = re.compile(r"\.(?:reqntid|maxntid)\s+(\d+)")
+SPECIALISED = "setmaxnreg"
+"""What warps of different roles call to share out registers (PTX ISA)."""
+UNITS = (("tcgen05.mma", MatrixUnit.TCGEN05), ("wgmma.mma_async", MatrixUnit.WGMMA), ("mma.sync", MatrixUnit.MMA_SYNC))
+"""Instructions in PTX, and what computes them."""
+POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
+ALIGNED = 16
+Grid = Sequence[int]
+
+
+def describe(
+    fn: Any, grid: Grid | None = None, args: Mapping[str, Any] | None = None, *,
+    problem: AttentionProblem | None = None, gpu: str | HardwareProfile | None = None,
+    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), num_warps: int = 4, num_stages: int = 3,
+    writes_lse: bool = True, name: str | None = None,
+) -> Kernel:  # fmt: skip
+    """What iosim needs of a Triton forward: tile, warps, stages, order, registers, spills, shared memory, matrix unit.
+
+    Args:
+        fn: a compiled kernel, or a `triton.jit` function, which is then compiled here for `gpu`; no GPU is needed.
+        grid: of the launch; tells the order and whether programs are persistent. By default a program a tile, query
+            blocks fastest.
+        args: the kernel's arguments by name, constants included: numbers, tensors or Triton's words for types, such as
+            "*fp16".
+        problem: what is computed; by default as the tutorial's arguments in `args` say (Z, H, N_CTX, HEAD_DIM, STAGE).
+        gpu: for which GPU a function is compiled.
+        names: the constants that hold the query rows and key rows of a tile.
+        num_warps: of a function that is compiled here.
+        num_stages: likewise.
+        writes_lse: whether the log-sum-exp of every row is stored.
+        name: of the kernel in results; by default its own.
+
+    Raises:
+        InputError: something that is neither, names that it does not have, or a grid that does not cover the problem.
+    """
+    known = dict(args or {})
+    compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
+    metadata, report = compiled.metadata, report_of(compiled)
+    constants = {**_constants(compiled), **known}
+    missing = [n for n in names if n not in constants]
+    if missing:
+        raise InputError(f"the kernel's constants lack {', '.join(missing)}; `names` is {names}")
+    block_m, block_n = (int(constants[n]) for n in names)
+    tile = Tile(block_m, block_n, int(metadata.num_warps), int(metadata.num_stages))
+    ptx = _text(compiled, "ptx")
+    threads = THREADS.search(ptx)
+    schedule, persistent = Schedule(), None
+    if grid is not None:
+        schedule, persistent = schedule_of(grid, problem or tutorial_problem(constants), tile)
+    return Kernel(
+        name or str(getattr(metadata, "name", "triton")), ALGORITHM, tile,
+        schedule=schedule, persistent_ctas=persistent, writes_lse=writes_lse,
+        threads=int(threads[1]) if threads else None, matrix_unit=_unit(ptx),
+        registers=report.registers if report else None, spill=report.spill if report else None,
+        shared_memory_bytes=int(metadata.shared),
+    )  # fmt: skip
+
+
+def report_of(compiled: Any) -> BuildReport | None:
+    """Registers, spills and shared memory of a compiled kernel: from its machine code, or from the driver once it is
+    loaded; None where there is neither.
+
+    Raises:
+        InputError: machine code that cannot be read.
+    """
+    shared = int(compiled.metadata.shared)
+    code = _part(compiled, "cubin")
+    if isinstance(code, bytes):
+        reports = read_cubin(code)
+        own = reports.get(str(getattr(compiled.metadata, "name", ""))) or next(iter(reports.values()))
+        frame = own.frame_bytes
+        return BuildReport(own.registers, own.loop.stored_bytes, own.loop.loaded_bytes, shared, frame)
+    registers = getattr(compiled, "n_regs", None)
+    if registers is None:
+        return None
+    frame = WORD_BYTES * int(getattr(compiled, "n_spills", 0) or 0)
+    return BuildReport(int(registers), frame, frame, shared, frame)
+
+
+def compile_for(
+    fn: Any, args: Mapping[str, Any], gpu: str | HardwareProfile | None, num_warps: int, num_stages: int
+) -> Any:
+    """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
+    compiler and options.
+
+    Raises:
+        InputError: no such function, no Triton, no GPU named, or an argument of which the type is not known.
+    """
+    if not hasattr(fn, "arg_names"):
+        raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
+    if gpu is None:
+        raise InputError("`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name")
+    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
+    triton = _triton()
+    constants = {n: args[n] for n, p in zip(fn.arg_names, fn.params, strict=True) if p.is_constexpr and n in args}
+    signature, attributes = {}, {}
+    for number, name in enumerate(fn.arg_names):
+        signature[name] = "constexpr" if name in constants else _type(name, args)
+        value = args.get(name)
+        if signature[name].startswith("*") or (isinstance(value, int) and value % ALIGNED == 0):
+            attributes[(number,)] = [["tt.divisibility", ALIGNED]]
+    source = triton.compiler.ASTSource(fn, signature, constexprs=constants, attrs=attributes)
+    target = triton.backends.compiler.GPUTarget("cuda", profile.cc, 32)
+    return triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+
+
+def _triton() -> Any:
+    try:
+        import triton
+        import triton.backends.compiler
+        import triton.compiler
+    except ImportError:
+        raise InputError("Triton is not installed, so that nothing can be compiled; `pip install triton`") from None
+    return triton
+
+
+def _type(name: str, args: Mapping[str, Any]) -> str:
+    """Triton's word for the type of an argument."""
+    if name not in args:
+        raise InputError(f'`args` lacks {name}; accepted: a number, a tensor, or a word such as "*fp16"')
+    value = args[name]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if abs(value) < 2**31 else "i64"
+    if isinstance(value, float):
+        return "fp32"
+    word = DTYPES.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
+    if word is None:
+        raise InputError(f'`args` {name} {type(value).__name__} is no number, tensor or word; accepted: as "*fp16"')
+    return POINTERS[word]
+
+
+def _part(compiled: Any, kind: str) -> Any:
+    asm = getattr(compiled, "asm", None) or {}
+    return asm.get(kind)
+
+
+def _text(compiled: Any, kind: str) -> str:
+    part = _part(compiled, kind)
+    return part if isinstance(part, str) else ""
+
+
+def _constants(compiled: Any) -> dict[str, Any]:
+    """The kernel's constants by name."""
+    source = getattr(compiled, "src", None)
+    names = list(getattr(getattr(source, "fn", None), "arg_names", ()))
+    found = {}
+    for key, value in dict(getattr(source, "constants", {})).items():
+        place = key[0] if isinstance(key, tuple) else key
+        found[names[place] if isinstance(place, int) else str(place)] = value
+    return found
+
+
+def _unit(ptx: str) -> MatrixUnit | None:
+    if not ptx:
+        return None
+    unit = next((unit for word, unit in UNITS if word in ptx), MatrixUnit.FP32)
+    return MatrixUnit.SPECIALISED if unit is MatrixUnit.WGMMA and SPECIALISED in ptx else unit
+
+
+def schedule_of(grid: Grid, problem: AttentionProblem, tile: Tile) -> tuple[Schedule, int | None]:
+    """(order, programs of a persistent kernel) of a launch."""
+    sides = [int(side) for side in grid]
+    if not 1 <= len(sides) <= 3 or min(sides) < 1:
+        raise InputError(f"`grid` {tuple(grid)} is no grid; accepted: one to three whole numbers from 1")
+    programs = 1
+    for side in sides:
+        programs *= side
+    blocks, heads = -(-problem.seq_q // tile.block_q), problem.batch * problem.heads
+    if programs > blocks * heads:
+        needed = f"{heads:,} heads of {blocks:,} query blocks need {blocks * heads:,} at most"
+        raise InputError(f"`grid` {tuple(grid)} has {programs:,} programs; {needed}")
+    if programs < blocks * heads:
+        return Schedule(scheduler=Scheduler.PERSISTENT), programs
+    by_head = sides[0] != blocks and sides[0] in (problem.heads, heads)
+    return Schedule(order=Order.HEAD if by_head else Order.QUERY), None
