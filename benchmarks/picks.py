@@ -157,11 +157,38 @@ def page(sweeps: list[Sweep]) -> str:
     )
 
 
+def autotuning() -> str:
+    """What `triton.autotune` took with iosim's few configurations and with all of them, and the speed it ended with."""
+    problems: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    with measurements("h200_triton_autotune.csv").open(newline="", encoding="utf-8") as file:
+        for r in csv.DictReader(file):
+            problems.setdefault(tuple(r[name] for name in PROBLEM), []).append(r)
+    head = ["kernel and problem", "configurations", "compiled", "seconds for all", "seconds for those kept",
+            "speed over the best's"]  # fmt: skip
+    lines = [head, ["---"] + ["---:"] * 5]
+    for (kernel, heads, kv_heads, seq, head_dim, causal, dtype), rows in problems.items():
+        picked = next(float(r["pruned_ms"]) for r in rows if r["pruned_ms"])
+        best = min(float(r["ms"]) for r in rows if r["ms"])
+        mask = "causal" if causal == "1" else "full"
+        lines.append([
+            f"{kernel}: {heads} heads ({kv_heads}) x {int(seq):,}, head_dim {head_dim}, {mask}, {dtype}",
+            str(len(rows)), str(sum(r["kept"] == "1" for r in rows)), f"{float(rows[0]['all_s']):.1f}",
+            f"{float(rows[0]['pruned_s']):.1f}", f"{best / picked:.3f}",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write docs/generated/picks.md")
     args = parser.parse_args()
     text = page([*own_sweeps(), triton_sweep(), *autotuned()])
+    text += (
+        "\n## Autotuning\n\n`triton.autotune` on an H200 (Triton 3.6) with `prune_configs_by` of "
+        '`TritonModel("h200")`, top_k 4, and without. Seconds for\nall are those of compiling each, added up, and of '
+        "timing all; seconds for those kept are as they come, predicting\nincluded "
+        "(`experiments/triton_autotune.py`).\n\n" + autotuning() + "\n"
+    )
     print(text)
     if args.write:
         PLACE.write_text(text, encoding="utf-8")

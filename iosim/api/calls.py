@@ -167,6 +167,7 @@ def pick_tiles(
     tensor_parallel: int | None = None,
     matrix_unit: str = "mma.sync",
     library: bool = True,
+    compile: int | None = None,
     **asked: Unpack[ProblemKeywords],
 ) -> TileRanking:
     """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
@@ -183,6 +184,8 @@ def pick_tiles(
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
         library: whether the library kernels with their own tiles are predicted, too.
+        compile: how many of the first tiles of which no build is recorded are compiled by nvcc, and ranked with what
+            it says; by default none.
         **asked: the fields of a problem.
 
     Returns:
@@ -191,10 +194,13 @@ def pick_tiles(
     Raises:
         InputError: both passes at once, or a matrix unit or a type that the GPU does not have.
     """
+    from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.pick import pick_tiles as pick_typed
 
     what, which = one_problem(model, problem, asked, layers, tensor_parallel, "iosim.compare")
-    return pick_typed(what, one(gpu, "gpu"), matrix_unit=matrix_unit, library=library, layers=which)
+    on = one(gpu, "gpu")
+    known = reports(what, on, compile, matrix_unit)
+    return pick_typed(what, on, matrix_unit=matrix_unit, library=library, layers=which, reports=known)
 
 
 @public(PROBLEM, SHORT)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
+DEFAULT_COMPILED = 16
 
 
 def add_parser(subparsers: Any) -> None:
@@ -41,12 +42,16 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)
     triton = "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's"
     g.add_argument("--triton", nargs="?", const="all", metavar="all|tutorial", help=triton)
+    compiles = "compile the first N tiles of which no build is recorded, and rank them with what the compiler says: "
+    compiles += f"nvcc, or Triton with --triton (default {DEFAULT_COMPILED})"
+    g.add_argument("--compile", type=options.whole, nargs="?", const=DEFAULT_COMPILED, metavar="N", help=compiles)
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
+    from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.answer import answer
     from iosim.studies.tiles.pick import pick_tiles
 
@@ -56,10 +61,13 @@ def run(args: argparse.Namespace) -> int:
         common.emit(triton_text(args), args.out)
         return 0
     picks = [
-        pick_tiles(problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"), layers=layers)
+        pick_tiles(
+            problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"), layers=layers,
+            reports=reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling")),
+        )
         for gpu in args.gpu
         for layers, problem in with_model.layer_problems(args)
-    ]
+    ]  # fmt: skip
     if args.tile is None and (args.warps or args.stages):
         raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     if args.tile is not None:
@@ -85,7 +93,10 @@ def tiles_text(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> str
         for sides in args.tile
     ]
     if args.format == "json":
-        return common.json_text({"schema": 1, "studies": [_asked(r) | study.to_dict() for r, study in studies]})
+        answers = " ".join(study.answer + "." for _, study in studies)
+        return common.json_text(
+            {"schema": 1, "answer": answers, "studies": [_asked(r) | study.to_dict() for r, study in studies]}
+        )
     if args.format == "csv":
         return Table.of(row for r, study in studies for row in _study_rows(r, study)).csv()
     return "\n".join(study_text(r, study, markdown=args.format == "md") for r, study in studies)
@@ -144,9 +155,14 @@ def triton_text(args: argparse.Namespace) -> str:
     if args.format == "md" or args.rejected or args.matrix_unit != "mma.sync":
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
-    lists = triton_list.ranked(args.gpu, with_model.problems(args), args.top or DEFAULT_TOP, args.triton)
+    lists = triton_list.ranked(
+        args.gpu, with_model.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
+    )
     if args.format == "json":
-        return common.json_text({"schema": 1, "triton": [row for one_list in lists for row in one_list.rows()]})
+        answer = " ".join(one_list.answer for one_list in lists)
+        return common.json_text(
+            {"schema": 1, "answer": answer, "triton": [row for one_list in lists for row in one_list.rows()]}
+        )
     if args.format == "csv":
         return Table.of(row for one_list in lists for row in one_list.rows()).csv()
     return triton_list.source(lists)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.progress import Progress, silent
+
 if TYPE_CHECKING:
-    from iosim.integrations.triton.kernel import TimedConfig
+    from iosim.hardware.profile import HardwareProfile
+    from iosim.integrations.triton.kernel import Config, TimedConfig
+    from iosim.kernel.resource_table import BuildReport
     from iosim.problem.attention import AttentionProblem
 
 MS_PER_S = 1e3
@@ -21,6 +26,19 @@ class TritonList:
     profile: str
     problem: AttentionProblem
     configs: tuple[TimedConfig, ...]
+
+    @property
+    def answer(self) -> str:
+        """The first configuration, in a sentence."""
+        best, p = self.configs[0], self.problem
+        how = "by the compiler's report" if best.compiled else "estimated"
+        spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
+        return (
+            f"On {self.profile} at {p.seq_q:,} tokens and head_dim {p.head_dim} the fastest Triton configuration is "
+            f"{best.config.block_m}x{best.config.block_n} with {best.config.num_warps} warps and "
+            f"{best.config.num_stages} stages: {best.time_s * MS_PER_S:.4g} ms, bound by {best.bound_by}, "
+            f"{best.registers} registers a thread, {how}{spilled}."
+        )
 
     @property
     def heading(self) -> str:
@@ -39,20 +57,26 @@ class TritonList:
                 "profile": self.profile, "seq_q": p.seq_q, "seq_k": p.seq_k, "BLOCK_M": t.config.block_m,
                 "BLOCK_N": t.config.block_n, "num_warps": t.config.num_warps, "num_stages": t.config.num_stages,
                 "time_ms": t.time_s * MS_PER_S, "bound_by": t.bound_by, "ctas_per_sm": t.ctas_per_sm,
-                "registers_estimated": t.registers, "shared_memory_bytes": t.shared_memory_bytes,
+                "registers": t.registers, "registers_source": "compiled" if t.compiled else "estimated",
+                "spilled_bytes": t.spilled_bytes, "shared_memory_bytes": t.shared_memory_bytes,
             }
             for t in self.configs
         ]  # fmt: skip
 
 
-def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str) -> list[TritonList]:
-    """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's.
+def ranked(
+    gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, choice: str, compiled: int | None = None,
+    progress: Progress = silent,
+) -> list[TritonList]:  # fmt: skip
+    """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; the first
+    `compiled` of them are ranked with what Triton's compiler says.
 
     Raises:
         InputError: an unknown choice, nothing fits, or Triton's kernel cannot run a problem there.
     """
     from iosim.base.errors import InputError
     from iosim.hardware.profile import load_profile
+    from iosim.integrations.triton.compiled import compiled_configs
     from iosim.integrations.triton.kernel import rank, space, tutorial_configs
 
     if choice not in CHOICES:
@@ -60,7 +84,21 @@ def ranked(gpus: Sequence[str], problems: Iterable[AttentionProblem], top: int, 
     configs = tutorial_configs() if choice == "tutorial" else list(space())
     asked = list(problems)
     profiles = [load_profile(name) for name in gpus]
-    return [TritonList(gpu.name, p, tuple(rank(p, gpu, configs)[:top])) for gpu in profiles for p in asked]
+    reports: dict[tuple[str, AttentionProblem], dict[Config, BuildReport]] = {}
+    for gpu, p in product(profiles, asked) if compiled is not None else ():
+        reports[gpu.name, p] = compiled_configs(_likely(p, gpu, configs), p, gpu, compiled or 0, progress)
+    return [
+        TritonList(gpu.name, p, tuple(rank(p, gpu, configs, reports=reports.get((gpu.name, p)))[:top]))
+        for gpu in profiles for p in asked
+    ]  # fmt: skip
+
+
+def _likely(problem: AttentionProblem, gpu: HardwareProfile, configs: Sequence[Config]) -> list[Config]:
+    """The configurations as fast as they could be first: those that fit by estimate, and those that are thought to
+    spill, as if they did not."""
+    from iosim.integrations.triton.kernel import rank, unspilled
+
+    return [t.config for t in rank(problem, gpu, configs, reports=unspilled(configs, problem, gpu))]
 
 
 def source(lists: Sequence[TritonList]) -> str:
@@ -69,7 +107,15 @@ def source(lists: Sequence[TritonList]) -> str:
     for number, one_list in enumerate(lists, 1):
         name = "configs" if len(lists) == 1 else f"configs_{number}"
         entries = "".join(
-            f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted\n" for t in one_list.configs
+            f"    {t.config.text()},  # {t.time_s * MS_PER_S:.4g} ms predicted{_report(t)}\n" for t in one_list.configs
         )
         parts.append(f"# {one_list.heading}\n{name} = [\n{entries}]\n")
     return "\n".join(parts)
+
+
+def _report(timed: TimedConfig) -> str:
+    """What the compiler said of a configuration, if it was asked."""
+    if not timed.compiled:
+        return ""
+    spilled = f", {timed.spilled_bytes} bytes spilled" if timed.spilled_bytes else ""
+    return f", {timed.registers} registers{spilled}"

@@ -12,12 +12,14 @@ thread's frame. Both versions agree in all of these. Triton is imported only to 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.arguments import DTYPES, tutorial_problem
+from iosim.integrations.triton.arguments import CAUSAL_STAGE, DTYPES, tutorial_problem
+from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.resource_table import BuildReport
@@ -125,11 +127,43 @@ def compile_for(
     for number, name in enumerate(fn.arg_names):
         signature[name] = "constexpr" if name in constants else _type(name, args)
         value = args.get(name)
-        if signature[name].startswith("*") or (isinstance(value, int) and value % ALIGNED == 0):
+        whole = name not in constants and isinstance(value, int) and value % ALIGNED == 0
+        if whole or signature[name].startswith("*"):
             attributes[(number,)] = [["tt.divisibility", ALIGNED]]
     source = triton.compiler.ASTSource(fn, signature, constexprs=constants, attrs=attributes)
     target = triton.backends.compiler.GPUTarget("cuda", profile.cc, 32)
     return triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+
+
+def compiled_configs(
+    configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile, most: int,
+    progress: Progress = silent,
+) -> dict[Config, BuildReport]:  # fmt: skip
+    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments.
+
+    Raises:
+        InputError: Triton is not installed, or the forward is not written for such a problem.
+    """
+    if most < 1:
+        raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
+    _triton()
+    if problem.mask not in ("none", "causal") or problem.head_dim_v != problem.head_dim:
+        raise InputError(f"`mask` {problem.mask}: Triton's forward is compiled for full and causal attention")
+    if problem.dtype not in POINTERS:
+        raise InputError(f"`dtype` {problem.dtype} is not compiled by Triton; accepted: {', '.join(POINTERS)}")
+    from iosim.integrations.triton.forward import flash_forward
+
+    tensors = dict.fromkeys(("Q", "K", "V", "Out"), POINTERS[problem.dtype]) | {"M": "*fp32", "sm_scale": "fp32"}
+    sizes = {"Z": "i32", "H": "i32", "N_CTX": ALIGNED, "HEAD_DIM": problem.head_dim,
+             "STAGE": CAUSAL_STAGE if problem.mask == "causal" else 1}  # fmt: skip
+    found = {}
+    for config in progress(list(configs)[:most]):
+        blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+        made = compile_for(flash_forward, tensors | sizes | blocks, profile, config.num_warps, config.num_stages)
+        report = report_of(made)
+        if report is not None:
+            found[config] = report
+    return found
 
 
 def _triton() -> Any:

@@ -154,6 +154,18 @@ def time_config(
     )
 
 
+def unspilled(
+    configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile
+) -> dict[Config, BuildReport]:
+    """Reports of the configurations as they would be with all the registers that they want, and no spills."""
+    most, found = profile.need_int("max_registers_per_thread"), {}
+    for config in configs:
+        launch = plan(problem, configured(config, problem, profile)).launches[0]
+        shared = int(launch.resources.shared_memory_bytes or 0)
+        found[config] = BuildReport(min(most, needed_registers(launch)), 0, 0, shared)
+    return found
+
+
 def space() -> Iterator[Config]:
     """All configurations that `rank` tries."""
     for block_m, block_n, warps, stages in product(BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES):

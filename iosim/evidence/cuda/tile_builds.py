@@ -1,0 +1,121 @@
+"""What the compiler says of tiles of iosim's own forward: compiled now, or kept from before.
+
+Each is compiled as for the table of `kernels/resources.csv`: for the most CTAs an SM that spill nothing, else for one.
+Cubins lie in the user's cache, by source, compiler and options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from iosim.base.errors import InputError
+from iosim.base.progress import Progress, silent
+from iosim.evidence.cuda.compiler import Built, build, find_nvcc
+from iosim.evidence.cuda.resources import most_ctas
+from iosim.evidence.cuda.spec import DTYPES, FwdSpec
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.cubin import read_cubin
+from iosim.kernel.kernel import Tile
+from iosim.kernel.resource_table import BuildReport, build_report
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.tiles.pick import TileRanking, by_time, has_builds, pick_tiles, try_tile, unit_of
+from iosim.studies.tiles.space import tile_space
+
+FUNCTION = "flash_fwd"
+OWN_UNIT = "mma.sync"
+"""What iosim's own forward computes with."""
+
+
+def reports(
+    problem: AttentionProblem, profile: str | HardwareProfile, most: int | None, matrix_unit: str = "mma.sync",
+    progress: Progress = silent,
+) -> dict[Tile, BuildReport]:  # fmt: skip
+    """What the compiler says of the first `most` tiles that no recorded build covers; nothing where `most` is None.
+
+    Raises:
+        InputError: `most` is below 1, there is no compiler, or nothing of such a problem can be compiled.
+    """
+    if most is None:
+        return {}
+    if most < 1:
+        raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
+    if matrix_unit != OWN_UNIT:
+        raise InputError(f"`compile` is for iosim's own forward; accepted: with `matrix_unit` {OWN_UNIT} alone")
+    check(problem)
+    ranking = pick_tiles(problem, profile, library=False, replayed=0)
+    return compiled_tiles(without_report(ranking), problem, ranking.profile, most, progress)
+
+
+def without_report(ranking: TileRanking) -> list[Tile]:
+    """Tiles that no report covers, as fast as they could be first: those that fit by estimate, and those that are
+    thought to spill, as if they did not."""
+    problem, gpu, unit = ranking.problem, ranking.profile, unit_of(ranking.problem, OWN_UNIT)
+    if not has_builds(problem, unit):
+        return []
+    found = []
+    estimated = {c.tile for c in ranking.candidates if c.registers_source == "estimated"}
+    most = gpu.need_int("max_registers_per_thread")
+    for tile in tile_space():
+        if tile in ranking.reports or build_report(problem, tile, gpu) is not None:
+            continue
+        tried = try_tile(tile, problem, gpu, unit)
+        if tile not in estimated:
+            shared = (tile.block_q + 2 * tile.stages * tile.block_k) * problem.head_dim * problem.input_type.bytes
+            tried = try_tile(tile, problem, gpu, unit, BuildReport(most, 0, 0, shared))
+        if not isinstance(tried, str):
+            found.append(tried.candidate)
+    return [c.tile for c in sorted(found, key=by_time)]
+
+
+def compiled_tiles(
+    tiles: Iterable[Tile], problem: AttentionProblem, profile: HardwareProfile, most: int, progress: Progress = silent
+) -> dict[Tile, BuildReport]:
+    """Reports of the first `most` of the tiles that iosim's forward can be built with.
+
+    Raises:
+        InputError: there is no compiler, it refuses, or the forward is not built for such a problem.
+    """
+    check(problem)
+    find_nvcc()
+    cc = f"{profile.cc // 10}.{profile.cc % 10}"
+    specs = [(tile, spec) for tile in tiles if (spec := _spec(tile, problem, cc)) is not None]
+    return {tile: _report(spec, cc) for tile, spec in progress(specs[:most])}
+
+
+def check(problem: AttentionProblem) -> None:
+    """Raises `InputError` where iosim's forward is not built for the problem."""
+    if problem.passes != "fwd":
+        raise InputError(f"`passes` {problem.passes}: tiles are compiled for the forward; accepted: fwd")
+    if problem.mask not in ("none", "causal"):
+        raise InputError(f"`mask` {problem.mask}: tiles are compiled for full and causal attention")
+    if problem.dtype not in DTYPES or problem.head_dim_v != problem.head_dim:
+        what = f"{problem.dtype}, head_dim {problem.head_dim} and {problem.head_dim_v}"
+        raise InputError(f"`dtype` {what}: tiles are compiled for {' and '.join(DTYPES)} and one head_dim")
+
+
+def _spec(tile: Tile, problem: AttentionProblem, cc: str) -> FwdSpec | None:
+    """The instantiation of a tile; None where there is none."""
+    spec = FwdSpec(problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, problem.mask, problem.dtype)
+    try:
+        spec.check(cc)
+    except InputError:
+        return None
+    return spec
+
+
+def _report(spec: FwdSpec, cc: str) -> BuildReport:
+    built = _best(spec, cc)
+    used = built.resources[FUNCTION]
+    frame = read_cubin(built.cubin.read_bytes())[FUNCTION].frame_bytes
+    shared = used.static_smem_bytes + spec.dynamic_shared_bytes
+    return BuildReport(used.registers, used.spill_store_bytes, used.spill_load_bytes, shared, frame)
+
+
+def _best(spec: FwdSpec, cc: str) -> Built:
+    """Of the builds for fewer and fewer CTAs an SM the first that spills nothing, or the last."""
+    for ctas in range(most_ctas(spec, cc), 1, -1):
+        built = build(replace(spec, min_ctas=ctas), cc)
+        if built.resources[FUNCTION].spill_store_bytes == 0:
+            return built
+    return build(replace(spec, min_ctas=1), cc)
