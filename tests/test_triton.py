@@ -38,6 +38,7 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import MatrixUnit
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.triton import shared_bytes, unit_of
+from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.schedule import Order
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
@@ -117,6 +118,20 @@ class TestRecordedTiles:
         assert measured[int(predicted.argmin())] <= 1.03 * measured.min()
         four = measured[np.argsort(predicted, kind="stable")[:4]]
         assert four.min() == measured.min()  # among four that would be measured stands the best of all
+
+    def test_with_the_compilers_word_what_spills_is_timed_and_not_first(self) -> None:
+        """Words of a thread's frame and registers as the driver said them; no time is an input."""
+        reports, measured = {}, {}
+        for c, r in recorded():
+            frame = 4 * int(float(r["spills"]))
+            reports[c] = BuildReport(int(float(r["regs"])), frame, frame, int(float(r["smem"])), frame)
+            measured[c] = float(r["ms"])
+        ranked = rank(RECORDED, H200, measured, reports=reports)
+        assert len(ranked) == len(measured) == 42
+        assert measured[ranked[0].config] <= min(measured.values()) / 0.95
+        off = [t.time_s * 1e3 / measured[t.config] - 1 for t in ranked if t.spilled_bytes]
+        assert len(off) == 7
+        assert np.mean(np.abs(off)) < 0.08
 
     def test_what_is_left_out_spills(self) -> None:
         left_out = [r for c, r in recorded() if misfit(c, RECORDED, H200)]
