@@ -66,10 +66,13 @@ def not_an_engine(tmp_path: Path, what: str) -> Path:
 # --- where there is none ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["nowhere", "text", "the mark alone"])
-def test_without_an_engine_a_prediction_is_the_capacity_rules(what: str, tmp_path: Path) -> None:
-    found = iosim(*PREDICT, "--format", "json", engine=not_an_engine(tmp_path, what))
-    asked = iosim(*PREDICT, "--format", "json", "--method", "capacity")
+@pytest.mark.parametrize(
+    ("what", "start"), [("nowhere", "cold"), ("text", "cold"), ("the mark alone", "cold"), ("nowhere", "warm")]
+)
+def test_without_an_engine_a_prediction_is_the_capacity_rules(what: str, start: str, tmp_path: Path) -> None:
+    call = [*PREDICT, "--l2", start, "--format", "json"]
+    found = iosim(*call, engine=not_an_engine(tmp_path, what))
+    asked = iosim(*call, "--method", "capacity")
     assert found.returncode == 0
     assert found.stderr.count("\n") == 1
     assert "capacity rule" in found.stderr
@@ -85,8 +88,7 @@ def test_several_predictions_without_an_engine_say_so_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arguments", [
-    [*PREDICT, "--method", "replay"], [*PREDICT, "--l2", "warm"], ["trace", *PREDICT[1:]],
-    ["explain", *PREDICT[1:]],
+    [*PREDICT, "--method", "replay"], ["trace", *PREDICT[1:]], ["explain", *PREDICT[1:]],
 ])  # fmt: skip
 def test_what_needs_a_replay_is_refused_in_one_line(arguments: list[str], tmp_path: Path) -> None:
     found = iosim(*arguments, engine=tmp_path / "none")
