@@ -67,7 +67,7 @@ def predicted(problem: AttentionProblem, kernel: str, gpu: str, append: bool, re
     if size <= PLAYED * profile.need("l2_bytes"):
         hbm, _, played = hbm_traffic(call, default_method(call.chain)[0], "warm", replays)
     else:
-        hbm, played = call.capacity(), None
+        hbm, played = call.capacity("warm"), None
     traffic = call.counted + hbm
     time = call.time(traffic, launched="graph", warm=True)
     return Prediction(call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,

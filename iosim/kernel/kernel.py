@@ -100,7 +100,8 @@ class Spill:
 
     `read_*` are the bytes that miss L1 on the way back, `frame` the bytes of a thread's stack frame, where it is known.
     `accesses_per_pair` are the loads and stores of spilled registers (LDL and STL) that a thread makes in a visited key
-    block: they hit L1 and cost time, not traffic.
+    block, `accesses_per_tile` those beside them, in steps that are masked and around the loop: they hit L1 and cost
+    time, not traffic.
     """
 
     write_per_tile: float = 0.0
@@ -108,6 +109,7 @@ class Spill:
     read_per_tile: float = 0.0
     read_per_pair: float = 0.0
     accesses_per_pair: float = 0.0
+    accesses_per_tile: float = 0.0
     source: str = ""
     frame: float = 0.0
 

@@ -326,6 +326,9 @@ class Launch:
     add_packets_per_row: int = 0
     """Packets that a row of an atomic add makes, where the lanes of an instruction add to several rows; 0: whole
     lines."""
+    add_requests_per_row: int = 0
+    """Requests of a row of an atomic add that the warps which compute wait for; `add_packets_per_row` where a request
+    is a packet."""
     values_per_thread: int = 8
     """What a thread of an elementwise pass loads before it stores."""
     serial_loads: int = 0
@@ -335,8 +338,10 @@ class Launch:
     strided copy)."""
     spill_accesses: float = 0.0
     """Loads and stores of spilled registers that a thread makes in a step of the loop."""
-    mask_operations: int = 0
-    """Operations on each score of every step, by a build that masks all its steps."""
+    tile_spill_accesses: float = 0.0
+    """The same in a work tile, beside those of its loop's steps."""
+    mask_operations: float = 0.0
+    """Operations on a score for the mask, in the mean of all steps."""
     loop: Loop = field(default_factory=Loop)
     stages: int = 1
     note: str = ""

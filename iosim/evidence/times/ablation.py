@@ -6,6 +6,7 @@ no switches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch
 from iosim.prediction.call import Call
-from iosim.readers.timing import launch_time, overlap, step_time
+from iosim.readers.timing import computing, launch_time, overlap, step_time
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,14 @@ MECHANISMS: tuple[Mechanism, ...] = (
                                                           (launch_time, "SPLIT_OVERLAP_NORM", 50.0))),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("spilled registers", _values(spill_access_cycles=0.0)),
-    Mechanism("windows that are asked in every step", launch=_values(mask_operations=0)),
+    Mechanism("operations of masked steps", launch=_values(mask_operations=0.0)),
+    Mechanism("atomic adds that warps wait for", _values(add_packet_cycles=0.0)),
+    Mechanism("even shares of HBM", constants=((computing, "busiest_share", lambda *of: 1.0),)),
     Mechanism("loads of a combine, one behind the other", launch=_values(serial_loads=0)),
     Mechanism("instructions of a strided copy", launch=_values(operations_per_value=0)),
     Mechanism("clock of the tensor cores", _values(tensor_clock_fraction=1.0)),
+    Mechanism("clock of light loads", lambda p: {"boost_clock_hz": min(
+        p.boost_clock_hz or math.inf, (p.rated_clock_hz and p.sustained_clock_hz) or math.inf)}),
     Mechanism("power", lambda p: {"power_w": p.power_w and 1e5, "peak_power_w": p.peak_power_w and 1e5,
                                   "tensor_flops_achieved_per_s": p.tensor_flops_per_s}),
 )  # fmt: skip

@@ -84,6 +84,8 @@ COPY_OPERATIONS = 86
 in h200_library_kernels.csv, which take 86 lane cycles a value at every size."""
 QUERY_THREADS = 256
 """Of a CTA of the launches before and after the main one in kernels/flash_bwd_sm90.cuh."""
+SUMS_PER_LINE = 32
+"""fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
 
@@ -108,7 +110,10 @@ class SplitOptions(CacheOptions):
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
     """`mask_block`: rows of the blocks in which the kernel knows a mask; None where it goes by indices.
-    `window_operations`: on each score, where a window is asked of every score in every step.
+    `mask_operations`: on each score of a step that is masked, for each limit that is asked: two of a window, in every
+    step; one of the causal mask.
+
+    `adds_apart`: a warp that computes nothing adds the backward's dQ, so that no other waits for it.
 
     Of the launches around the backward's main one: `backward_copies` of dO and O are made contiguous first,
     `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
@@ -121,13 +126,14 @@ class FlashOptions(SplitOptions, TermOptions):
     """
 
     mask_block: int | None = number(None, 1)
-    window_operations: int = number(0, 0, 100)
+    mask_operations: int = number(0, 0, 100)
     backward_copies: int = number(0, 0, len(COPIED))
     dot_packet_rows: int = number(0)
     dot_split_percent: int = number(0, 0, 100)
     convert_split_percent: int = number(0, 0, 100)
     whole_width: bool = False
     backward_in_turn: bool = False
+    adds_apart: bool = False
 
 
 @algorithm(
@@ -205,10 +211,23 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         loop=kernel.loop,
         stages=kernel.tile.stages,
         spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
-        mask_operations=options.window_operations if problem.mask == "window" else 0,
+        tile_spill_accesses=kernel.spill.accesses_per_tile if kernel.spill else 0.0,
+        mask_operations=_mask_operations(problem, domain, options.mask_operations),
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
+
+
+def _mask_operations(problem: AttentionProblem, domain: Domain, each: int) -> float:
+    """Operations on a score for the mask, in the mean of all steps: both limits of a window are asked of every score,
+    the causal one in the last steps of a tile, those of as many key blocks as its rows need."""
+    if not each or problem.mask == "none":
+        return 0.0
+    if problem.mask == "window":
+        return 2.0 * each
+    steps = domain.visited.count
+    masked = np.minimum(steps, -(-domain.block_q // domain.block_k))
+    return each * float(masked.sum()) / max(1.0, float(steps.sum()))
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:
@@ -363,6 +382,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,
         stages=tile.stages,
+        add_requests_per_row=0 if options.adds_apart else -(-problem.head_dim // SUMS_PER_LINE),
     )
     convert = Launch(
         "bwd.convert",

@@ -96,8 +96,8 @@ TILE = Table(
 )  # fmt: skip
 SPILL = Table(
     {**_WHEN, "split": Flag(), "whole_tiles": Flag(), "write_per_tile": _BYTES, "write_per_pair": _BYTES,
-     "read_per_tile": _BYTES, "read_per_pair": _BYTES, "accesses_per_pair": Real(0, 1e4), "frame": Whole(0, 1 << 16),
-     "source": Text()},
+     "read_per_tile": _BYTES, "read_per_pair": _BYTES, "accesses_per_pair": Real(0, 1e4),
+     "accesses_per_tile": Real(0, 1e4), "frame": Whole(0, 1 << 16), "source": Text()},
     required=("head_dim", "source"),
 )  # fmt: skip
 OVERHEAD = Table(

@@ -102,7 +102,8 @@ def _spill(
         if fits and _matches(row, problem, profile, width):
             return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
                          row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0),
-                         row.get("accesses_per_pair", 0.0), row["source"], row.get("frame", 0))  # fmt: skip
+                         row.get("accesses_per_pair", 0.0), row.get("accesses_per_tile", 0.0), row["source"],
+                         row.get("frame", 0))  # fmt: skip
     return None
 
 

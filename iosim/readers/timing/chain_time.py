@@ -132,23 +132,25 @@ def _at_its_clock(
     """The launch at the highest clock that its power allows, with its energy."""
     profile = rates.profile
 
-    def at(clock_hz: float | None) -> LaunchTime:
+    def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
         rates.clock_hz = clock_hz
         time, work = launch_time(problem, kernel, launch, resident, traffic, rates, setting)
-        if not rates.power_is_modelled or clock_hz is None:
-            return time
-        return replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
+        if rates.power_is_modelled and clock_hz is not None:
+            time = replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
+            limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
+            return time, limit is None or (time.power_w or 0.0) <= limit
+        products = rates.product_limit(problem.dtype)
+        return time, products is None or work.mma_sync_flops <= products * time.total_s
 
     highest = rates.highest_clock_hz(uses_tensor_cores(launch, problem))
     if not isinstance(clocks, str):
-        return at(clocks)
-    fastest = at(highest)
-    limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
-    if not rates.power_is_modelled or highest is None or limit is None or (fastest.power_w or 0.0) <= limit:
+        return at(clocks)[0]
+    fastest, is_allowed = at(highest)
+    if highest is None or is_allowed:
         return fastest
     low, high, best = LEAST_CLOCK_SHARE * highest, highest, fastest
     for _ in range(SEARCH_STEPS):
         clock = (low + high) / 2
-        best = at(clock)
-        low, high = (clock, high) if (best.power_w or 0.0) <= limit else (low, clock)
+        best, is_allowed = at(clock)
+        low, high = (clock, high) if is_allowed else (low, clock)
     return best

@@ -30,7 +30,8 @@ to 5 microseconds a tile at head_dim 128, all of it and more; what is left is th
 @dataclass(frozen=True)
 class Computing:
     """Seconds that each unit alone would need on the busiest SM, and `total_s` of all together: 0 where the longest
-    unit alone counts. `step_s` and `tile_s` as in `Pace`."""
+    unit alone counts. `step_s` and `tile_s` as in `Pace`. The busiest SM has `busiest_share` times the mean SM's
+    steps."""
 
     seconds: dict[str, float]
     waves: float
@@ -38,6 +39,7 @@ class Computing:
     shared_bytes: float = 0.0
     tile_s: float = 0.0
     step_s: tuple[float, ...] = ()
+    busiest_share: float = 1.0
 
 
 def executed_pairs(launch: Launch) -> int:
@@ -76,6 +78,7 @@ def loop_computing(
     tile_cycles = profile.need("pingpong_tile_cycles" if turns else "tile_cycles")
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
+    tile_cycles += launch.tile_spill_accesses * sm.waits.spill_access
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz
@@ -93,7 +96,13 @@ def loop_computing(
         shared_bytes=steps * cost.smem * (sm.shared_bytes or WAVEFRONT_BYTES),
         tile_s=tile_cycles * lengthened,
         step_s=tuple(step_cycles(cost, ctas) * lengthened for ctas in range(1, per_sm + 1)),
+        busiest_share=busiest_share(launch, span.steps, steps, profile.sm_count),
     )
+
+
+def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
+    """Steps of the busiest SM over those of the mean one, where each SM has a tile; where not, 1."""
+    return busiest * sms / steps if launch.work_tiles >= sms and steps else 1.0
 
 
 def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:

@@ -105,7 +105,7 @@ def launch_time(
         together = _serial_seconds(launch, resident, traffic, rates) + seconds.get("hbm", 0.0)
     else:
         start += FIRST_LOADS * rates.load_latency_s(from_dram=not setting.warm)
-        together = _beside_hbm(launch, done.total_s, seconds.get("hbm", 0.0), loops=sm is not None)
+        together = _beside_hbm(launch, done, seconds.get("hbm", 0.0), loops=sm is not None)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
     time = LaunchTime(
@@ -145,11 +145,18 @@ def _serial_seconds(launch: Launch, resident: Residency, traffic: Traffic, rates
     return rounds * launch.serial_loads * each
 
 
-def _beside_hbm(launch: Launch, computing: float, hbm: float, loops: bool) -> float:
-    """Seconds of computing and streaming together, where they hold one another up."""
-    if not loops or not (launch.outer is Outer.SPLIT or reuses_keys(launch)):
+def _beside_hbm(launch: Launch, done: Computing, hbm: float, loops: bool) -> float:
+    """Seconds of computing and streaming together, where they hold one another up.
+
+    Where no tile finds in the L2 what another has loaded, an SM gets its even share of HBM and the busiest one decides:
+    in the last round, when others have nothing left to load, it does not go faster.
+    """
+    computing, splits = done.total_s, launch.outer is Outer.SPLIT
+    if not loops:
         return computing
-    return beside(computing, hbm, norm=SPLIT_OVERLAP_NORM if launch.outer is Outer.SPLIT else None)
+    if splits or reuses_keys(launch):
+        computing = beside(computing, hbm, norm=SPLIT_OVERLAP_NORM if splits else None)
+    return computing if reuses_keys(launch) else max(computing, hbm * done.busiest_share)
 
 
 def _work(

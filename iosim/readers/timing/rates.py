@@ -29,8 +29,17 @@ class Rates:
         slow = profile.sustained_clock_hz if measured and not power_is_modelled else None
         self.clock_hz = slow or (None if measured else profile.rated_clock_hz) or profile.boost_clock_hz
 
+    @property
+    def clock_follows_products(self) -> bool:
+        """Whether all that is known of the power limit is the clock that large products keep: others run faster."""
+        p = self.profile
+        under_load, rated = p.sustained_clock_hz, p.rated_clock_hz
+        return self.measured and not self.power_is_modelled and bool(under_load and rated and under_load < rated)
+
     def highest_clock_hz(self, tensor_cores: bool) -> float | None:
         """The clock where power does not limit it; the SMs run slower while tensor cores work."""
+        if self.clock_follows_products:
+            return self.profile.boost_clock_hz
         if not self.power_is_modelled or not self.profile.boost_clock_hz:
             return self.clock_hz
         share = self.profile.tensor_clock_fraction if tensor_cores else None
@@ -87,12 +96,23 @@ class Rates:
         turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
         return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
 
+    def product_limit(self, dtype: str) -> float | None:
+        """Operations per second that power allows at the present clock, where large products tell: each costs energy
+        that grows with the clock, so that fewer a second fit in beside a higher clock. None where they do not tell."""
+        clock, under_load = self.clock_hz, self.profile.sustained_clock_hz
+        if not (self.clock_follows_products and clock and under_load and dtype in self.profile.tensor_flops_per_s):
+            return None
+        limit = self._achieved(dtype, self.profile.tensor_flops(dtype))
+        return float(limit * (under_load / clock) ** self.profile.need("energy_clock_exponent"))
+
     def mean_limit(self, dtype: str, unit: MatrixUnit) -> float | None:
         """What large products have reached in `dtype`: a mean over milliseconds that power allows, not a rate that
         holds inside a step. None where specifications are asked for, power is modelled, or steps run at that rate."""
         p = self.profile
         share = p.mma_sync_tensor_fraction if unit is MatrixUnit.MMA_SYNC else None
         if not self.measured or self.power_is_modelled or not self._is_full_in_steps(unit, share):
+            return None
+        if self.clock_follows_products:
             return None
         if dtype in p.tensor_flops_achieved_per_s:
             return p.tensor_flops(dtype, measured=True)

@@ -195,7 +195,7 @@ def step_cost(
         smem=loaded / rates.shared_bytes if rates.shared_bytes else 0.0,
         l2=l2_bytes / rates.l2_bytes if rates.l2_bytes else 0.0,
         exposed=_exposed(launch, unit, rereads, cc, rates.waits)
-        + d.block_q * launch.add_packets_per_row * rates.waits.add_packet
+        + d.block_q * (launch.add_packets_per_row or launch.add_requests_per_row) * rates.waits.add_packet
         + launch.spill_accesses * rates.waits.spill_access,
         streams=computing_groups(warps, unit, launch.loop.producer_warps),
         unit=unit,
@@ -280,7 +280,7 @@ def step_cycles(cost: StepCost, ctas: int) -> float:
     if cost.unit is MatrixUnit.TCGEN05:
         path = cost.exposed + ctas * (cost.tensor + cost.chain) / cost.streams
     elif cost.unit is MatrixUnit.SPECIALISED:
-        path = ctas * (longer + cost.unhidden * shorter)
+        path = cost.exposed + ctas * (longer + cost.unhidden * shorter)
     else:
         alone, busiest = longer + shorter, longer
         if cost.unit is MatrixUnit.MMA_SYNC:

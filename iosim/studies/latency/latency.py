@@ -289,7 +289,7 @@ def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfi
     writer = resolve(kernel.name, one, profile, Overrides(append_kv=True))
     call = Call.of(one, writer, profile)
     first = next(n for n, launch in enumerate(call.chain.launches) if launch.name == WRITE)
-    return call.time(call.counted + call.capacity(), launched=launched, warm=True).launches[first].total_s
+    return call.time(call.counted + call.capacity("warm"), launched=launched, warm=True).launches[first].total_s
 
 
 def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
