@@ -220,8 +220,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _mask_operations(problem: AttentionProblem, domain: Domain, each: int) -> float:
     """Operations on a score for the mask, in the mean of all steps: both limits of a window are asked of every score,
-    the causal one in the last steps of a tile, those of as many key blocks as its rows need."""
-    if not each or problem.mask == "none":
+    the causal one in the last steps of a tile, those of as many key blocks as its rows need. A single query, the last
+    one, has nothing to mask."""
+    if not each or problem.mask == "none" or (problem.mask == "causal" and problem.longest_q == 1):
         return 0.0
     if problem.mask == "window":
         return 2.0 * each
