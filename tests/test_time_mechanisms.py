@@ -10,6 +10,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.computing import busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
 
@@ -41,6 +42,19 @@ class TestSharesOfHbm:
     def test_full_rounds_are_as_fast_as_hbm(self) -> None:
         time = main_launch(decoding(54 * 3))
         assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.02)
+
+    def test_sequences_of_different_lengths_are_left_alone(self) -> None:
+        asked = {
+            "heads": 8,
+            "kv_heads": 8,
+            "page_size": 64,
+            "seq_lens": (1,) * 20,
+            "seq_lens_k": (512,) * 19 + (32768,),
+        }
+        made = call("a100", "vllm-fa2", **asked)
+        launch = made.chain.launches[0]
+        assert launch.work_tiles >= 108
+        assert busiest_share(launch, 512.0, 4608, 108) == 1
 
     def test_tiles_that_share_their_keys_are_left_alone(self) -> None:
         long = call("a100", heads=2, seq_q=16384)

@@ -101,8 +101,10 @@ def loop_computing(
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
-    """Steps of the busiest SM over those of the mean one, where each SM has a tile; where not, 1."""
-    return busiest * sms / steps if launch.work_tiles >= sms and steps else 1.0
+    """Steps of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
+    ends of splits; else 1: it was measured there alone."""
+    equal = len(set(launch.domain.visited.count.tolist())) == 1
+    return busiest * sms / steps if equal and launch.work_tiles >= sms and steps else 1.0
 
 
 def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:
