@@ -44,14 +44,10 @@ class TestSharesOfHbm:
         assert time.total_s == pytest.approx(time.seconds["hbm"], rel=0.02)
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
-        asked = {
-            "heads": 8,
-            "kv_heads": 8,
-            "page_size": 64,
-            "seq_lens": (1,) * 20,
-            "seq_lens_k": (512,) * 19 + (32768,),
-        }
-        made = call("a100", "vllm-fa2", **asked)
+        lengths = (512,) * 19 + (32768,)
+        made = call(
+            "a100", "vllm-fa2", seq_q=20, seq_k=sum(lengths), seq_lens=(1,) * 20, seq_lens_k=lengths, page_size=64
+        )
         launch = made.chain.launches[0]
         assert launch.work_tiles >= 108
         assert busiest_share(launch, 512.0, 4608, 108) == 1
