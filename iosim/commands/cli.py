@@ -103,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         _drop_output()
-        _complain(f"standard output cannot be written: {error.strerror}")
+        what = f"'{error.filename}' cannot be opened" if error.filename else "standard output cannot be written"
+        _complain(f"{what}: {error.strerror}")
         return 2
     except KeyboardInterrupt:
         print("iosim: interrupted", file=sys.stderr)
