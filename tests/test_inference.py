@@ -362,5 +362,5 @@ def test_published_rows_are_all_there_and_none_is_fitted() -> None:
     assert [r.claimed for r in times] == [us for *_, eager, flash, split in TABLE_US for us in (eager, flash, split)]
     assert all(r.computed for r in rows)
     split = [r.ratio for r in times if "split-KV" in r.claim]
-    assert all(ratio is not None and 0.7 < ratio < 1.1 for ratio in split)
+    assert all(ratio is not None and 0.7 < ratio < 1.2 for ratio in split)
     assert all(r.note for r in times if r.ratio is not None and not 0.9 < r.ratio < 1.1)

@@ -13,6 +13,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import busiest_share
 from iosim.readers.timing.launch_time import LaunchTime
 from iosim.readers.timing.rates import Rates
+from iosim.readers.timing.step_time import edge_share
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
@@ -68,14 +69,15 @@ class TestSpillsAndMasks:
         assert each == pytest.approx(accesses * made.profile.need("spill_access_cycles"), rel=0.01)
 
     def test_a_causal_mask_is_asked_at_the_diagonal_alone(self) -> None:
-        each = [call("h200", mask="causal", seq_q=n, seq_k=n).chain.launches[0].mask_operations for n in (512, 4096)]
-        window = call("h200", mask="window", window=1000).chain.launches[0].mask_operations
-        assert call("h200").chain.launches[0].mask_operations == 0
-        assert window == 4
+        short, long = (call("h200", mask="causal", seq_q=n, seq_k=n).chain.launches[0] for n in (512, 4096))
+        window, free = (call("h200", **mask).chain.launches[0] for mask in ({"mask": "window", "window": 1000}, {}))
+        alone = call("h200", mask="causal", seq_q=1).chain.launches[0]
+        assert (short.mask_operations, short.edge_mask_operations) == (0, 2)
+        assert (window.mask_operations, window.edge_mask_operations) == (4, 0)
+        assert free.edge_mask_operations == free.mask_operations == alone.edge_mask_operations == 0
         # tiles of 128 queries and 64 keys: two masked steps of 2, 4, 6 and 8
-        assert each[0] == pytest.approx(2 * 8 / 20)
-        assert each[1] == pytest.approx(2 * 64 / (2 * 32 * 33 / 2))
-        assert call("h200", mask="causal", seq_q=1).chain.launches[0].mask_operations == 0
+        assert edge_share(short) == pytest.approx(8 / 20)
+        assert edge_share(long) == pytest.approx(64 / (2 * 32 * 33 / 2))
 
 
 class TestAdds:

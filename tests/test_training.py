@@ -135,7 +135,7 @@ def test_recorded_times_of_an_h200() -> None:
         seconds = sum(step_seconds(model, setup, gpu).values())
         ratio[model, setup] = seconds / float(row["seconds"])
     assert min(ratio.values()) > 0.5
-    assert max(ratio.values()) < 1.0
+    assert max(ratio.values()) < 1.05
     long = [r for (m, s), r in ratio.items() if s.attention == "flash" and s.precision == "bf16" and s.seq_len > 2048]
     assert min(long) > 0.9
 

@@ -341,7 +341,9 @@ class Launch:
     tile_spill_accesses: float = 0.0
     """The same in a work tile, beside those of its loop's steps."""
     mask_operations: float = 0.0
-    """Operations on a score for the mask, in the mean of all steps."""
+    """Operations on each score for a mask that every step asks for."""
+    edge_mask_operations: float = 0.0
+    """The same in the last steps of a tile alone, those of as many key blocks as its rows need."""
     loop: Loop = field(default_factory=Loop)
     stages: int = 1
     note: str = ""

@@ -68,7 +68,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
                                                           (launch_time, "SPLIT_OVERLAP_NORM", 50.0))),
     Mechanism("HBM's three rates", _values(dram_read_bandwidth_bytes_per_s=None)),
     Mechanism("spilled registers", _values(spill_access_cycles=0.0)),
-    Mechanism("operations of masked steps", launch=_values(mask_operations=0.0)),
+    Mechanism("operations of masked steps", launch=_values(mask_operations=0.0, edge_mask_operations=0.0)),
     Mechanism("atomic adds that warps wait for", _values(add_packet_cycles=0.0)),
     Mechanism("even shares of HBM", constants=((computing, "busiest_share", lambda *of: 1.0),)),
     Mechanism("loads of a combine, one behind the other", launch=_values(serial_loads=0)),

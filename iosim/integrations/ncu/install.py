@@ -39,7 +39,7 @@ def install(folder: str | Path, words: Sequence[str], names: Sequence[str]) -> l
     try:
         place.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"--install '{folder}' cannot be made: {error.strerror}; accepted: a directory") from None
+        raise InputError(f"`install` '{folder}' cannot be made: {error.strerror}; accepted: a directory") from None
     files = {place / name: text for name, text in contents(words, names).items()}
     write_together(files)
     return list(files)

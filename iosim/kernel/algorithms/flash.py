@@ -196,6 +196,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     own_v = problem.head_dim_v != problem.head_dim  # a build for two widths pads each to its own
     flops = 2 * (max(problem.head_dim, compiled) + (problem.head_dim_v if own_v else max(problem.head_dim_v, compiled)))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
+    everywhere, at_edges = _mask_operations(problem, options.mask_operations)
     main = Launch(
         name="main",
         domain=domain,
@@ -212,23 +213,20 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         stages=kernel.tile.stages,
         spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
         tile_spill_accesses=kernel.spill.accesses_per_tile if kernel.spill else 0.0,
-        mask_operations=_mask_operations(problem, domain, options.mask_operations),
+        mask_operations=everywhere,
+        edge_mask_operations=at_edges,
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
 
 
-def _mask_operations(problem: AttentionProblem, domain: Domain, each: int) -> float:
-    """Operations on a score for the mask, in the mean of all steps: both limits of a window are asked of every score,
-    the causal one in the last steps of a tile, those of as many key blocks as its rows need. A single query, the last
-    one, has nothing to mask."""
-    if not each or problem.mask == "none" or (problem.mask == "causal" and problem.longest_q == 1):
-        return 0.0
+def _mask_operations(problem: AttentionProblem, each: int) -> tuple[float, float]:
+    """Operations on a score for the mask, of every step and of the last steps of a tile: both limits of a window are
+    asked of every score, the causal one at the diagonal. A single query, the last one, has nothing to mask."""
     if problem.mask == "window":
-        return 2.0 * each
-    steps = domain.visited.count
-    masked = np.minimum(steps, -(-domain.block_q // domain.block_k))
-    return each * float(masked.sum()) / max(1.0, float(steps.sum()))
+        return 2.0 * each, 0.0
+    alone = problem.mask == "causal" and problem.longest_q == 1
+    return 0.0, 0.0 if alone or problem.mask == "none" else float(each)
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:

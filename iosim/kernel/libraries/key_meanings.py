@@ -100,6 +100,7 @@ ROW = {
     "read_per_tile": "bytes it reads that miss L1, a work tile",
     "read_per_pair": "and a visited key block",
     "accesses_per_pair": "loads and stores of them a visited key block",
+    "accesses_per_tile": "the same a work tile, outside its loop",
     "frame": "bytes of a thread's stack frame",
     "source": "where it was counted",
     "name": "of what is moved beside the tensors",

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per, Rows
@@ -151,6 +153,13 @@ def _rereads(launch: Launch) -> bool:
     )
 
 
+def edge_share(launch: Launch) -> float:
+    """Steps in which a tile's rows meet the end of what they may see, of all steps."""
+    d = launch.domain
+    steps = np.asarray(d.visited.count)
+    return float(np.minimum(steps, -(-d.block_q // d.block_k)).sum()) / max(1.0, float(steps.sum()))
+
+
 def row_padding(block_q: int, warps: int, unit: MatrixUnit) -> float:
     """Work done over work needed, where warps own whole rows: idle rows of an instruction, or warps that repeat the
     rows of others because there are too few. 64 rows for eight warps of wgmma cost 2.0."""
@@ -185,6 +194,8 @@ def step_cost(
     width = launch.flops_per_pair / 4
     operations = FP32_OPERATIONS_PER_SCORE + width / d.block_k + BACKWARD_OPERATIONS_PER_SCORE * backward
     operations += launch.mask_operations + launch.loop.score_operations
+    if launch.edge_mask_operations:
+        operations += launch.edge_mask_operations * edge_share(launch)
     exps = scores * launch.exps_per_pair / rates.exps if rates.exps else 0.0
     others = scores * operations / rates.fp32_lanes if rates.fp32_lanes else 0.0
     beside = unit is MatrixUnit.TCGEN05
