@@ -85,7 +85,7 @@ def test_every_value_of_every_knob_compiles(tmp_path: Path) -> None:
     specs = [spec for d in HEAD_DIMS for spec in variants(d, "causal")]
     specs += [fastest(d, mask, dtype) for d in HEAD_DIMS for mask in MASKS for dtype in DTYPES]
     few = few_with_every_value(list(dict.fromkeys(specs)))
-    assert len(few) < 20
+    assert len(few) <= 20
     nvcc_or_skip()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         reports = pool.map(lambda spec: assembler_report(spec, tmp_path), few)
