@@ -120,7 +120,8 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
         assert hbm(played, "read", tensor.name) >= int(size[touched].sum())
     out = hbm(played, "write") + played.dirty_bytes
     most_written = int(count(chain).total("l2", "write"))  # a replay gives no more as written, whole lines or not
-    assert min(lines_of(watch, stored) * LINE, most_written) <= out <= stores * LINE
+    rounded = len(chain.tensors)  # the shares of a line that a tensor's bytes are cut to are whole bytes
+    assert min(lines_of(watch, stored) * LINE, most_written) - rounded <= out <= stores * LINE
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
