@@ -1,7 +1,9 @@
-"""Instructions of the loops of PyTorch's FlashAttention-2 kernels: `python experiments/instructions.py FILE.csv`.
+"""What PyTorch's attention kernels are compiled to: `python experiments/instructions.py LOOPS.csv RESOURCES.csv`.
 
-Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row is a loop with products and exponentials: how many
-instructions of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
+Needs PyTorch with CUDA and `cuobjdump`, and no GPU. A row of RESOURCES.csv is a kernel of FlashAttention-2 or of the
+memory-efficient backend as `cuobjdump --dump-resource-usage` has it: registers, bytes of stack a thread. A row of
+LOOPS.csv is a loop with products and exponentials of one of FlashAttention-2's kernels for bf16: how many instructions
+of each kind it has, and how many loads and stores of spilled registers lie outside of all such loops.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED",
          "LDL", "STL", "BAR", "SHFL")  # fmt: skip
 COLUMNS = ("kernel", "template", "stack_bytes", "loop_first", "instructions", *KINDS, "LDL_outside", "STL_outside")
+RESOURCES = ("kernel", "template", "registers", "stack_bytes")
+ATTENTION = re.compile(r"flash_(fwd|bwd)\w*kernel|fmha_cutlass[FB]")
 LEAST_PRODUCTS, LEAST_EXPONENTIALS = 16, 8
 PARTS = 14
 """Calls of cuobjdump at once: a command line holds the names of so many kernels."""
@@ -28,15 +33,30 @@ def cuobjdump(*arguments: str) -> str:
     return done.stdout
 
 
-def stacks(library: str) -> dict[str, str]:
-    """Bytes of stack of each bf16 kernel of FlashAttention-2."""
+def resources(library: str) -> dict[str, tuple[str, str]]:
+    """(registers, bytes of stack) of each attention kernel."""
     found, name = {}, ""
     for line in cuobjdump("--dump-resource-usage", library).splitlines():
         function = re.match(r"\s*Function (\S+):", line)
         if function:
             name = function[1]
-        elif "STACK:" in line and re.search("flash_(fwd|bwd).*kernel", name) and "bfloat16" in name:
-            found[name] = re.search(r"STACK:(\d+)", line)[1]  # type: ignore[index]
+        elif (used := re.search(r"REG:(\d+) STACK:(\d+)", line)) and ATTENTION.search(name):
+            found[name] = (used[1], used[2])
+    return found
+
+
+def shown(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """(kernel, template) of mangled names."""
+    listed = list(names)
+    done = subprocess.run(["c++filt"], input="\n".join(listed), capture_output=True, text=True, check=True)
+    found = {}
+    for name, text in zip(listed, done.stdout.splitlines(), strict=True):
+        kernel = re.match(r"(?:void )?([\w:]+)", text)
+        head = re.sub(r"\(.*", "", text)
+        template = head[head.find("<") :] if "<" in head else ""
+        found[name] = (
+            kernel[1].split("::")[-1] if kernel else "", re.sub(r"cutlass::|pytorch_flash::", "", template)
+        )  # fmt: skip
     return found
 
 
@@ -74,26 +94,28 @@ def loops(lines: list[tuple[int, str]]) -> list[tuple[int, int]]:
 
 def main() -> None:
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None or len(sys.argv) != 2:
-        raise SystemExit("instructions: needs PyTorch, and the file to write")
+    if spec is None or spec.origin is None or len(sys.argv) != 3:
+        raise SystemExit("instructions: needs PyTorch, and the two files to write")
     library = str(Path(spec.origin).parent / "lib" / "libtorch_cuda.so")
-    stack = stacks(library)
-    found = instructions(library, list(stack))
-    readable = subprocess.run(["c++filt"], input="\n".join(found), capture_output=True, text=True, check=True)
+    used = resources(library)
+    names = shown(used)
+    with Path(sys.argv[2]).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(RESOURCES)
+        writer.writerows(sorted([*names[name], *used[name]] for name in used))
+    looked_at = [name for name in used if "bfloat16" in name and "flash_" in name]
     with Path(sys.argv[1]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for (name, lines), shown in zip(found.items(), readable.stdout.splitlines(), strict=True):
-            kernel = re.match(r"(?:void )?([\w:]+)<", shown)
-            template = re.sub(r"\(.*", "", shown[shown.find("<") :])
+        for name, lines in instructions(library, looked_at).items():
             counted = [(a, b, Counter(kind(text) for _, text in lines[a : b + 1])) for a, b in loops(lines)]
             chosen = [c for c in counted if c[2]["HMMA"] >= LEAST_PRODUCTS and c[2]["MUFU"] >= LEAST_EXPONENTIALS]
             inside = {n for a, b, _ in chosen for n in range(a, b + 1)}
             outside = Counter(kind(text) for n, (_, text) in enumerate(lines) if n not in inside)
             for a, b, counts in chosen:
                 writer.writerow([
-                    kernel[1].split("::")[-1] if kernel else "", re.sub(r"cutlass::|pytorch_flash::", "", template),
-                    stack[name], a, b - a + 1, *(counts[k] for k in KINDS), outside["LDL"], outside["STL"],
+                    *names[name], used[name][1], a, b - a + 1, *(counts[k] for k in KINDS), outside["LDL"],
+                    outside["STL"],
                 ])  # fmt: skip
 
 

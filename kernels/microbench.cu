@@ -45,10 +45,13 @@ struct Stopwatch {
   }
 };
 
+// Where CTA n's slice begins, in 16 bytes: at a line. In slices that begin inside a sector the stores of two warps share one, and HBM is read for
+// the rest of a sector that is written back half full.
+__device__ __forceinline__ i64 slice_begin(i64 bytes, i64 n) { return bytes / kLineBytes * n / gridDim.x * (kLineBytes / 16); }
+
 extern "C" __global__ void __launch_bounds__(kThreads) micro_scan(const __grid_constant__ MicroParams p) {
   const uint4* data = static_cast<const uint4*>(p.data);
-  const i64 all = p.bytes / 16, each = all / gridDim.x;
-  const i64 begin = p.all_by_all ? 0 : each * blockIdx.x, end = p.all_by_all ? all : begin + each;
+  const i64 begin = p.all_by_all ? 0 : slice_begin(p.bytes, blockIdx.x), end = p.all_by_all ? p.bytes / 16 : slice_begin(p.bytes, blockIdx.x + 1);
   u32 sum = 0;
   for (int pass = 0; pass < p.passes; ++pass)
     _Pragma("unroll 1") for (i64 i = begin + threadIdx.x; i < end; i += kInFlight * kThreads) {
@@ -62,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) micro_scan(const __grid_c
 
 extern "C" __global__ void __launch_bounds__(kThreads) micro_fill(const __grid_constant__ MicroParams p) {
   uint4* data = static_cast<uint4*>(p.data);
-  const i64 each = p.bytes / 16 / gridDim.x, begin = each * blockIdx.x;
-  for (i64 i = begin + threadIdx.x; i < begin + each; i += kThreads) data[i] = make_uint4(1, 2, 3, 4);
+  const i64 begin = slice_begin(p.bytes, blockIdx.x), end = slice_begin(p.bytes, blockIdx.x + 1);
+  for (i64 i = begin + threadIdx.x; i < end; i += kThreads) data[i] = make_uint4(1, 2, 3, 4);
 }
 
 // Line i points to a line that a full-period linear congruence chooses (the number of lines is a power of two): no stride to follow.

@@ -33,6 +33,8 @@ KNOB_DEFAULTS = {
 }  # fmt: skip
 
 CHAIN_PLAN = "chains"
+LIBRARY_PLANS = ("random", "builds")
+CALLS = 300
 NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "warps", "stages", "order",
                  "direction", "heavy_first", "section_heads", "scheduler", "persistent", "splits", "deterministic",
                  "bypass_l1", "time", "l2")  # fmt: skip
@@ -52,7 +54,11 @@ def add_parser(subparsers: Any) -> None:
     _add_problem(parser)
     g = common.group(parser, "what is measured")
     options.add_list(g, "--plan", metavar="NAME,...", help="instead of a problem: quick, full, its parts lengths, "
-                     "shapes, decode, orders, others, tiles, backward, cliff; or chains, one of --chain")  # fmt: skip
+                     "shapes, decode, orders, others, tiles, backward, cliff; chains, one of --chain; of PyTorch's "
+                     "kernels random, drawn calls, or builds, every build at two sizes")  # fmt: skip
+    g.add_argument("--seed", type=int, metavar="S", help="of --plan random: the draw (default: 0)")
+    g.add_argument("--calls", type=int, metavar="N", help=f"of --plan random: how many (default: {CALLS})")
+    g.add_argument("--only", metavar="REGEX", help="of PyTorch's kernels: count those whose names match")
     g.add_argument("--time", action="store_true", help="median of device events instead of counters")
     start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
     g.add_argument("--l2", choices=words.L2_STARTS, default="cold", metavar="START", help=start)
@@ -100,6 +106,11 @@ def _add_chains(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.chain or CHAIN_PLAN in (args.plan or ()):
         return _run_chains(args)
+    if set(args.plan or ()) & set(LIBRARY_PLANS):
+        return _run_library(args)
+    for name in ("seed", "calls", "only"):
+        if getattr(args, name) is not None:
+            raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
     if args.launches is not None or args.passes != "fwd":
         option = "--launches" if args.launches is not None else "--pass"
         raise InputError(f"{option} is for whole chains; accepted: with --chain or --plan {CHAIN_PLAN}")
@@ -142,6 +153,42 @@ def _run_chains(args: argparse.Namespace) -> int:
     for line in collected.left_out:
         print(f"iosim: left out: {line}", file=sys.stderr)
     return 1 if collected.left_out else 0
+
+
+def _run_library(args: argparse.Namespace) -> int:
+    """Calls of PyTorch's kernels, drawn or of every build."""
+    from iosim.evidence.measure import library_case
+
+    kept = ("plan", "out", "dry_run", "seed", "calls", "only")
+    refused = [
+        name for name in (*ALONE_OF_CHAINS, *NOT_OF_CHAINS) if getattr(args, name) != args.default_of(name)
+    ] + [name for name in ("seed", "calls") if args.plan == ["builds"] and getattr(args, name) is not None]
+    if len(args.plan) > 1 or refused:
+        what = options.spelling(refused[0]) if refused else "another --plan"
+        raise InputError(f"{what} is not for --plan {args.plan[0]}; accepted with it: "
+                         f"{', '.join(map(options.spelling, kept))}")  # fmt: skip
+    if args.plan == ["builds"]:
+        cases = list(library_case.builds())
+    else:
+        cases = library_case.drawn(args.seed or 0, CALLS if args.calls is None else args.calls)
+    if args.dry_run:
+        text = Table.of([{"call": n} | library_case.describe(case) for n, case in enumerate(cases, start=1)]).text()
+        common.emit(f"{text}{len(cases)} calls\n", None)
+        return 0
+    if args.out is None:
+        raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
+    common.check_place(args.out)
+    _capability(args)
+    from iosim.evidence.measure.library_collect import collect_library
+
+    command = " ".join(["iosim measure", *_words(args)])
+    done = collect_library(
+        Path(args.out), cases, kernels=args.only or "", command=command, progress=progress("measuring")
+    )
+    print(f"{done.measured} of {len(cases)} calls measured now; {args.out} holds {len(done.rows)} rows")
+    for line in done.left_out:
+        print(f"iosim: left out: {line}", file=sys.stderr)
+    return 0
 
 
 def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
