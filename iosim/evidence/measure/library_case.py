@@ -1,7 +1,8 @@
 """Calls of PyTorch's attention kernels as data: what is drawn at random, and one or two of every build. No GPU.
 
 `random` draws calls from the distribution that `drawn` states, the same for a seed on every machine. `builds` has
-every instantiation of FlashAttention-2 and of the memory-efficient kernel that PyTorch launches without dropout, at two sizes.
+every instantiation of FlashAttention-2 and of the memory-efficient kernel that PyTorch launches without dropout, at
+two sizes.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from iosim.evidence.measure.machine import facts, profiler_version, write_proven
 from iosim.evidence.measure.table import Row, read_table, write_table
 
 RUNNER = "iosim.evidence.measure.library_run"
-PORTION = 110
+PORTION = 83
 """Calls of one process: it takes some ten seconds to start."""
 COMPILERS = 8
 """Processes that compile FlexAttention's kernels side by side before any is counted."""
