@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -75,10 +75,10 @@ def _note(case: Case) -> str:
     return f"{case.note}, {WARM_NOTE}" if case.note else WARM_NOTE
 
 
-def profiler_options(warm: bool) -> list[str]:
-    """The profiler's options; of METRICS those that this GPU has."""
+def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> list[str]:
+    """The profiler's options; of the columns' metrics those that this GPU has."""
     have = available_metrics()
-    metrics = [metric for metric, _ in METRICS.values() if have is None or metric.split(".")[0] in have]
+    metrics = [METRICS[name][0] for name in columns if have is None or METRICS[name][0].split(".")[0] in have]
     flush = "none" if warm else "all"
     return ["--clock-control", "none", "--cache-control", flush, "--profile-from-start", "off", "--metrics",
             ",".join(metrics)]  # fmt: skip
