@@ -99,6 +99,9 @@ def problem_of(row: Row) -> AttentionProblem:
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
     backward = name in ("flash_bwd", own_sm90_bwd.NAME) or name.endswith("_backward")
     words: dict[str, object] = {**noted} if noted else {"mask": mask, "window": window}
+    if lengths := row.facts.get("seq_lens"):
+        words["seq_lens"] = tuple(map(int, lengths.split()))
+        del sizes["seq_q"], sizes["seq_k"]
     return _problem(row, **sizes, **words, passes="bwd" if backward else "fwd")
 
 
