@@ -16,7 +16,7 @@ from iosim.kernel.algorithms import algorithms, plan
 from iosim.kernel.algorithms.flash1 import Flash1Options
 from iosim.kernel.algorithms.naive import NaiveOptions, ProductOptions
 from iosim.kernel.kernel import Edge, Kernel, PassSettings, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Domain, Fetch, Launch, Mode, Outer, Overhead, Per, Role, Rows, Tensor
 from iosim.kernel.schedule import Schedule, Scheduler
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
@@ -69,11 +69,12 @@ def accesses(draw):
         "X", draw(st.sampled_from(tuple(Mode))), draw(st.sampled_from((Rows.QUERY, Rows.KEY, Rows.PAIR))), per,
         edge=draw(st.sampled_from(tuple(Edge))), visited_only=draw(st.booleans()), times=draw(st.integers(1, 3)),
         skip=draw(st.integers(0, 1)) if per is Per.PAIR else 0, packet_rows=draw(st.sampled_from((0, 0, 4, 16))),
+        fetch=draw(st.sampled_from(tuple(Fetch))),
     )  # fmt: skip
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(domains(), accesses(), st.sampled_from((1, 1, 5, 40)), st.sampled_from((1, 2, 4)), st.booleans())
+@given(domains(), accesses(), st.sampled_from((1, 1, 5, 8, 40, 56)), st.sampled_from((1, 2, 4)), st.booleans())
 def test_every_access_of_every_domain(domain, access, cols, element_bytes, strided):
     tensor = Tensor("X", 1, 1, 1, cols, element_bytes, Role.INPUT, strided=strided)
     made = access_bytes(BlockSums(domain), tensor, access)

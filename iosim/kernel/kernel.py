@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
-from iosim.kernel.launch import Edge, Mode, Overhead
+from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
 from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
@@ -120,7 +120,8 @@ class Spill:
                      per_pair=round(self.write_per_pair * threads), inferred_from=self.source,
                      frame=round(self.frame * threads)),
             Overhead("spill", Mode.LOAD, per_tile=round(self.read_per_tile * threads),
-                     per_pair=round(self.read_per_pair * threads), inferred_from=self.source),
+                     per_pair=round(self.read_per_pair * threads), inferred_from=self.source,
+                     frame=round(self.frame * threads)),
         )  # fmt: skip
         return tuple(o for o in both if o.per_tile or o.per_pair)
 
@@ -137,6 +138,7 @@ class PassSettings:
     schedule: Schedule = field(default_factory=Schedule)
     registers: int | None = None
     overheads: tuple[Overhead, ...] = ()
+    spill: Spill | None = None
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class Kernel:
     """What it fetches of the last, ragged block of queries."""
     edge_k: Edge = Edge.EXACT
     """What it fetches of the last, ragged block of keys."""
+    fetch: Fetch = Fetch.BYTES
+    """How its main launches ask for the rows of Q, K, V and dO."""
     rereads_q: bool = False
     """Whether it loads Q again at every key block."""
     packs_group: bool = False
@@ -222,7 +226,7 @@ class Kernel:
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
-            return PassSettings(self.tile, self.schedule, self.registers, self.overheads)
+            return PassSettings(self.tile, self.schedule, self.registers, self.overheads, self.spill)
         return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
 
     def with_(self, **changes: Any) -> Kernel:

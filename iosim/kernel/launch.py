@@ -15,7 +15,7 @@ from iosim.kernel.loop import Loop
 from iosim.kernel.schedule import Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
-SECTOR_BYTES = 32
+SECTOR_BYTES, HALF_SECTOR_BYTES = 32, 16
 
 
 class Mode(StrEnum):
@@ -85,6 +85,19 @@ class Outer(StrEnum):
     """A block of rows of an elementwise pass."""
 
 
+class Fetch(StrEnum):
+    """How the bytes of a matrix's row are asked for. It matters where a row is no whole number of sectors: with 16
+    bytes more than that, every second row begins inside a sector."""
+
+    BYTES = "bytes"
+    """So that neighbouring rows share a sector: in one instruction, or by TMA."""
+    SECTORS = "sectors"
+    """Row by row: each moves the sectors that it touches."""
+    LANES = "lanes"
+    """16 bytes a lane by asynchronous copies: two neighbouring lanes are a request, of one sector where the row begins
+    at one, else of two. Counted so for head_dim 24 to 248 (experiments/measurements/h100_library_builds.csv)."""
+
+
 class Role(StrEnum):
     """What a tensor is to its chain."""
 
@@ -130,10 +143,11 @@ class Tensor:
     def bytes(self) -> int:
         return self.elements * self.element_bytes
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes moved for one row of a matrix: whole sectors where rows are strided."""
+    def row_bytes(self, fetch: Fetch = Fetch.BYTES) -> int:
+        """Bytes moved for one row of a matrix, in the mean over rows: whole sectors where rows are strided."""
         raw = self.cols * self.element_bytes
+        if fetch is not Fetch.BYTES and raw % SECTOR_BYTES == HALF_SECTOR_BYTES:
+            return raw + HALF_SECTOR_BYTES if fetch is Fetch.SECTORS else 3 * raw // 2 + HALF_SECTOR_BYTES // 2
         return -(-raw // SECTOR_BYTES) * SECTOR_BYTES if self.strided else raw
 
     @property
@@ -145,14 +159,14 @@ class Tensor:
     def is_vector(self) -> bool:
         return self.cols == 1
 
-    def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
+    def tile_bytes(self, rows: int, packet_rows: int = 0, fetch: Fetch = Fetch.BYTES) -> int:
         """Bytes between SM and L2 for a tile of `rows` full rows.
 
         A row vector's tile (LSE) moves in whole sectors, `packet_rows` rows at a time where that is not 0; a matrix
-        tile moves by the byte, its strided rows in whole sectors.
+        tile moves row by row.
         """
         if not self.is_vector:
-            return rows * self.row_bytes
+            return rows * self.row_bytes(fetch)
         if packet_rows:
             packet = -(-packet_rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
             return -(-rows // packet_rows) * packet
@@ -183,6 +197,8 @@ class Access:
     not read at the first visit, or not written at the last."""
     packet_rows: int = 0
     """Rows of a vector that one store instruction covers, where that is less than a sector's worth."""
+    fetch: Fetch = Fetch.BYTES
+    """How the bytes of a matrix's row are asked for."""
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,10 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
     return np.where(rows > 0, domain.block_q, 0) if edge is Edge.WHOLE else rows
 
 
-def _tiles(tensor: Tensor, rows: IntArray, packet_rows: int = 0) -> IntArray:
+def _tiles(tensor: Tensor, access: Access, rows: IntArray) -> IntArray:
     """Bytes of a tile of `tensor` of each number of rows."""
-    return np.asarray(tensor.tile_bytes(rows, packet_rows), dtype=np.int64)  # type: ignore[arg-type]
+    tiles = tensor.tile_bytes(rows, access.packet_rows, access.fetch)  # type: ignore[arg-type]
+    return np.asarray(tiles, dtype=np.int64)
 
 
 def visited_splits(domain: Domain) -> IntArray:
@@ -61,7 +62,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         per_tile = _query_rows(domain, access.edge) * _key_rows(domain, access.edge)
         total = int(per_tile.sum()) * tensor.element_bytes
     elif access.rows is Rows.QUERY:
-        tiles = _tiles(tensor, _query_rows(domain, access.edge), access.packet_rows)
+        tiles = _tiles(tensor, access, _query_rows(domain, access.edge))
         if access.per is Per.PAIR:
             tiles = tiles * np.maximum(v.count - access.skip, 0)
         elif access.per is Per.SPLIT:
@@ -70,7 +71,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
             tiles = tiles * (v.count > 0)
         total = int(tiles.sum())
     elif access.per is Per.PAIR and not tensor.is_vector:
-        total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes
+        total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes(access.fetch)
     else:
         total = _key_tile_bytes(domain, tensor, access)
     return total * access.times
@@ -101,7 +102,7 @@ def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     rows = domain.key_rows
     if access.edge is Edge.WHOLE:
         rows = np.where(rows > 0, domain.block_k, 0)
-    tiles = _tiles(tensor, rows)
+    tiles = _tiles(tensor, access, rows)
     if access.per is Per.PAIR:
         tiles = tiles * domain.visitors.count
     elif access.visited_only:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.in_turn import HeadsInTurn
@@ -144,20 +144,32 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     return tuple(replace(matrix(problem, n, Role.TEMP), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
 
 
-def sum_groups(problem: AttentionProblem) -> Launch:
-    """dK and dV of a key/value head: the sum over its group's query heads."""
-    return Launch(
-        "bwd.sum_groups",
-        row_domain(problem, SUM_ROWS, keys=True),
-        Outer.FLAT,
-        (
-            load("dK_heads", Rows.QUERY, Per.QUERY, times=problem.group),
-            load("dV_heads", Rows.QUERY, Per.QUERY, times=problem.group),
-            store("dK", Rows.QUERY, Per.QUERY),
-            store("dV", Rows.QUERY, Per.QUERY),
-        ),
-        tensor_cores=False,
+def sum_groups(problem: AttentionProblem, packets: int = 0) -> tuple[Launch, ...]:
+    """dK and dV of a key/value head, the sums over its group's query heads: in one launch, or in one each, whose stores
+    take `packets` times their bytes."""
+
+    def summed(name: str, *tensors: str) -> Launch:
+        return Launch(
+            name,
+            row_domain(problem, SUM_ROWS, keys=True),
+            Outer.FLAT,
+            (
+                *(load(f"{n}_heads", Rows.QUERY, Per.QUERY, times=problem.group) for n in tensors),
+                *(store(n, Rows.QUERY, Per.QUERY) for n in tensors),
+            ),
+            overheads=_packets(problem, max(1, packets)),
+            tensor_cores=False,
+        )
+
+    return (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (
+        summed("bwd.sum_groups", "dK", "dV"),
     )
+
+
+def _packets(problem: AttentionProblem, packets: int) -> tuple[Overhead, ...]:
+    """What stores take beyond their bytes that leave in pieces of packets."""
+    more = (packets - 1) * SUM_ROWS * problem.head_dim * problem.output_type.bytes
+    return (Overhead("packets", Mode.STORE, per_tile=more),) if more else ()
 
 
 def head_gradient(at: Place, name: str) -> str:
@@ -166,6 +178,7 @@ def head_gradient(at: Place, name: str) -> str:
 
 
 def add_group_gradients(at: Place) -> None:
-    """dK and dV of a key/value head: its query heads' sums."""
+    """dK and dV of a key/value head, or the one that the launch is for: its query heads' sums."""
     for name in ("dK", "dV"):
-        at.put(name, at[f"{name}_heads"].sum(axis=0))
+        if at.writes(name):
+            at.put(name, at[f"{name}_heads"].sum(axis=0))

@@ -52,12 +52,14 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel, MatrixUnit
+from iosim.kernel.kernel import Kernel, MatrixUnit, Spill
 from iosim.kernel.launch import (
+    SECTOR_BYTES,
     Access,
     Chain,
     Domain,
     Edge,
+    Fetch,
     Launch,
     Mode,
     Outer,
@@ -74,6 +76,8 @@ from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
 MAX_COMBINE_BLOCKS = 1 << 26
+RUNNING = ("O_acc", "O")
+"""An output that is added up in memory: apart, or in its own place where that is fp32."""
 COPIED = ("dO", "O")
 """What PyTorch makes contiguous before the backward (aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
 COPY_VALUES, CONVERT_VALUES = 4, 32
@@ -87,7 +91,12 @@ QUERY_THREADS = 256
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 DOT_ROWS = 128
-"""Rows a CTA of the preprocessing and conversion launches takes (FlashAttention-2: kBlockM of its backward)."""
+"""Rows a CTA of the preprocessing and conversion launches takes, where they are not those of the main launch."""
+DEPTH = 32
+"""Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
+NARROW_STORES = 0.7
+"""Of the packets more that rows of O take which begin inside a sector, those that do not merge on their way: fitted on
+the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where it is 0.36 to 0.95."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,16 @@ class FlashOptions(SplitOptions, TermOptions):
     `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
     half `dot_split_percent` of the zeroed dQ and `convert_split_percent` of the converted one are two packets.
 
+    `rounds_dq`: dQ is added up in whole tiles, rows past the end and columns up to those that the kernel is compiled
+    for (FlashAttention-2's dq_accum), by passes of as many rows a CTA as the main launch takes of queries.
+    `sum_packets`: dK and dV of a group's query heads are summed in a launch each, whose stores take so many times
+    their bytes (PyTorch's reductions: 8 bytes leave in a packet of 32); 0 for one launch, and their bytes.
+
+    `columns_by_keys`: products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has
+    keys; an output of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
+    kernel_forward.h: kKeepOutputInRF).
+    `output_strided`: O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient kernel).
+
     `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
     nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
     `whole_width`: the forward fetches as many columns of Q, K and V as it is compiled for, those outside the
@@ -132,6 +151,10 @@ class FlashOptions(SplitOptions, TermOptions):
     dot_split_percent: int = number(0, 0, 100)
     convert_split_percent: int = number(0, 0, 100)
     whole_width: bool = False
+    rounds_dq: bool = False
+    sum_packets: int = number(0, 0, 32)
+    columns_by_keys: bool = False
+    output_strided: bool = False
     backward_in_turn: bool = False
     adds_apart: bool = False
 
@@ -183,18 +206,17 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
+    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch}
     reads = (
-        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True),
+        load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
+             fetch=kernel.fetch),
         *table_access(problem),
-        load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
-        load("V", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
-    )
-    q, o = matrix(problem, "Q", Role.INPUT), matrix(problem, "O", Role.OUTPUT)
+        load("K", Rows.KEY, Per.PAIR, **per_row),
+        load("V", Rows.KEY, Per.PAIR, **per_row),
+    )  # fmt: skip
+    q, o = matrix(problem, "Q", Role.INPUT), _output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
-    compiled = kernel.compiled_head_dim or 0
-    own_v = problem.head_dim_v != problem.head_dim  # a build for two widths pads each to its own
-    flops = 2 * (max(problem.head_dim, compiled) + (problem.head_dim_v if own_v else max(problem.head_dim_v, compiled)))
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
     everywhere, at_edges = _mask_operations(problem, options.mask_operations)
     main = Launch(
@@ -204,9 +226,9 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         accesses=reads,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        overheads=kernel.overheads + spill + _columns_outside(problem, kernel),
+        overheads=kernel.overheads + spill + _columns_outside(problem, kernel) + _narrow_stores(problem, kernel),
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        flops_per_pair=flops,
+        flops_per_pair=2 * sum(_product_columns(problem, kernel)),
         exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         loop=kernel.loop,
@@ -218,6 +240,32 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
+
+
+def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
+    """Columns that the two products compute with."""
+    d, dv, compiled = problem.head_dim, problem.head_dim_v, kernel.compiled_head_dim or 0
+    if options_of(kernel, FlashOptions).columns_by_keys:
+        return -(-d // DEPTH) * DEPTH, -(-dv // kernel.tile.block_k) * kernel.tile.block_k
+    own_v = dv != d  # a build for two widths pads each to its own
+    return max(d, compiled), dv if own_v else max(dv, compiled)
+
+
+def _narrow_stores(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:
+    """What the stores of O take beyond its bytes where every second row begins inside a sector: a row leaves in pieces
+    of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's kBlockKGmem)."""
+    row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
+    if kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
+        return ()
+    piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
+    if row <= piece:
+        return ()
+    aligned = -(-row // SECTOR_BYTES)
+    inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
+    more = (aligned + inside) * SECTOR_BYTES / 2 - row
+    per_tile = round(NARROW_STORES * more * kernel.tile.block_q)
+    source = "experiments/measurements/h100_library_builds.csv"
+    return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
 
 def _mask_operations(problem: AttentionProblem, each: int) -> tuple[float, float]:
@@ -251,12 +299,32 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     if main.domain.splits > 1:
         split_chain = _split_chain(problem, kernel, main, by_name)
         return Chain(split_chain.tensors, (*before, *split_chain.launches), notes)
-    writes: tuple[Access, ...] = (store("O", Rows.QUERY, Per.QUERY),)
+    made, writes = _output(problem, kernel)
+    by_name = {**by_name, **tensors(made)}
     if kernel.writes_lse:
         writes += (store("LSE", Rows.QUERY, Per.QUERY),)
     else:
         by_name = {n: t for n, t in by_name.items() if n != "LSE"}
     return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
+
+
+def _output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
+    """O, as the library lays it out."""
+    made = matrix(problem, "O", Role.OUTPUT)
+    return replace(made, strided=made.strided or options_of(kernel, FlashOptions).output_strided)
+
+
+def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ...], tuple[Access, ...]]:
+    """(temporaries, accesses) of O: stored at the end; or added up in memory, at every key block
+    (`FlashOptions.columns_by_keys`), in O itself where it is fp32."""
+    last = store("O", Rows.QUERY, Per.QUERY)
+    wide = max(problem.head_dim, problem.head_dim_v) > kernel.tile.block_k
+    if not (options_of(kernel, FlashOptions).columns_by_keys and wide):
+        return (), (last,)
+    running = RUNNING[problem.output_type.bytes == 4]
+    kept = replace(_output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
+    between = (load(running, Rows.QUERY, Per.PAIR, skip=1), store(running, Rows.QUERY, Per.PAIR, skip=1))
+    return () if running == "O" else (kept,), (*between, last)
 
 
 def _split_chain(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
@@ -310,7 +378,7 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
 def _split_sectors(tensor: Tensor, percent: int) -> tuple[Overhead, ...]:
     """What a launch writes beyond `tensor`, whose sectors are stored half by half: two packets where the halves leave
     the SM apart, which `percent` of them do."""
-    per_tile = DOT_ROWS * tensor.row_bytes * percent // 100
+    per_tile = DOT_ROWS * tensor.row_bytes() * percent // 100
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile),) if percent else ()
 
 
@@ -327,6 +395,12 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
     grouped = problem.group > 1
     dq_acc = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
+    whole = Edge.EXACT
+    pass_rows, plain = DOT_ROWS, Fetch.SECTORS if kernel.fetch is Fetch.LANES else Fetch.BYTES
+    if options.rounds_dq:
+        whole, pass_rows = Edge.WHOLE, tile.block_q
+        rows = -(-problem.seq_q // tile.block_q) * tile.block_q
+        dq_acc = replace(dq_acc, rows=rows, cols=max(problem.head_dim, kernel.compiled_head_dim or 0))
     all_tensors = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
     all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
     all_tensors += head_gradients(problem)
@@ -336,7 +410,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     all_tensors += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
     copies = tuple(
         Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
-               (load(n, Rows.QUERY, Per.QUERY), store(f"{n}_copy", Rows.QUERY, Per.QUERY)), tensor_cores=False,
+               (load(n, Rows.QUERY, Per.QUERY, fetch=plain), store(f"{n}_copy", Rows.QUERY, Per.QUERY)),
+               tensor_cores=False,
                operations_per_value=COPY_OPERATIONS,
                values_per_thread=COPY_VALUES)
         for i, n in enumerate(copied)
@@ -344,13 +419,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     o, do = (f"{n}_copy" if n in copied else n for n in ("O", "dO"))
     dot = Launch(
         "bwd.dot",
-        row_domain(problem, DOT_ROWS),
+        row_domain(problem, pass_rows),
         Outer.FLAT,
         (
-            load(o, Rows.QUERY, Per.QUERY),
-            load(do, Rows.QUERY, Per.QUERY),
-            store("D", Rows.QUERY, Per.QUERY, packet_rows=options.dot_packet_rows),
-            store("dQ_acc", Rows.QUERY, Per.QUERY),
+            load(o, Rows.QUERY, Per.QUERY, fetch=plain),
+            load(do, Rows.QUERY, Per.QUERY, fetch=plain),
+            store("D", Rows.QUERY, Per.QUERY, packet_rows=options.dot_packet_rows, edge=whole),
+            store("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole),
         ),
         resources=Resources(256),
         overheads=_split_sectors(dq_acc, options.dot_split_percent),
@@ -359,24 +434,27 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     domain = attention_domain(problem, tile)
     rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
+    spill = settings.spill or Spill()
     main = Launch(
         "bwd.main",
         domain,
         Outer.KEY,
         (
-            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
-            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
-            load("Q", Rows.QUERY, Per.PAIR, edge=rows),
-            load(do, Rows.QUERY, Per.PAIR, edge=rows),
+            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch),
+            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch),
+            load("Q", Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch),
+            load(do, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch),
             load("LSE", Rows.QUERY, Per.PAIR),
-            load("D", Rows.QUERY, Per.PAIR),
-            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR),
+            load("D", Rows.QUERY, Per.PAIR, edge=whole),
+            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
             store(dk, Rows.KEY, Per.KEY),
             store(dv, Rows.KEY, Per.KEY),
         ),
         schedule=settings.schedule,
         resources=Resources(32 * tile.warps, settings.registers),
-        overheads=settings.overheads,
+        overheads=settings.overheads + spill.overheads(32 * tile.warps),
+        spill_accesses=spill.accesses_per_pair,
+        tile_spill_accesses=spill.accesses_per_tile,
         persistent_ctas=None if settings.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,
@@ -385,16 +463,16 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     convert = Launch(
         "bwd.convert",
-        row_domain(problem, DOT_ROWS),
+        row_domain(problem, pass_rows),
         Outer.FLAT,
-        (load("dQ_acc", Rows.QUERY, Per.QUERY), store("dQ", Rows.QUERY, Per.QUERY)),
+        (load("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole), store("dQ", Rows.QUERY, Per.QUERY)),
         overheads=_split_sectors(matrix(problem, "dQ", Role.OUTPUT), options.convert_split_percent),
         tensor_cores=False,
         values_per_thread=CONVERT_VALUES,
     )
     launches = (*copies, dot, main, convert)
     if grouped:
-        launches += (sum_groups(problem),)
+        launches += sum_groups(problem, options.sum_packets)
     return Chain(tensors(all_tensors), launches, kernel.notes)
 
 
@@ -476,7 +554,12 @@ class Forward(Body):
         self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
 
     def pair(self, at: Place) -> None:
+        running = next((a.tensor for a in at.launch.accesses if a.tensor in RUNNING and a.per is Per.PAIR), None)
+        if running:
+            self.softmax.sums = at.resume(running, 0.0, at.problem.head_dim_v)
         self.softmax.add(masked_scores(at), at["V"], at.dropout_factor)
+        if running:
+            at.put(running, self.softmax.sums)
 
     def end(self, at: Place) -> None:
         result = self.softmax
@@ -534,13 +617,19 @@ def _read(at: Place, name: str) -> Array:
     return at[copy_name if any(a.tensor == copy_name for a in at.launch.accesses) else name]
 
 
+def dq_columns(at: Place) -> int:
+    """Columns of dQ as it is added up (`FlashOptions.rounds_dq`)."""
+    wide = options_of(at.kernel, FlashOptions).rounds_dq
+    return max(at.problem.head_dim, (at.kernel.compiled_head_dim or 0) if wide else 0)
+
+
 @body("flash", "bwd.dot")
 def row_dot(at: Place) -> None:
     """D = rowsum(dO o O), and a zeroed dQ."""
     if at.writes("LSE_copy"):
         at.put("LSE_copy", at["LSE"])
     at.put("D", (_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
-    at.put("dQ_acc", np.zeros((at.q.size, at.problem.head_dim)))
+    at.put("dQ_acc", np.zeros((at.q.size, dq_columns(at))))
 
 
 @body("flash", "bwd.main")
@@ -559,7 +648,7 @@ class Backward(Body):
         if at.problem.bias_grad:
             at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
         ds = ds * at.scale
-        at.put("dQ_acc", ds @ at["K"])
+        at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, dq_columns(at) - at.problem.head_dim))))
         self.dk += ds.T @ at["Q"]
 
     def end(self, at: Place) -> None:
@@ -570,10 +659,10 @@ class Backward(Body):
 @body("flash", "bwd.convert")
 def convert_dq(at: Place) -> None:
     """dQ in the output's type."""
-    at.put("dQ", at["dQ_acc"])
+    at.put("dQ", at["dQ_acc"][:, : at.problem.head_dim])
 
 
-body("flash", "bwd.sum_groups")(add_group_gradients)
+body("flash", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")(add_group_gradients)
 body("flash", "convert_mask")(make_mask_additive)
 body("flash", "bwd.fill_bias")(zero_bias_gradient)
 body("flash", "bwd.sum_bias")(add_bias_gradients)

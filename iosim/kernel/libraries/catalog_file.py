@@ -13,7 +13,7 @@ from typing import Any
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
-from iosim.kernel.launch import Edge, Mode
+from iosim.kernel.launch import Edge, Fetch, Mode
 from iosim.kernel.libraries.rules import rule_books
 from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
@@ -95,7 +95,8 @@ TILE = Table(
     required=("head_dim", "block_q", "block_k", "warps"),
 )  # fmt: skip
 SPILL = Table(
-    {**_WHEN, "split": Flag(), "whole_tiles": Flag(), "write_per_tile": _BYTES, "write_per_pair": _BYTES,
+    {**_WHEN, "split": Flag(), "whole_tiles": Flag(), "narrow": Flag(), "block_q": Whole(1, MAX_BLOCK),
+     "block_k": Whole(1, MAX_BLOCK), "registers": Whole(1, 255), "write_per_tile": _BYTES, "write_per_pair": _BYTES,
      "read_per_tile": _BYTES, "read_per_pair": _BYTES, "accesses_per_pair": Real(0, 1e4),
      "accesses_per_tile": Real(0, 1e4), "frame": Whole(0, 1 << 16), "source": Text()},
     required=("head_dim", "source"),
@@ -115,6 +116,7 @@ KERNEL: Mapping[str, Spec] = {
     "writes_lse": Flag(),
     "edge_q": Text(tuple(Edge)),
     "edge_k": Text(tuple(Edge)),
+    "fetch": Text(tuple(Fetch)),
     "packs_group": Flag(),
     "rereads_q": Flag(),
     "threads": Whole(32, 1024),
@@ -209,6 +211,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
             "assumed": _NAMES,
             "rules": Text(rule_books),
             "any_tile": Flag(),
+            "builds": Text(),
             "kernel": Table({**KERNEL, "options": options}, required=("writes_lse", "edge_q", "edge_k")),
             "backward": Table(dict(_SCHEDULE)),
             **TABLES,

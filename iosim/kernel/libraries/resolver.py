@@ -11,7 +11,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Specialisation, Spill, Tile, stated_unit
-from iosim.kernel.launch import Edge, Mode, Overhead
+from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
 from iosim.kernel.libraries.catalog_file import Place
 from iosim.kernel.libraries.choice import chosen, is_choice
 from iosim.kernel.libraries.loader import Entry, entry, entry_names
@@ -26,6 +26,8 @@ from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
+ASYNC_COPY_CC = 80
+"""Compute capability that brought asynchronous copies to shared memory."""
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -75,6 +77,11 @@ def _schedule(values: Mapping[str, Any]) -> Schedule:
     )
 
 
+def _fetch(settings: Mapping[str, Any], profile: HardwareProfile) -> Fetch:
+    """How rows are asked for. NB: before cc 8.0 there are no asynchronous copies, and nothing is known of such rows."""
+    return Fetch(settings.get("fetch", Fetch.BYTES)) if profile.cc >= ASYNC_COPY_CC else Fetch.BYTES
+
+
 def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
     if "matrix_unit" not in settings:
         return None
@@ -91,20 +98,34 @@ def _loop(settings: Mapping[str, Any]) -> Loop:
     )
 
 
-def _spill(
+def _build(
     data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, tile: tuple[int, int],
     table: str = "spill",
-) -> Spill | None:  # fmt: skip
-    """What a build spills; FlashAttention has one for lengths that are whole tiles and one for others."""
-    whole = problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
+) -> Mapping[str, Any]:  # fmt: skip
+    """The row of what the build that runs spills, empty where none is known. FlashAttention has a build for lengths
+    that are whole tiles, one for others, packed ones among them, and one for rows of fewer columns than it has."""
+    whole = problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
+    narrow = max(problem.head_dim, problem.head_dim_v) < width
     for row in data.get(table, ()):
-        fits = row.get("split", False) == split and row.get("whole_tiles", whole) == whole
+        fits = (
+            row.get("split", False) == split
+            and row.get("whole_tiles", whole) == whole
+            and row.get("narrow", narrow) == narrow
+            and (row.get("block_q", tile[0]), row.get("block_k", tile[1])) == tile
+        )
         if fits and _matches(row, problem, profile, width):
-            return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
-                         row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0),
-                         row.get("accesses_per_pair", 0.0), row.get("accesses_per_tile", 0.0), row["source"],
-                         row.get("frame", 0))  # fmt: skip
-    return None
+            return dict(row)
+    return {}
+
+
+def _spill(row: Mapping[str, Any]) -> Spill | None:
+    """What a build spills."""
+    if not row:
+        return None
+    return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
+                 row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0),
+                 row.get("accesses_per_pair", 0.0), row.get("accesses_per_tile", 0.0), row["source"],
+                 row.get("frame", 0))  # fmt: skip
 
 
 def resolve(
@@ -133,6 +154,7 @@ def resolve(
     block_q, block_k = row["block_q"], row["block_k"]
     if overrides.splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
+    build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
@@ -142,21 +164,17 @@ def resolve(
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
+        fetch=_fetch(settings, profile),
         rereads_q=settings.get("rereads_q", False),
         packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
-        registers=row.get("registers", settings.get("registers")),
+        registers=row.get("registers", settings.get("registers", build.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
         persistent_ctas=_persistent_ctas(settings, profile),
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),
-        backward=PassSettings(
-            tile=_backward_tile(data, problem, profile, width),
-            schedule=_schedule(data.get("backward", {})),
-            registers=_backward_row(data, problem, profile, width).get("registers"),
-            overheads=_backward_overheads(data, problem, profile, width),
-        ),
-        spill=_spill(data, seen, profile, width, split_table, (block_q, block_k)),
+        backward=_backward(data, problem, profile, width),
+        spill=_spill(build),
         matrix_unit=_unit(settings),
         loop=_loop(settings),
         sm_spread=settings.get("sm_spread"),
@@ -292,34 +310,17 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
     )  # fmt: skip
 
 
-def _backward_overheads(
-    data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int
-) -> tuple[Overhead, ...]:
-    """What the backward's main launch moves beside its tensors: by rule, and spilled registers.
-
-    Spills have a name of their own there, which the replay does not lay out in memory: a CTA writes a few lines once,
-    which the next one overwrites, and recorded HBM writes have no room for them (h200_library_kernels.csv, 149 to 151).
-    """
-    tile = _backward_tile(data, problem, profile, width)
-    spill = (
-        _spill(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
-        if tile
-        else None
-    )
-    spilled = spill.overheads(32 * tile.warps) if spill and tile else ()
-    return _overheads(data, "backward_overhead") + tuple(replace(o, name="backward_spill") for o in spilled)
-
-
-def _backward_row(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Mapping[str, Any]:
-    """The row of the backward's tile; empty where there is no backward, or none of its own."""
+def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
+    """The backward's main launch: its tile, schedule and registers, and what it moves beside its tensors."""
+    overheads = _overheads(data, "backward_overhead")
+    schedule = _schedule(data.get("backward", {}))
     if not problem.backward or "backward_tile" not in data:
-        return {}
-    return tile_row(data, "backward_tile", problem, profile, width)
-
-
-def _backward_tile(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Tile | None:
-    row = _backward_row(data, problem, profile, width)
-    return _tile(row, data.get("backward", {})) if row else None
+        return PassSettings(schedule=schedule, overheads=overheads)
+    row = tile_row(data, "backward_tile", problem, profile, width)
+    tile = _tile(row, data.get("backward", {}))
+    build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
+    registers = row.get("registers", build.get("registers"))
+    return PassSettings(tile, schedule, registers, overheads, _spill(build))
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:

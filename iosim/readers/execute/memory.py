@@ -15,7 +15,7 @@ import numpy.typing as npt
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.algorithms.cache import TABLE
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Per, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Fetch, Per, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.pages import place_of_rows, scattered
 from iosim.readers.execute.rounding import round_to
@@ -83,7 +83,18 @@ def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int) -> int:
             whole_sectors(min(run, rows - start) * tensor.element_bytes) for start in range(0, rows, max(run, 1))
         )
     row = cols * tensor.element_bytes
+    if access.fetch is not Fetch.BYTES and row % SECTOR_BYTES == SECTOR_BYTES // 2:
+        return rows * sum(_requested(row, start, access.fetch) for start in (0, SECTOR_BYTES // 2)) // 2
     return rows * (whole_sectors(row) if tensor.strided else row)
+
+
+def _requested(row: int, start: int, fetch: Fetch) -> int:
+    """Bytes of the sectors asked for with a row that begins `start` bytes into a sector: by all of its chunks of 16
+    bytes, or by each two of them."""
+    chunks = range(start, start + row, SECTOR_BYTES // 2)
+    together = len(chunks) if fetch is Fetch.SECTORS else 2
+    asked = (chunks[n : n + together] for n in range(0, len(chunks), together))
+    return SECTOR_BYTES * sum(len({chunk // SECTOR_BYTES for chunk in some}) for some in asked)
 
 
 @dataclass(frozen=True)

@@ -56,18 +56,18 @@ class Walk:
         self._check()
 
     def _check(self) -> None:
-        seen: set[tuple[str, bool]] = set()
+        seen: set[tuple[str, bool, Per]] = set()
         for a in self.launch.accesses:
             where = f"launch {self.launch.name}: access of {a.tensor}"
             if a.per not in {*_PLACES[self.launch.outer], Per.LAUNCH}:
                 raise ExecutionError(f"{where} per {a.per} has no place in work tiles of {self.launch.outer}")
             if a.per not in _COVERS[a.rows]:
                 raise ExecutionError(f"{where} has a tile along {a.rows} and is made per {a.per}")
-            if (a.tensor, a.mode is Mode.LOAD) in seen:
+            if (a.tensor, a.mode is Mode.LOAD, a.per) in seen:
                 raise ExecutionError(f"{where} is there twice")
             if a.skip and a.per is not Per.PAIR:
                 raise ExecutionError(f"{where} skips visits but is per {a.per}")
-            seen.add((a.tensor, a.mode is Mode.LOAD))
+            seen.add((a.tensor, a.mode is Mode.LOAD, a.per))
             self.moved[a.tensor, "read" if a.mode is Mode.LOAD else "write"] = 0
 
     def run(self) -> Traffic:

@@ -21,13 +21,13 @@ from iosim.readers.formula.sums import BlockSums, Sums
 from iosim.readers.formula.table_sums import TableSums
 
 
-def _tile_bytes(tensor: Tensor, rows: int, packet_rows: int = 0) -> int:
+def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
     """As `Tensor.tile_bytes`: vectors in whole sectors, matrices by the row."""
     if not tensor.is_vector:
-        return rows * tensor.row_bytes
-    if packet_rows:
-        packet = ceil_div(packet_rows * tensor.element_bytes, SECTOR_BYTES) * SECTOR_BYTES
-        return ceil_div(rows, packet_rows) * packet
+        return rows * tensor.row_bytes(access.fetch)
+    if access.packet_rows:
+        packet = ceil_div(access.packet_rows * tensor.element_bytes, SECTOR_BYTES) * SECTOR_BYTES
+        return ceil_div(rows, access.packet_rows) * packet
     return ceil_div(rows * tensor.element_bytes, SECTOR_BYTES) * SECTOR_BYTES
 
 
@@ -51,12 +51,13 @@ def _times_moved(sums: BlockSums, access: Access) -> Sums:
 
 def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d, moved = sums.domain, _times_moved(sums, access)
-    tile = _tile_bytes(tensor, d.block_q, access.packet_rows)
+    tile = _tile_bytes(tensor, access, d.block_q)
     if access.edge is Edge.WHOLE:
         return tile * (moved.total if moved.each is None else moved.each * sums.query_blocks)
     if moved.each is not None and not tensor.is_vector:
-        return moved.each * d.rows * tensor.row_bytes
-    return tile * moved.full + _tile_bytes(tensor, sums.last_rows, access.packet_rows) * moved.last
+        return moved.each * d.rows * tensor.row_bytes(access.fetch)
+    last = _tile_bytes(tensor, access, sums.last_rows)
+    return tile * moved.full + last * moved.last
 
 
 def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
@@ -69,22 +70,23 @@ def _pair_bytes(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
     return (d.block_q * keys.full + last_rows * keys.last) * tensor.element_bytes
 
 
-def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, edge: Edge) -> int:
+def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d = sums.domain
     if not tensor.is_vector:
-        keys = sums.key_rows(edge)
-        return (keys.total if keys.each is None else keys.each * sums.query_blocks) * tensor.row_bytes
-    whole = sums.visits.total * _tile_bytes(tensor, d.block_k)
-    if edge is Edge.WHOLE:
+        keys = sums.key_rows(access.edge)
+        each = tensor.row_bytes(access.fetch)
+        return (keys.total if keys.each is None else keys.each * sums.query_blocks) * each
+    whole = sums.visits.total * _tile_bytes(tensor, access, d.block_k)
+    if access.edge is Edge.WHOLE:
         return whole
-    return whole + sums.reaching_last.total * _ragged_key_tile(sums, tensor)
+    return whole + sums.reaching_last.total * _ragged_key_tile(sums, tensor, access)
 
 
-def _ragged_key_tile(sums: BlockSums, tensor: Tensor) -> int:
+def _ragged_key_tile(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     """Bytes by which the last key block's tile differs from a full one."""
     d = sums.domain
     last = d.seq_k - (sums.key_blocks - 1) * d.block_k
-    return _tile_bytes(tensor, last) - _tile_bytes(tensor, d.block_k)
+    return _tile_bytes(tensor, access, last) - _tile_bytes(tensor, access, d.block_k)
 
 
 def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
@@ -92,9 +94,9 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     blocks, at_end = sums.key_range() if access.visited_only else (sums.key_blocks, 1)
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
-        return d.seq_k * tensor.row_bytes
-    whole = blocks * _tile_bytes(tensor, d.block_k)
-    return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor)
+        return d.seq_k * tensor.row_bytes(access.fetch)
+    whole = blocks * _tile_bytes(tensor, access, d.block_k)
+    return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor, access)
 
 
 def _times_owned(sums: BlockSums, access: Access) -> int:
@@ -113,13 +115,13 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if tensor.keys_per_row:
         return TableSums(sums.domain).sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
-        moved = _times_owned(sums, access) * _tile_bytes(tensor, tensor.rows)
+        moved = _times_owned(sums, access) * tensor.tile_bytes(tensor.rows)
     elif access.rows is Rows.PAIR:
         moved = _pair_bytes(sums, tensor, access.edge)
     elif access.rows is Rows.QUERY:
         moved = _query_bytes(sums, tensor, access)
     elif access.per is Per.PAIR:
-        moved = _key_bytes_per_pair(sums, tensor, access.edge)
+        moved = _key_bytes_per_pair(sums, tensor, access)
     else:
         moved = _key_outer_bytes(sums, tensor, access)
     return moved * access.times

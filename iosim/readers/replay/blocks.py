@@ -92,7 +92,7 @@ def _only_streamed(chain: Chain, tensor: Tensor) -> bool:
 def _fitted(chain: Chain, name: str, grid: Grid, size: Int32, placed: _Placed) -> tuple[Grid, Int32] | None:
     """A tensor's grid and sizes on the objects that lie there: as cut, or, where it is only streamed, in objects of
     their one size, from the first on."""
-    mine, theirs = (grid.heads, grid.rows, grid.cols), (placed.grid.heads, placed.grid.rows, placed.grid.cols)
+    mine, theirs = ((g.heads, g.rows, g.cols, g.step) for g in (grid, placed.grid))
     if mine == theirs and size.tobytes() == placed.size.tobytes():
         return replace(grid, first=placed.grid.first), size
     tensor, each = chain.tensors[name], int(placed.size[0])

@@ -175,7 +175,7 @@ def sample_lines(
     taken, at_once = 0, max(1, LINES_AT_ONCE * stride // (page * placements))
     for begin in progress("lines of the L2")(range(0, pages, at_once)):  # sorting all at once takes far more memory
         end = min(begin + at_once, pages)
-        followed = [_followed(place[begin:end], begin, page, sets, stride) for place in places]
+        followed = [_followed(place[begin:end], begin, page, sets, stride, n) for n, place in enumerate(places)]
         line = np.concatenate([one[0] for one in followed])
         order = np.argsort(line, kind="stable")[: np.count_nonzero(line < total)]
         line = line[order]
@@ -229,14 +229,19 @@ def _home(line: Int64) -> npt.NDArray[np.uint8]:
     return ((drawn.astype(np.int64) + twin) % 2).astype(np.uint8)
 
 
-def _followed(place: Int64, page_0: int, page: int, sets: int, stride: int) -> tuple[Int64, Int64]:
+def _followed(
+    place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int
+) -> tuple[Int64, Int64]:  # fmt: skip
     """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
-    that lie in the followed sets, every `stride`-th."""
+    that lie in the followed sets, every `stride`-th. Which line of a page falls into its first set is drawn, so that
+    the same part of every page does not fall into the same sets."""
     each = page // TWINS
     at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
     inside = at < each
     in_set = ((place[:, None] + at) // stride % sets)[inside]
-    at = ((page_0 + np.arange(place.size, dtype=np.int64))[:, None] * each + at)[inside]
+    number = page_0 + np.arange(place.size, dtype=np.int64)
+    turned = (_mix(number.astype(np.uint64), 2 * placement + 7) % np.uint64(each)).astype(np.int64)
+    at = (number[:, None] * each + (at + turned[:, None]) % each)[inside]
     first = at // TWIN_LINES * (TWIN_LINES * TWINS) + at % TWIN_LINES
     return np.concatenate([first + n * TWIN_LINES for n in range(TWINS)]), np.tile(in_set, TWINS)
 

@@ -26,10 +26,6 @@ Int32 = npt.NDArray[np.int32]
 NONE = -1
 MODES = {Mode.LOAD: 0, Mode.STORE: 1, Mode.REDUCE: 2}
 SPILL = "spill"
-SPILL_TURNOVER = 2
-"""Local memory that CTAs use in turn, in multiples of what resident CTAs store into at once: fitted on the odd-numbered
-calls of kernels/measurements/h200_library_kernels.csv, where kernels that spill write more to HBM than their output.
-Stack frames are about twice what a step stores (FlashAttention-2 compiled for cc 8.0: 192 bytes and 88)."""
 TILES_AT_ONCE = 1 << 18
 """Work tiles of an elementwise pass that are lowered together: 64-bit numbers of all would fill gigabytes."""
 
@@ -115,7 +111,7 @@ class Lowered:
 
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
-    """The chain as integer arrays. `spill_slots` is how many CTAs' local memory the GPU lays out side by side.
+    """The chain as integer arrays. `spill_slots` is how many CTAs are resident, each with local memory of its own.
 
     Raises:
         InputError: more objects or work tiles than fit in memory.
@@ -138,32 +134,41 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
         sizes.append(size)
         owners.append(np.full(grid.count, tensors.index(name), dtype=np.uint8))
         first += grid.count
-    spill_first: dict[str, int] = {}
+    frame_first: dict[str, tuple[int, ...]] = {}
     for launch in chain.launches:
-        spill = _spill(launch)
-        if spill is not None:
-            spill_first[launch.name] = first
-            sizes.append(np.full(spill_slots, _spill_bytes(spill), dtype=np.int32))
+        parts = frame_parts(launch)
+        frame_first[launch.name] = tuple(first + n * spill_slots if part else NONE for n, part in enumerate(parts))
+        for part in parts:
+            sizes.append(np.full(spill_slots, part, dtype=np.int32))
             owners.append(np.full(spill_slots, len(tensors), dtype=np.uint8))
             first += spill_slots
     tensors.append(SPILL)
 
     def lower_one(n: int) -> LoweredLaunch:
         launch = chain.launches[n]
-        lowered = _lower_launch(chain, launch, grids, spill_first.get(launch.name), spill_slots)
+        lowered = _lower_launch(chain, launch, grids, frame_first[launch.name], spill_slots)
         return replace(lowered, owned=blocks.owned(n, grids, tensors))
 
     launches = LoweredLaunches(lower_one, len(chain.launches))
     return Lowered(tuple(tensors), np.concatenate(sizes), np.concatenate(owners), launches)
 
 
-def _spill(launch: Launch) -> Overhead | None:
-    return next((o for o in launch.overheads if o.name == SPILL and o.mode is Mode.STORE), None)
+def _spills(launch: Launch, mode: Mode) -> Overhead | None:
+    return next((o for o in launch.overheads if o.name == SPILL and o.mode is mode), None)
 
 
-def _spill_bytes(spill: Overhead) -> int:
-    """What a CTA stores into at once."""
-    return spill.frame // SPILL_TURNOVER or max(spill.per_pair, spill.per_tile)
+def frame_parts(launch: Launch) -> tuple[int, ...]:
+    """Bytes of the local memory of a CTA's threads that a step of its loop stores into, and of the rest of their stack
+    frames, which a work tile stores into once; none where no register is spilled.
+
+    Local memory belongs to the threads that are resident: the next CTA in their place stores to the same addresses.
+    Where the frame is not known, each part is as large as what is stored there once.
+    """
+    stored = _spills(launch, Mode.STORE)
+    if stored is None:
+        return ()
+    step = min(stored.per_pair, stored.frame or stored.per_pair)
+    return max(0, step), max(0, min(stored.per_tile, stored.frame - step) if stored.frame else stored.per_tile)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
@@ -194,7 +199,7 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
 
 
 def _lower_launch(
-    chain: Chain, launch: Launch, grids: dict[str, Grid], spill_first: int | None, spill_slots: int
+    chain: Chain, launch: Launch, grids: dict[str, Grid], frame_first: tuple[int, ...], spill_slots: int
 ) -> LoweredLaunch:
     if streams(launch):
         return _lower_flat(chain, launch, grids)
@@ -213,11 +218,16 @@ def _lower_launch(
                                         count,
                                     run)  # fmt: skip
             if access.skip:
-                template = replace(template, skips=_skips(launch, access), block=block)
+                skips, of_tile = _skips(launch, access, block, steps)
+                template = replace(template, skips=skips, block=of_tile)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
-    if spill_first is not None:
-        base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
-        loop.append(Template(SPILL, MODES[Mode.STORE], base))
+    slot = np.arange(head.size, dtype=np.int64) % spill_slots
+    for at, templates in zip(frame_first, (loop, prologue), strict=False):
+        if at != NONE:
+            templates.append(Template(SPILL, MODES[Mode.STORE], (at + slot).astype(np.int32)))
+    reloaded = _spills(launch, Mode.LOAD)
+    if reloaded is not None and reloaded.per_pair and frame_first and frame_first[0] != NONE:
+        loop.append(Template(SPILL, MODES[Mode.LOAD], (frame_first[0] + slot).astype(np.int32)))
     down = {
         Direction.ASCENDING: np.zeros(block.size, dtype=np.uint8),
         Direction.DESCENDING: np.ones(block.size, dtype=np.uint8),
@@ -260,19 +270,26 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     return runs or [(0, 0)]
 
 
-def _skips(launch: Launch, access: Access) -> Int32:
-    """Of each query block, the key block at which an access that skips a visit is not made: the first one visited for
-    a load, the last for a store.
+def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[Int32, Int32]:
+    """Where an access that skips a visit is not made, the first one for a load, the last for a store: a number for each
+    loop index, and one for each work tile; where they are equal it is left out. Where a CTA walks whole heads, they are
+    key blocks; where it walks the keys of a query block, loop indices.
 
     Raises:
-        ValueError: key blocks are not walked one after the other, so that none is the first.
+        ValueError: another launch, or more visits left out than one.
     """
-    if launch.outer is not Outer.HEAD or access.skip != 1 or access.per is not Per.PAIR:
+    if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.QUERY):
         raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
-                         "one visit of a launch that walks whole heads")  # fmt: skip
+                         "one visit of a launch that walks whole heads or the keys of a query block")  # fmt: skip
+    first = access.mode is Mode.LOAD
+    if launch.outer is Outer.QUERY:
+        first = first != (launch.schedule.direction is Direction.DESCENDING)
+        at = steps.first if first else steps.first + steps.count - 1
+        index = at if steps.indices is None else steps.indices[np.clip(at, 0, steps.indices.size - 1)]
+        return np.arange(launch.domain.key_blocks_total, dtype=np.int32), index.astype(np.int32)
     visited = launch.domain.visited
-    where = visited.first if access.mode is Mode.LOAD else visited.end - 1
-    return np.where(visited.count > 0, where, NONE).astype(np.int32)
+    where = visited.first if first else visited.end - 1
+    return np.where(visited.count > 0, where, NONE).astype(np.int32), block
 
 
 def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -297,7 +314,7 @@ def _template(
     are moved together, where a whole head's are."""
     d = launch.domain
     owner = head if access.rows is Rows.QUERY and tensor.heads >= d.heads else owner_of(tensor, d, head)
-    start = grid.first + owner * grid.rows * grid.cols
+    start, step = grid.start_of(owner), grid.step
     looped = access.per is Per.PAIR
     span_q = max(1, d.block_q // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
@@ -316,22 +333,22 @@ def _template(
         if launch.outer is Outer.SPLIT and i is not None:
             i = i % d.query_blocks
         if i is not None:
-            base = base + grid.row_of(i, d.query_blocks, span_q)
+            base = base + grid.row_of(i, d.query_blocks, span_q) * step
         elif looped:
-            coef = span_q
-            base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q)
+            coef = span_q * step
+            base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q) * step
         else:  # a whole head's rows, once, after its last key block
             assert j is not None
             lo, hi = run
             span = min(hi * span_q, grid.rows) - lo * span_q
-            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
+            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q * step, NONE), True
     elif access.rows is Rows.KEY:
         span = span_k
         if j is not None:
-            base = base + grid.row_of(j, d.key_blocks_total, span_k)
+            base = base + grid.row_of(j, d.key_blocks_total, span_k) * step
         else:
-            coef = span_k
-            base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k)
+            coef = span_k * step
+            base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k) * step
     else:
         span, rows, stride = span_k, span_q, grid.cols
         i = i % d.query_blocks if launch.outer is Outer.SPLIT and i is not None else i
@@ -343,6 +360,8 @@ def _template(
     base32 = np.asarray(base, dtype=np.int64)
     if access.visited_only and not looped and not of_head:
         base32 = np.where(count > 0, base32, NONE)
+    if step > 1:  # rows of a head lie apart
+        span, rows, stride = 1, span, step
     template = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:

@@ -39,10 +39,18 @@ class Grid:
     chunk_cols: int
     sequences: int = 1
     """Packed sequences that the rows are divided among, evenly; a sequence's last rows may be empty."""
+    step: int = 1
+    """From an object to that of the next rows of its head: the number of heads where their rows lie side by side."""
 
     @property
     def count(self) -> int:
         return self.heads * self.rows * self.cols
+
+    def start_of(self, owner: Int64) -> Int64:
+        """First object of each (batch, head)."""
+        if self.step == 1:
+            return self.first + owner * self.rows * self.cols
+        return self.first + owner // self.step * self.rows * self.step + owner % self.step
 
     def row_of(self, tile: Int64, tiles: int, span: int) -> Int64:
         """First row of objects of tiles that are `span` rows long, numbered through `tiles` of all sequences."""
@@ -125,8 +133,10 @@ def cut(chain: Chain, tensor: Tensor, first: int) -> tuple[Grid, Int32]:
     height = np.concatenate([_sizes(n, n_rows // len(lengths), chunk_rows) for n in lengths])
     width = _sizes(tensor.cols, n_cols, chunk_cols)
     one = (height[:, None] * width[None, :] * tensor.element_bytes).reshape(-1)
-    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths))
-    return grid, np.tile(one.astype(np.int32), heads * tensor.copies)
+    apart = tensor.strided and heads == tensor.batch * tensor.heads and not tensor.is_vector and n_cols == 1
+    step = tensor.heads if apart else 1
+    grid = Grid(tensor.name, first, heads * tensor.copies, n_rows, n_cols, chunk_rows, chunk_cols, len(lengths), step)
+    return grid, np.tile(np.repeat(one.astype(np.int32), step), heads * tensor.copies // step)
 
 
 def _chunks(length: int, blocks: set[int]) -> tuple[int, int]:

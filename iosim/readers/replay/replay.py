@@ -24,7 +24,7 @@ from iosim.readers.replay.engine import L2, PS, Ctas
 from iosim.readers.replay.heads import ERROR as HEADS_ERROR
 from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.lowering import SPILL_TURNOVER, Lowered, LoweredLaunch, lower
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
@@ -259,10 +259,9 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
     slots = max(of_launch.slots for of_launch in inputs.of_launch)
     chain = inputs.chain
     played = chain if share is None else share.chain
-    lowered = lower(played, spill_slots=SPILL_TURNOVER * slots)
-    spill_slots = SPILL_TURNOVER * slots
+    lowered = lower(played, spill_slots=slots)
     budget = {} if inputs.accesses is None else {"budget": inputs.accesses}
-    coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=spill_slots, **budget) if part else None
+    coarse = coarse_plan(played, lowered, l2_of_gpu, spill_slots=slots, **budget) if part else None
     accesses = [low.accesses for low in lowered.launches] if coarse else None
     lowered = coarse.lowered if coarse else lowered
     _refuse_small_l2(l2_of_gpu, lowered, inputs.gpu)

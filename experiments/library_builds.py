@@ -1,0 +1,203 @@
+"""What builds of PyTorch's attention kernels spill: `python experiments/library_builds.py --write`.
+
+Makes iosim/kernel/libraries/pytorch-builds.csv, a row a build, of what was recorded: bytes of spilled registers that a
+thread stores in a work tile and in a visited pair of blocks, from the counters of two lengths
+(h100_library_builds.csv); its registers and stack frame (library_resources.csv); and the loads and stores of spilled
+registers in its loop and outside of it (h200_library_instructions.csv), or where no loop is listed as many words as
+were counted. `edges` says for which calls a build is: `whole` tiles of full width, `ragged` lengths, `narrow` rows, of
+fewer columns than the build has. Builds with a window or with dropout were not run: what they store follows from their
+instructions and their frame, and `known` says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from iosim.base.files import write_whole
+from iosim.kernel.launch import Domain
+from iosim.problem.masks.mask import IntervalMask
+
+HERE = Path(__file__).resolve().parent
+RECORDED = HERE / "measurements"
+TABLE = HERE.parent / "iosim" / "kernel" / "libraries" / "pytorch-builds.csv"
+COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
+           "registers", "frame", "write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair",
+           "known")  # fmt: skip
+FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
+EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
+DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)
+"""The flags behind a template's traits."""
+WIDEST_EVEN_MN = 128
+"""Head dimensions beyond it have one build for all lengths."""
+TRAITS = re.compile(r"(Flash_\w+_traits<[^<>]*?(?:bfloat16_t|half_t)),")
+WITH_DROPOUT = {(64, 128, 64), (128, 128, 32), (192, 64, 64)}
+"""Forward tiles that are launched on cc 9.0 with dropout alone (flash_fwd_launch_template.h)."""
+WORD = 4
+
+
+def flags(template: str) -> list[bool]:
+    """The truth values at the end of a kernel's template."""
+    tail = template[template.rindex(">,") + 2 :]
+    return [word in ("true", "1") for word in re.findall(r"true|false|[01]\b", tail)]
+
+
+def plain(kernel: str) -> str:
+    """A kernel's name, whichever way its template writes truth values and brackets."""
+    return kernel.replace("true", "1").replace("false", "0").replace(" ", "")
+
+
+def recorded(name: str) -> list[dict[str, str]]:
+    with (RECORDED / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def pairs(seq: int, block_q: int, block_k: int, causal: bool) -> int:
+    """Visited pairs of blocks of a head."""
+    mask = IntervalMask(None, 0, 0) if causal else IntervalMask()
+    return int(Domain(1, 1, seq, seq, block_q, block_k, mask).visited.count.sum())
+
+
+def solved(points: list[tuple[int, int, float]]) -> tuple[float, float]:
+    """(x, y) with x tiles + y pairs = bytes at two points (tiles, pairs, bytes)."""
+    (t1, p1, b1), (t2, p2, b2) = points
+    down = t1 * p2 - t2 * p1
+    return (b1 * p2 - b2 * p1) / down, (t1 * b2 - t2 * b1) / down
+
+
+def number(value: float) -> str:
+    """To a quarter of a byte, without noughts."""
+    return f"{round(4 * value) / 4:g}"
+
+
+def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
+    """A row a build of FlashAttention-2; builds for fp16 and bf16 are the same but for the instructions' type."""
+    used = {plain(r["kernel"] + r["template"]): r for r in recorded("library_resources.csv")}
+    loops: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for r in recorded("h200_library_instructions.csv"):
+        loops[plain(r["kernel"] + r["template"])].append(r)
+    groups: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for call in calls:
+        if call["implementation"].startswith("pytorch_flash") and call["dtype"] == "bfloat16":
+            groups[plain(call["kernel"])].append(call)
+    rows = []
+    for name, members in groups.items():
+        (full,) = [other for other in used if other.startswith(name)]
+        match = FLASH.search(members[0]["kernel"])
+        assert match is not None
+        passes, (width, block_q, block_k, warps) = match[1], map(int, match.groups()[1:])
+        causal = bool(int(members[0]["causal"]))
+        threads, stored, moved = 32 * warps, [], []
+        for call in members:
+            seq, heads = int(call["seq_q"]), int(call["heads"])
+            tiles = -(-seq // (block_q if passes == "fwd" else block_k))
+            work = (tiles, pairs(seq, block_q, block_k, causal))
+            stores, loads = (int(call[f"local_{way}"]) / heads / threads for way in ("write", "read"))
+            stored.append((*work, stores))
+            moved.append((*work, (stores + loads) / WORD))
+        per_tile, per_pair = solved(stored)
+        accesses = tuple(round(max(0.0, each)) for each in solved(moved))
+        if passes == "fwd" and loops[full]:
+            loop = max(loops[full], key=lambda r: int(r["HMMA"]))
+            accesses = tuple(int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in ("_outside", ""))
+        rows.append(dict(zip(COLUMNS, (
+            "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
+            edges_of(full, width), used[full]["registers"], used[full]["stack_bytes"], number(per_tile),
+            number(per_pair), 0, *accesses, "counted",
+        ), strict=True)))  # fmt: skip
+    run = {TRAITS.findall(name)[0] for name in groups}
+    for full, looped in loops.items():
+        row = inferred(full, used[full], looped)
+        if row is None:
+            continue
+        tile = (row["head_dim"], row["block_q"], row["block_k"])
+        if TRAITS.findall(full)[0] in run or (row["pass"] == "fwd" and row["dropout"] and tile in WITH_DROPOUT):
+            rows.append(row)
+    return rows
+
+
+def edges_of(full: str, width: int) -> str:
+    """For which calls a build of FlashAttention-2 is."""
+    if not flags(full)[EVEN_K]:
+        return "narrow"
+    return "ragged" if not flags(full)[EVEN_MN] and width <= WIDEST_EVEN_MN else "whole"
+
+
+def inferred(full: str, used: dict[str, str], loops: list[dict[str, str]]) -> dict[str, Any] | None:
+    """A row of a build that was not run; None where no call of PyTorch's takes it."""
+    on, match = flags(full), FLASH.search(full.replace(",", ", "))
+    if match is None or "splitkv" in full or on[ALIBI] or on[SOFTCAP] or (match[1] == "fwd" and on[-1]):
+        return None
+    if not (on[LOCAL] or on[DROPOUT]):
+        return None
+    passes, (width, block_q, block_k, warps) = match[1], map(int, match.groups()[1:])
+    loop = max(loops, key=lambda r: int(r["HMMA"]))
+    frame, inside, outside = int(used["stack_bytes"]), WORD * int(loop["STL"]), WORD * int(loop["STL_outside"])
+    accesses = tuple(int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in ("_outside", ""))
+    mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
+    return dict(zip(COLUMNS, (
+        "fa2", passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
+        used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), 0,
+        *accesses, "inferred",
+    ), strict=True))  # fmt: skip
+
+
+def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
+    """A row a build of the memory-efficient forward; one build serves every mask and length."""
+    used = {r["kernel"]: r for r in recorded("library_resources.csv")}
+    groups: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for call in calls:
+        if call["implementation"] == "pytorch_mem_efficient" and call["causal"] == "0":
+            groups[call["kernel"]].append(call)
+    rows = []
+    for kernel, members in groups.items():
+        match = EFFICIENT.search(kernel)
+        assert match is not None
+        block_q, block_k = int(match[3]), int(match[4])
+        width = block_k if "_rf_" in kernel else 65536
+        wide = [call for call in members if int(call["head_dim"]) == min(width, 256)]
+        size, dtype = (4, "fp32") if match[2] == "f32" else (2, {"f16": "fp16", "bf16": "bf16"}[match[2]])
+        threads = 32 * (block_q * block_k // (32 * 32))
+        points, reads = [], []
+        for call in wide:
+            seq, heads, d = int(call["seq_q"]), int(call["heads"]), int(call["head_dim"])
+            work = -(-seq // block_q), pairs(seq, block_q, block_k, False)
+            points.append((*work, int(call["local_write"]) / heads / threads))
+            key_blocks = -(-seq // block_k)
+            asked = (key_blocks * seq + 2 * work[0] * seq) * d * size
+            if "_gmem_" in kernel:
+                asked += (key_blocks - 1) * seq * d * 4
+            reads.append((int(call["l2_read"]) / heads - asked) / threads / work[1])
+        per_tile, per_pair = solved(points)
+        words = (int(wide[0]["local_read"]) + int(wide[0]["local_write"])) / int(wide[0]["heads"]) / threads / WORD
+        rows.append(dict(zip(COLUMNS, (
+            "cutlass", "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
+            used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), number(max(0.0, reads[0])), 0,
+            round(words / points[0][1]), "counted",
+        ), strict=True)))  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the table; else print it")
+    arguments = parser.parse_args()
+    calls = recorded("h100_library_builds.csv")
+    rows = flash_rows(calls) + efficient_rows(calls)
+    order = ("kernel", "pass", "head_dim", "block_q", "block_k", "dtype", "mask", "dropout", "edges")
+    numbers = ("head_dim", "block_q", "block_k")
+    rows.sort(key=lambda r: tuple(int(r[c]) if c in numbers else str(r[c]) for c in order))
+    lines = [",".join(COLUMNS), *(",".join(str(r[c]) for c in COLUMNS) for r in rows)]
+    text = "\n".join(lines) + "\n"
+    if arguments.write:
+        write_whole(TABLE, text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
