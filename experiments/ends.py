@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import re
 import sys
 import tempfile
 import time
@@ -108,6 +109,7 @@ CASES = (
     Case("efficient", 8, 65536, 128, True, 64), Case("efficient", 4, 131072, 64, False, 64),
     Case("efficient", 32, 32768, 64, True, 64), Case("efficient", 8, 65536, 128, False, 64),
     Case("cudnn", 8, 65536, 128, True), Case("cudnn", 8, 65536, 128, False), Case("cudnn", 8, 65536, 64, True),
+    Case("efficient", 16, 8192, 256, False, 32), Case("efficient", 16, 8192, 256, True, 32),
 )  # fmt: skip
 
 
@@ -341,12 +343,12 @@ def warm_up(watcher: driver.Function) -> None:
     watch(torch.empty(0, dtype=torch.int64), lambda: None, watcher)
 
 
-def record_ends(out: Path, watcher: driver.Function) -> None:
-    """Ends of all tiles of CASES."""
+def record_ends(out: Path, watcher: driver.Function, only: str) -> None:
+    """Ends of all tiles of those of CASES whose names match."""
     import torch
 
     found: dict[str, Any] = {}
-    for case in CASES:
+    for case in (c for c in CASES if re.search(only, c.name)):
         try:
             ends, alone = attempted(lambda case=case: watched(case, watcher))  # type: ignore[misc]
         except (InputError, RuntimeError) as error:
@@ -382,6 +384,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
     parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
+    parser.add_argument("--only", metavar="REGEX", default="", help="of the launches whose names match")
     arguments = parser.parse_args()
     out: Path = arguments.out
     import torch
@@ -393,9 +396,9 @@ def main() -> None:
         if arguments.shares:
             write_whole(out, measured_shares(watcher))
         else:
-            record_ends(out, watcher)
+            record_ends(out, watcher, arguments.only)
     write_provenance(
-        out, f"python experiments/ends.py {'--shares ' * arguments.shares}--out {out.name}", pytorch=torch.__version__,
+        out, " ".join(["python experiments/ends.py", *sys.argv[1:-1], out.name]), pytorch=torch.__version__,
         l2_start="256 MB written before every case",
         unit="microseconds from the launch" if arguments.shares else UNIT_OF_ENDS,
     )  # fmt: skip

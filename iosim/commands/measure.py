@@ -59,6 +59,8 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--seed", type=int, metavar="S", help="of --plan random: the draw (default: 0)")
     g.add_argument("--calls", type=int, metavar="N", help=f"of --plan random: how many (default: {CALLS})")
     g.add_argument("--only", metavar="REGEX", help="of PyTorch's kernels: count those whose names match")
+    g.add_argument("--minutes", type=float, metavar="M", help="of PyTorch's kernels: start no call later than this; "
+                   "the same command goes on where it stopped")  # fmt: skip
     g.add_argument("--time", action="store_true", help="median of device events instead of counters")
     start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
     g.add_argument("--l2", choices=words.L2_STARTS, default="cold", metavar="START", help=start)
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_chains(args)
     if set(args.plan or ()) & set(LIBRARY_PLANS):
         return _run_library(args)
-    for name in ("seed", "calls", "only"):
+    for name in ("seed", "calls", "only", "minutes"):
         if getattr(args, name) is not None:
             raise InputError(f"{options.spelling(name)} is for PyTorch's kernels; accepted: with --plan random")
     if args.launches is not None or args.passes != "fwd":
@@ -159,7 +161,7 @@ def _run_library(args: argparse.Namespace) -> int:
     """Calls of PyTorch's kernels, drawn or of every build."""
     from iosim.evidence.measure import library_case
 
-    kept = ("plan", "out", "dry_run", "seed", "calls", "only")
+    kept = ("plan", "out", "dry_run", "seed", "calls", "only", "minutes")
     refused = [
         name for name in (*ALONE_OF_CHAINS, *NOT_OF_CHAINS) if getattr(args, name) != args.default_of(name)
     ] + [name for name in ("seed", "calls") if args.plan == ["builds"] and getattr(args, name) is not None]
@@ -177,14 +179,17 @@ def _run_library(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
+    if args.minutes is not None and not args.minutes > 0:
+        raise InputError(f"--minutes {args.minutes:g} is out of range; accepted: more than 0")
     common.check_place(args.out)
     _capability(args)
     from iosim.evidence.measure.library_collect import collect_library
 
     command = " ".join(["iosim measure", *_words(args)])
     done = collect_library(
-        Path(args.out), cases, kernels=args.only or "", command=command, progress=progress("measuring")
-    )
+        Path(args.out), cases, kernels=args.only or "", minutes=args.minutes, command=command,
+        progress=progress("measuring"),
+    )  # fmt: skip
     print(f"{done.measured} of {len(cases)} calls measured now; {args.out} holds {len(done.rows)} rows")
     for line in done.left_out:
         print(f"iosim: left out: {line}", file=sys.stderr)

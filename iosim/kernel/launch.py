@@ -205,8 +205,8 @@ class Access:
 class Overhead:
     """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
 
-    total = per_cta x CTAs + per_tile x work tiles + per_pair x visited pairs. `per_tile_fetch` is per work tile fetched
-    from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a
+    total = per_cta x CTAs + per_tile x work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work
+    tile fetched from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a
     CTA's memory they lie in, where that is known.
     """
 
@@ -384,6 +384,16 @@ class Launch:
                 return d.query_blocks * d.key_blocks_total
             case Outer.HEAD:
                 return 1
+
+    @property
+    def tiles_with_rows(self) -> int:
+        """Work tiles without those past the end of a packed sequence, whose CTAs leave at once."""
+        d = self.domain
+        blocks = d.key_axis if self.outer is Outer.KEY else d.query_axis
+        if len(blocks.lengths) == 1 or self.outer in (Outer.HEAD, Outer.PAIR):
+            return self.work_tiles
+        filled = blocks.filled(d.block_k if self.outer is Outer.KEY else d.block_q)
+        return filled * d.grid_heads * (d.splits if self.outer is Outer.SPLIT else 1)
 
     @property
     def ctas(self) -> int:

@@ -118,7 +118,7 @@ def visited_pairs(launch: Launch) -> int:
 def overhead_bytes(launch: Launch, overhead: Overhead) -> int:
     """Bytes of an overhead over the whole launch."""
     tiles, ctas = launch.work_tiles, launch.ctas
-    total = overhead.per_cta * ctas + overhead.per_tile * tiles
+    total = overhead.per_cta * ctas + overhead.per_tile * launch.tiles_with_rows
     if overhead.per_tile_fetch:
         total += overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:

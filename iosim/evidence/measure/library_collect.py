@@ -7,14 +7,17 @@ goes on where it stopped. What PyTorch refuses is a row, too: it has no counters
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
@@ -25,9 +28,9 @@ from iosim.evidence.measure.machine import facts, profiler_version, write_proven
 from iosim.evidence.measure.table import Row, read_table, write_table
 
 RUNNER = "iosim.evidence.measure.library_run"
-PORTION = 83
+PORTION = 165
 """Calls of one process: it takes some ten seconds to start."""
-COMPILERS = 8
+COMPILERS = 16
 """Processes that compile FlexAttention's kernels side by side before any is counted."""
 COLUMNS = ("call", "launch", *PROBLEM, "kernel", "grid", "block", *METRICS, "left_out")
 COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "local_read", "local_write", "sm_clock_hz",
@@ -47,18 +50,21 @@ class Collected:
 
 
 def collect_library(
-    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", command: str = "", progress: Progress = silent
-) -> Collected:
+    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", minutes: float | None = None, command: str = "",
+    progress: Progress = silent,
+) -> Collected:  # fmt: skip
     """Counts the calls that `out` lacks and adds them to it.
 
     Args:
         cases: the plan; call n is its n-th.
         kernels: a regular expression of kernels' names; empty: all are counted.
+        minutes: after which no more calls are begun.
         command: what to write into the provenance.
 
     Raises:
         InputError: the profiler refuses, or leaves no report.
     """
+    end = time.time() + 60 * minutes if minutes else math.inf
     done = Collected(read_table(out, COLUMNS))
     held = {int(row["call"]) for row in done.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
@@ -66,7 +72,9 @@ def collect_library(
     options = [*profiler_options(False, COUNTED), "--nvtx", "--target-processes", "application-only"]
     options += ["--kernel-name", f"regex:{kernels}"] if kernels else []
     for portion in progress([todo[at : at + PORTION] for at in range(0, len(todo), PORTION)]):
-        fresh = _portion(portion, options)
+        if time.time() > end:
+            break
+        fresh = _portion(portion, options, end)
         done.rows += fresh
         done.measured += len({row["call"] for row in fresh if not row.get("left_out")})
         done.left_out += [f"call {row['call']}: {row['left_out']}" for row in fresh if row.get("left_out")]
@@ -82,10 +90,11 @@ def collect_library(
     return done
 
 
-def _plan(folder: Path, calls: Sequence[tuple[int, LibraryCase]]) -> tuple[Path, Path]:
-    """(file of the calls, file where each is said to be done)."""
+def _plan(folder: Path, calls: Sequence[tuple[int, LibraryCase]], **more: Any) -> tuple[Path, Path]:
+    """(file of the calls and what else the runner is told, file where each is said to be done)."""
     plan, done = folder / "plan.json", folder / "done.jsonl"
-    plan.write_text(json.dumps([{"call": n, "case": case.to_dict()} for n, case in calls]), encoding="utf-8")
+    listed = [{"call": n, "case": case.to_dict()} for n, case in calls]
+    plan.write_text(json.dumps({"calls": listed, **more}), encoding="utf-8")
     return plan, done
 
 
@@ -96,17 +105,17 @@ def _compile(calls: Sequence[tuple[int, LibraryCase]]) -> None:
         for part in range(min(COMPILERS, len(calls))):
             place = Path(folder) / str(part)
             place.mkdir()
-            files = _plan(place, calls[part::COMPILERS])
-            command = [sys.executable, "-m", RUNNER, *map(str, files), "compile"]
+            files = _plan(place, calls[part::COMPILERS], profile=False)
+            command = [sys.executable, "-m", RUNNER, *map(str, files)]
             running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         for process in running:
             process.wait()
 
 
-def _portion(calls: Sequence[tuple[int, LibraryCase]], options: Sequence[str]) -> list[Row]:
+def _portion(calls: Sequence[tuple[int, LibraryCase]], options: Sequence[str], end: float) -> list[Row]:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
-        plan, done = _plan(Path(folder), calls)
+        plan, done = _plan(Path(folder), calls, profile=True, end=None if end == math.inf else end)
         report = Path(folder) / "report"
         output = run_profiler([*options, "-f", "-o", str(report)], [sys.executable, "-m", RUNNER, str(plan), str(done)])
         lines = [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []

@@ -2,14 +2,15 @@
 
 Each call is made once without the profiler, for what is compiled or chosen at a first call, and once more with it, in
 an NVTX range that has the call's number. A line of DONE.jsonl a call; `left_out`, the reason, where PyTorch refuses.
-With a third word, `compile`, calls are made without the profiler alone: such processes, side by side, fill the caches
-of compiled kernels.
+Where the plan says so, calls are made without the profiler alone: such processes, side by side, fill the caches of
+compiled kernels. From the plan's `end` on, in seconds of the epoch, no call is begun.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,11 +119,13 @@ def counted(call: Callable[[], Any], number: int) -> None:
     runtime.cudaProfilerStop()
 
 
-def run(calls: list[dict[str, Any]], done: Path, *, profile: bool) -> None:
+def run(calls: list[dict[str, Any]], done: Path, *, profile: bool, end: float | None = None) -> None:
     """Makes the calls of a plan, `{"call", "case"}` each."""
     torch.autograd.set_multithreading_enabled(False)  # a range holds what its own thread launches
     with done.open("w", encoding="utf-8") as out:
         for planned in calls:
+            if end is not None and time.time() > end:
+                break
             answer: dict[str, Any] = {"call": planned["call"]}
             try:
                 call = prepared(LibraryCase.from_dict(planned["case"]), planned["call"])
@@ -141,7 +144,7 @@ def run(calls: list[dict[str, Any]], done: Path, *, profile: bool) -> None:
 
 def main() -> int:
     plan, done = map(Path, sys.argv[1:3])
-    run(json.loads(plan.read_text(encoding="utf-8")), done, profile="compile" not in sys.argv)
+    run(done=done, **json.loads(plan.read_text(encoding="utf-8")))
     return 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.in_turn import HeadsInTurn
@@ -155,21 +155,14 @@ def sum_groups(problem: AttentionProblem, packets: int = 0) -> tuple[Launch, ...
             Outer.FLAT,
             (
                 *(load(f"{n}_heads", Rows.QUERY, Per.QUERY, times=problem.group) for n in tensors),
-                *(store(n, Rows.QUERY, Per.QUERY) for n in tensors),
+                *(store(n, Rows.QUERY, Per.QUERY, times=max(1, packets)) for n in tensors),
             ),
-            overheads=_packets(problem, max(1, packets)),
             tensor_cores=False,
         )
 
     return (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (
         summed("bwd.sum_groups", "dK", "dV"),
     )
-
-
-def _packets(problem: AttentionProblem, packets: int) -> tuple[Overhead, ...]:
-    """What stores take beyond their bytes that leave in pieces of packets."""
-    more = (packets - 1) * SUM_ROWS * problem.head_dim * problem.output_type.bytes
-    return (Overhead("packets", Mode.STORE, per_tile=more),) if more else ()
 
 
 def head_gradient(at: Place, name: str) -> str:

@@ -318,8 +318,9 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
     """(temporaries, accesses) of O: stored at the end; or added up in memory, at every key block
     (`FlashOptions.columns_by_keys`), in O itself where it is fp32."""
     last = store("O", Rows.QUERY, Per.QUERY)
-    wide = max(problem.head_dim, problem.head_dim_v) > kernel.tile.block_k
-    if not (options_of(kernel, FlashOptions).columns_by_keys and wide):
+    if not options_of(kernel, FlashOptions).columns_by_keys:
+        return (), (last,)
+    if max(problem.head_dim, problem.head_dim_v) <= kernel.tile.block_k:
         return (), (last,)
     running = RUNNING[problem.output_type.bytes == 4]
     kept = replace(_output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)

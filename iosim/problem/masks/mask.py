@@ -38,6 +38,10 @@ class Axis:
         each = self.blocks_each(block)
         return each if len(self.lengths) == 1 else len(self.lengths) * each
 
+    def filled(self, block: int) -> int:
+        """Blocks of the grid that hold rows."""
+        return sum(-(-length // block) for length in self.lengths)
+
     def block_rows(self, block: int) -> IntArray:
         """True rows of every block of the grid; 0 past the end of its sequence."""
         starts = np.arange(self.blocks_each(block), dtype=np.int64) * block

@@ -48,7 +48,7 @@ class Walk:
         self.grid = Grid(launch)
         self.at = WalkPlace(launch, problem, kernel, seed, self.grid)
         self.moved: dict[tuple[str, str], int] = {}
-        self.work_tiles = 0
+        self.work_tiles = self.empty_tiles = 0
         self.pairs = 0
         self.iq = self.ik = 0
         self.sectors: set[int] = set()
@@ -103,7 +103,7 @@ class Walk:
             ctas = min(ctas, self.launch.persistent_ctas)
         for o in self.launch.overheads:
             key = (o.name, "read" if o.mode is Mode.LOAD else "write")
-            tile_bytes = (o.per_tile + o.per_tile_fetch) * self.work_tiles
+            tile_bytes = o.per_tile * (self.work_tiles - self.empty_tiles) + o.per_tile_fetch * self.work_tiles
             cta_bytes = (o.per_cta + o.per_tile_fetch) * ctas
             self.moved[key] = self.moved.get(key, 0) + tile_bytes + cta_bytes + o.per_pair * self.pairs
 
@@ -140,6 +140,7 @@ class Walk:
                 yield n
             else:
                 self.work_tiles += splits
+                self.empty_tiles += splits
 
     def _key_outer(self) -> None:
         for ik in self._there(self.grid.k_starts, self.grid.k_ends):

@@ -145,7 +145,8 @@ def overhead_bytes(launch: Launch, overhead: Overhead, parts: list[tuple[int, Bl
     heads = d.batch * d.heads
     tiles = launch.work_tiles
     ctas = tiles if launch.persistent_ctas is None else minimum(launch.persistent_ctas, tiles)
-    total = overhead.per_cta * ctas + overhead.per_tile * tiles + overhead.per_tile_fetch * (tiles + ctas)
+    total = overhead.per_cta * ctas + overhead.per_tile * launch.tiles_with_rows
+    total += overhead.per_tile_fetch * (tiles + ctas)
     if overhead.per_pair:
         for n, sums in parts or _sums(d):
             visits = sums.visits
