@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
@@ -43,6 +44,7 @@ def compiled(source: Path, cubin: Path, defines: Mapping[str, Any] | None = None
         "-std=c++17",
         "-O3",
         "-cubin",
+        f"-I{data_dir('kernels')}",
         *flags,
         "-o",
         str(cubin),

@@ -26,8 +26,8 @@ HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
 TABLE = HERE.parent / "iosim" / "kernel" / "libraries" / "pytorch-builds.csv"
 COLUMNS = ("kernel", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
-           "registers", "frame", "write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair",
-           "known")  # fmt: skip
+           "registers", "frame", "write_per_tile", "write_per_pair", "read_per_pair",
+           "accesses_per_tile", "accesses_per_pair", "known")  # fmt: skip
 FLASH = re.compile(r"flash_(fwd|bwd)_\w*kernel<Flash_\w+_traits<(\d+), (\d+), (\d+), (\d+)")
 EFFICIENT = re.compile(r"fmha_cutlass([FB])_(bf16|f16|f32)_aligned_(\d+)x(\d+)_")
 DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)

@@ -187,8 +187,8 @@ def _run_library(args: argparse.Namespace) -> int:
 
     command = " ".join(["iosim measure", *_words(args)])
     done = collect_library(
-        Path(args.out), cases, kernels=args.only or "", minutes=args.minutes, command=command,
-        progress=progress("measuring"),
+        Path(args.out), cases, kernels=args.only or "", spills=args.plan == ["builds"], minutes=args.minutes,
+        command=command, progress=progress("measuring"),
     )  # fmt: skip
     print(f"{done.measured} of {len(cases)} calls measured now; {args.out} holds {len(done.rows)} rows")
     for line in done.left_out:

@@ -205,9 +205,9 @@ class Access:
 class Overhead:
     """Bytes that follow no tensor: spilled registers, tile counters, descriptors.
 
-    total = per_cta x CTAs + per_tile x work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per work
-    tile fetched from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how many bytes of a
-    CTA's memory they lie in, where that is known.
+    total = per_cta x CTAs + per_tile x work tiles that hold rows + per_pair x visited pairs. `per_tile_fetch` is per
+    work tile fetched from a queue, where every CTA also makes one last fetch that finds the queue empty. `frame` is how
+    many bytes of a CTA's memory they lie in, where that is known.
     """
 
     name: str

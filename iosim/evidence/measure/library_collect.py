@@ -33,9 +33,9 @@ PORTION = 165
 COMPILERS = 16
 """Processes that compile FlexAttention's kernels side by side before any is counted."""
 COLUMNS = ("call", "launch", *PROBLEM, "kernel", "grid", "block", *METRICS, "left_out")
-COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "local_read", "local_write", "sm_clock_hz",
-           "registers", "smem_bytes")  # fmt: skip
+COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "sm_clock_hz", "registers", "smem_bytes")
 """Of METRICS: each more takes the profiler more passes over every launch."""
+SPILLED = ("local_read", "local_write")
 CALL_RANGE = re.compile(r"iosim call (\d+)")
 NAME_LENGTH = 240
 
@@ -50,14 +50,15 @@ class Collected:
 
 
 def collect_library(
-    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", minutes: float | None = None, command: str = "",
-    progress: Progress = silent,
+    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", spills: bool = False, minutes: float | None = None,
+    command: str = "", progress: Progress = silent,
 ) -> Collected:  # fmt: skip
     """Counts the calls that `out` lacks and adds them to it.
 
     Args:
         cases: the plan; call n is its n-th.
         kernels: a regular expression of kernels' names; empty: all are counted.
+        spills: whether the bytes of spilled registers are counted, too.
         minutes: after which no more calls are begun.
         command: what to write into the provenance.
 
@@ -68,12 +69,17 @@ def collect_library(
     done = Collected(read_table(out, COLUMNS))
     held = {int(row["call"]) for row in done.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
-    _compile([(n, case) for n, case in todo if case.backend == "flex"])
-    options = [*profiler_options(False, COUNTED), "--nvtx", "--target-processes", "application-only"]
+    compiled = [(n, case) for n, case in todo if case.backend == "flex"]
+    ready = [(n, case) for n, case in todo if case.backend != "flex"]
+    metrics = (*COUNTED, *SPILLED) if spills else COUNTED
+    options = [*profiler_options(False, metrics), "--nvtx", "--target-processes", "application-only"]
     options += ["--kernel-name", f"regex:{kernels}"] if kernels else []
-    for portion in progress([todo[at : at + PORTION] for at in range(0, len(todo), PORTION)]):
+    portions = [calls[at : at + PORTION] for calls in (ready, compiled) for at in range(0, len(calls), PORTION)]
+    for portion in progress(portions):
         if time.time() > end:
             break
+        if portion[0] in compiled:
+            _compile(portion)
         fresh = _portion(portion, options, end)
         done.rows += fresh
         done.measured += len({row["call"] for row in fresh if not row.get("left_out")})

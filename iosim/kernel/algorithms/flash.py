@@ -136,7 +136,8 @@ class FlashOptions(SplitOptions, TermOptions):
     `columns_by_keys`: products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has
     keys; an output of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
     kernel_forward.h: kKeepOutputInRF).
-    `output_strided`: O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient kernel).
+    `output_strided`: O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient
+    kernel).
 
     `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
     nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
@@ -400,8 +401,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     pass_rows, plain = DOT_ROWS, Fetch.SECTORS if kernel.fetch is Fetch.LANES else Fetch.BYTES
     if options.rounds_dq:
         whole, pass_rows = Edge.WHOLE, tile.block_q
-        rows = -(-problem.seq_q // tile.block_q) * tile.block_q
-        dq_acc = replace(dq_acc, rows=rows, cols=max(problem.head_dim, kernel.compiled_head_dim or 0))
+        padded = -(-problem.seq_q // tile.block_q) * tile.block_q
+        dq_acc = replace(dq_acc, rows=padded, cols=max(problem.head_dim, kernel.compiled_head_dim or 0))
     all_tensors = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
     all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
     all_tensors += head_gradients(problem)
