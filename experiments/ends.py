@@ -2,6 +2,7 @@
 
     python experiments/ends.py --out h200_cta_ends.npz        # long launches, every tile
     python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
+    python experiments/ends.py --first h200_cta_ends_wide.npz --out h200_cta_shares.csv   # rows of recorded long launches
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
 the very binary that others run: this project's, PyTorch's, cuDNN's. From the ends of the first CTAs of a launch, which
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import io
 import json
 import re
 import sys
@@ -241,11 +243,13 @@ def recorded() -> list[Shared]:
 
 SHARED_LIBRARY = (
     *(Shared("flash", d, causal, 64 if d == 256 else 128, 2) for d in (64, 128, 256) for causal in (False, True)),
-    *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 2}[d]) for d in (64, 128, 256)),
+    *(Shared("efficient", d, False, 64, {64: 4, 128: 2, 256: 4}[d]) for d in (64, 128, 256)),
 )
 KEYS = 32768
 """Keys that every CTA of this project's kernel walks over, the same for all: they come from the L2."""
 LIBRARY_KEYS = 4 * KEYS
+SMS = 132
+"""Of the GPUs that were measured."""
 
 
 def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
@@ -317,6 +321,26 @@ def keys_of_groups(case: Shared, held: int, sms: int) -> list[int]:
     return [int(np.median(group)) for group in each.reshape(held, sms)]
 
 
+def with_first(table: str, ends: Path) -> str:
+    """The table of shares, with rows for the recorded launches that no mask shortens and whose first CTAs fill an SM as
+    a kernel of SHARED_LIBRARY does, in place of those of these kernels."""
+    import pandas as pd
+
+    rows = pd.read_csv(io.StringIO(table), dtype=str)
+    held = {(one.kernel, one.head_dim): one.ctas for one in SHARED_LIBRARY}
+    with np.load(ends) as recorded_ends:
+        for case in (c for c in CASES if c.name in recorded_ends and not c.causal and c.kernel in LIBRARY):
+            ctas = held[case.kernel, case.head_dim]
+            times = recorded_ends[case.name].reshape(-1)[: ctas * SMS].reshape(ctas, SMS) / 10
+            made = {"kernel": case.kernel, "head_dim": str(case.head_dim), "causal": "0", "ctas": str(ctas),
+                    "ends_us": " ".join(f"{np.median(g):.1f}" for g in times),
+                    "spread_us": " ".join(f"{np.percentile(g, 90) - np.percentile(g, 10):.1f}" for g in times),
+                    "keys": " ".join([str(case.tokens)] * ctas), "run": "1"}  # fmt: skip
+            same = (rows.kernel == made["kernel"]) & (rows.head_dim == made["head_dim"]) & (rows.causal == "0")
+            rows = pd.concat([rows[~same], pd.DataFrame([made])])
+    return rows.to_csv(index=False)
+
+
 def attempted(measure: Callable[[], Any]) -> Any:
     """What `measure` gives; again where the output went elsewhere, from an empty pool of memory each time.
 
@@ -384,9 +408,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
     parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
+    parser.add_argument("--first", type=Path, metavar="NPZ", help="add the shares of recorded launches to --out; no GPU")
     parser.add_argument("--only", metavar="REGEX", default="", help="of the launches whose names match")
     arguments = parser.parse_args()
     out: Path = arguments.out
+    if arguments.first:
+        write_whole(out, with_first(out.read_text(encoding="utf-8"), arguments.first))
+        return
     import torch
 
     driver.use_device()

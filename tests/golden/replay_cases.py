@@ -694,7 +694,7 @@ def shares() -> Iterator[tuple[str, Any]]:
             p = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, mask=mask, dtype=dtype)
             chosen = resolve(kernel, p, load_profile(gpu))
             found = [rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)]
-            yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p)]]
+            yield f"shares {kernel} {gpu} {head_dim} {mask} {dtype}", [found, [str(k) for k in keys_of(chosen, p, 2)]]
             yield (
                 f"stated share {kernel} {gpu} {head_dim} {mask} {dtype}",
                 rates_of(replace(chosen, age_share=0.3), p, 3),

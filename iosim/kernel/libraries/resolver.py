@@ -169,7 +169,7 @@ def resolve(
         packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
-        registers=row.get("registers", settings.get("registers", build.get("registers"))),
+        registers=row.get("registers", build.get("registers", settings.get("registers"))),
         shared_memory_bytes=row.get("shared_memory_bytes", settings.get("shared_memory_bytes")),
         persistent_ctas=_persistent_ctas(settings, profile),
         overheads=rules.split_overheads(problem) if split_table else _overheads(data, "overhead"),

@@ -35,9 +35,9 @@ def rates_of(kernel: Kernel, problem: AttentionProblem, ctas: int, *, compiled: 
     if kernel.age_share is not None:
         return sloped(kernel.age_share, ctas)
     rates, usual = measured_rates()
-    for key in keys_of(kernel, problem) if compiled else ():
-        if (*key, ctas) in rates:
-            return rates[(*key, ctas)]
+    for key in keys_of(kernel, problem, ctas) if compiled else ():
+        if key in rates:
+            return rates[key]
     return sloped(usual[min(usual, key=lambda n: abs(n - ctas))], ctas)
 
 
@@ -46,17 +46,20 @@ def sloped(share: float, ctas: int) -> tuple[float, ...]:
     return tuple(1 + share / 2 - share * rank / (ctas - 1) for rank in range(ctas))
 
 
-def keys_of(kernel: Kernel, problem: AttentionProblem) -> list[Key]:
-    """Keys of the table under which a kernel may stand, the best first."""
+def keys_of(kernel: Kernel, problem: AttentionProblem, ctas: int) -> list[Key]:
+    """Keys of the table under which a kernel may stand, the best first: of a library's kernel those of the next head
+    dimension that was measured."""
     causal = problem.mask != "none"
     if not kernel.cta_shares:
         return []
     if kernel.cta_shares != OWN:
-        return [(kernel.cta_shares, problem.head_dim, causal), (kernel.cta_shares, problem.head_dim, False)]
+        measured = {key[1:] for key in measured_rates()[0] if key[0] == kernel.cta_shares and key[-1] == ctas}
+        width = min((int(w) for w, *_ in measured if int(w) >= problem.head_dim), default=problem.head_dim)  # type: ignore[call-overload]
+        return [(kernel.cta_shares, width, causal, ctas), (kernel.cta_shares, width, False, ctas)]
     tile = kernel.tile
     persistent = kernel.schedule.scheduler is Scheduler.PERSISTENT
     build = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, causal, persistent)
-    return [(OWN, *build, dtype) for dtype in (problem.dtype, "bf16")]
+    return [(OWN, *build, dtype, ctas) for dtype in (problem.dtype, "bf16")]
 
 
 @cache
