@@ -257,7 +257,7 @@ def test_an_array_of_another_shape_is_refused() -> None:
 )
 def test_bytes_of_one_touch(tensor: Tensor, access: dict[str, Any], rows: int, cols: int, expected: int) -> None:
     made = Access(**({"tensor": tensor.name, "mode": Mode.LOAD, "rows": Rows.QUERY, "per": Per.PAIR} | access))
-    assert moved_bytes(tensor, made, rows, cols) == expected
+    assert moved_bytes(tensor, made, rows, cols, rows) == expected
 
 
 def test_storage_formats() -> None:

@@ -15,7 +15,7 @@ from iosim.kernel.loop import Loop
 from iosim.kernel.schedule import Schedule
 from iosim.problem.masks.mask import Axis, IntArray, IntervalMask, Mask, Steps, Visited
 
-SECTOR_BYTES, HALF_SECTOR_BYTES = 32, 16
+SECTOR_BYTES, HALF_SECTOR_BYTES, BOX_BYTES = 32, 16, 128
 
 
 class Mode(StrEnum):
@@ -96,6 +96,11 @@ class Fetch(StrEnum):
     LANES = "lanes"
     """16 bytes a lane by asynchronous copies: two neighbouring lanes are a request, of one sector where the row begins
     at one, else of two. Counted so for head_dim 24 to 248 (experiments/measurements/h100_library_builds.csv)."""
+    BOXES = "boxes"
+    """In boxes of 128 bytes a row, a request each (TMA)."""
+    WIDE_BOXES = "wide-boxes"
+    """In boxes, the last of which reaches past the tensor's columns: where the row begins inside a sector, that box
+    takes one more (cuDNN's kernels at head_dim 8 to 120, ibid.)."""
 
 
 class Role(StrEnum):
@@ -143,12 +148,27 @@ class Tensor:
     def bytes(self) -> int:
         return self.elements * self.element_bytes
 
-    def row_bytes(self, fetch: Fetch = Fetch.BYTES) -> int:
-        """Bytes moved for one row of a matrix, in the mean over rows: whole sectors where rows are strided."""
+    @property
+    def row_bytes(self) -> int:
+        """Bytes moved for one row of a matrix: whole sectors where rows are strided."""
         raw = self.cols * self.element_bytes
-        if fetch is not Fetch.BYTES and raw % SECTOR_BYTES == HALF_SECTOR_BYTES:
-            return raw + HALF_SECTOR_BYTES if fetch is Fetch.SECTORS else 3 * raw // 2 + HALF_SECTOR_BYTES // 2
         return -(-raw // SECTOR_BYTES) * SECTOR_BYTES if self.strided else raw
+
+    def split_bytes(self, fetch: Fetch) -> int:
+        """Bytes that a row takes beyond `row_bytes` in the mean over rows, where every second one begins inside a
+        sector and is asked for as `fetch` says."""
+        if fetch is Fetch.BYTES or self.is_vector or self.keys_per_row:
+            return 0
+        raw = self.cols * self.element_bytes
+        if raw % SECTOR_BYTES != HALF_SECTOR_BYTES:
+            return 0
+        more = {
+            Fetch.SECTORS: HALF_SECTOR_BYTES,
+            Fetch.LANES: (raw + HALF_SECTOR_BYTES) // 2,
+            Fetch.BOXES: HALF_SECTOR_BYTES * -(-raw // BOX_BYTES),
+            Fetch.WIDE_BOXES: HALF_SECTOR_BYTES * (1 - -raw // BOX_BYTES),
+        }[fetch]
+        return more - HALF_SECTOR_BYTES * self.strided
 
     @property
     def keys_per_sector(self) -> int:
@@ -159,14 +179,14 @@ class Tensor:
     def is_vector(self) -> bool:
         return self.cols == 1
 
-    def tile_bytes(self, rows: int, packet_rows: int = 0, fetch: Fetch = Fetch.BYTES) -> int:
+    def tile_bytes(self, rows: int, packet_rows: int = 0) -> int:
         """Bytes between SM and L2 for a tile of `rows` full rows.
 
         A row vector's tile (LSE) moves in whole sectors, `packet_rows` rows at a time where that is not 0; a matrix
         tile moves row by row.
         """
         if not self.is_vector:
-            return rows * self.row_bytes(fetch)
+            return rows * self.row_bytes
         if packet_rows:
             packet = -(-packet_rows * self.element_bytes // SECTOR_BYTES) * SECTOR_BYTES
             return -(-rows // packet_rows) * packet

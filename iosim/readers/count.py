@@ -6,6 +6,8 @@ O(seq^2).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from iosim.kernel.launch import (
@@ -14,6 +16,7 @@ from iosim.kernel.launch import (
     Chain,
     Domain,
     Edge,
+    Fetch,
     Launch,
     Mode,
     Overhead,
@@ -42,7 +45,7 @@ def _query_rows(domain: Domain, edge: Edge) -> IntArray:
 
 def _tiles(tensor: Tensor, access: Access, rows: IntArray) -> IntArray:
     """Bytes of a tile of `tensor` of each number of rows."""
-    tiles = tensor.tile_bytes(rows, access.packet_rows, access.fetch)  # type: ignore[arg-type]
+    tiles = tensor.tile_bytes(rows, access.packet_rows)  # type: ignore[arg-type]
     return np.asarray(tiles, dtype=np.int64)
 
 
@@ -53,6 +56,12 @@ def visited_splits(domain: Domain) -> IntArray:
 
 def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
     """Bytes one (batch, head) of the grid moves for one access."""
+    split = tensor.split_bytes(access.fetch)
+    if split:  # of rows that are there
+        plain = replace(access, fetch=Fetch.BYTES)
+        inside = replace(plain, edge=Edge.EXACT) if access.edge is Edge.WHOLE else plain
+        rows = replace(tensor, cols=split, element_bytes=1, strided=False)
+        return access_bytes(domain, tensor, plain) + access_bytes(domain, rows, inside)
     v = domain.visited
     if tensor.keys_per_row:
         return _table_bytes(domain, tensor)
@@ -71,7 +80,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
             tiles = tiles * (v.count > 0)
         total = int(tiles.sum())
     elif access.per is Per.PAIR and not tensor.is_vector:
-        total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes(access.fetch)
+        total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes
     else:
         total = _key_tile_bytes(domain, tensor, access)
     return total * access.times

@@ -94,9 +94,10 @@ DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes, where they are not those of the main launch."""
 DEPTH = 32
 """Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
-NARROW_STORES = 0.7
-"""Of the packets more that rows of O take which begin inside a sector, those that do not merge on their way: fitted on
-the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where it is 0.36 to 0.95."""
+NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
+"""Of the packets more that rows of O, or of dK and dV, take which begin inside a sector, those that do not merge on
+their way: fitted on the builds of head_dim 88, 120, 184 and 248 in h100_library_builds.csv, where they are 0.36 to 0.95
+and 0.71 to 0.98."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ class FlashOptions(SplitOptions, TermOptions):
 
     `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
     nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
-    `whole_width`: the forward fetches as many columns of Q, K and V as it is compiled for, those outside the
-    tensors, too, which cost the SM their bytes and come from no memory.
+    `whole_width`: the main launches fetch as many columns of Q, K, V and dO as they are compiled for, those outside
+    the tensors, too, which cost the SM their bytes and come from no memory.
     """
 
     mask_block: int | None = number(None, 1)
@@ -207,10 +208,10 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
-    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch}
+    per_row = {"edge": kernel.edge_k, "fetch": _asked(kernel)}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
-             fetch=kernel.fetch),
+             fetch=_asked(kernel)),
         *table_access(problem),
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
@@ -227,7 +228,10 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         accesses=reads,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        overheads=kernel.overheads + spill + _columns_outside(problem, kernel) + _narrow_stores(problem, kernel),
+        overheads=kernel.overheads
+        + spill
+        + _columns_outside(problem, kernel)
+        + _narrow_stores(problem, kernel, NARROW_STORES * kernel.tile.block_q),
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * sum(_product_columns(problem, kernel)),
         exps_per_pair=1,
@@ -243,6 +247,17 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return finish(problem, kernel, main, by_name)
 
 
+def _asked(kernel: Kernel) -> Fetch:
+    """How rows of Q, K and V are asked for."""
+    wide = kernel.fetch is Fetch.BOXES and options_of(kernel, FlashOptions).whole_width
+    return Fetch.WIDE_BOXES if wide else kernel.fetch
+
+
+def _stored(kernel: Kernel) -> Fetch:
+    """How rows of an output leave, where that is known."""
+    return Fetch.BOXES if kernel.fetch is Fetch.BOXES else Fetch.BYTES
+
+
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
     """Columns that the two products compute with."""
     d, dv, compiled = problem.head_dim, problem.head_dim_v, kernel.compiled_head_dim or 0
@@ -252,9 +267,10 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
     return max(d, compiled), dv if own_v else max(dv, compiled)
 
 
-def _narrow_stores(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:
-    """What the stores of O take beyond its bytes where every second row begins inside a sector: a row leaves in pieces
-    of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's kBlockKGmem)."""
+def _narrow_stores(problem: AttentionProblem, kernel: Kernel, rows: float) -> tuple[Overhead, ...]:
+    """What the stores of `rows` rows a tile take beyond their bytes where every second row begins inside a sector: a
+    row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's
+    kBlockKGmem)."""
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()
@@ -264,7 +280,7 @@ def _narrow_stores(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead,
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(NARROW_STORES * more * kernel.tile.block_q)
+    per_tile = round(more * rows)
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -278,18 +294,19 @@ def _mask_operations(problem: AttentionProblem, each: int) -> tuple[float, float
     return 0.0, 0.0 if alone or problem.mask == "none" else float(each)
 
 
-def _columns_outside(problem: AttentionProblem, kernel: Kernel) -> tuple[Overhead, ...]:
-    """What a forward fetches beside the columns of Q, K and V (`FlashOptions.whole_width`)."""
+def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
+    """What a loop fetches beside the columns of Q, K and V, and of dO (`FlashOptions.whole_width`): of a tile's own
+    rows once, of those it walks at every step."""
     compiled = kernel.compiled_head_dim or 0
     beyond_qk, beyond_v = (max(0, compiled - d) for d in (problem.head_dim, problem.head_dim_v))
     if not options_of(kernel, FlashOptions).whole_width or not beyond_qk + beyond_v:
         return ()
-    element, tile = problem.input_type.bytes, kernel.tile
-    return (
-        Overhead("columns_outside", Mode.LOAD, per_tile=tile.block_q * beyond_qk * element,
-                 per_pair=tile.block_k * (beyond_qk + beyond_v) * element,
-                 inferred_from="experiments/measurements/h200_boxes.csv"),
-    )  # fmt: skip
+    both = (beyond_qk + beyond_v) * problem.input_type.bytes
+    own, walked = kernel.tile.block_q * beyond_qk * problem.input_type.bytes, kernel.tile.block_k * both
+    if keys_outer:
+        own, walked = kernel.tile_backward.block_k * both, kernel.tile_backward.block_q * both
+    source = "experiments/measurements/h200_boxes.csv"
+    return (Overhead("columns_outside", Mode.LOAD, per_tile=own, per_pair=walked, inferred_from=source),)
 
 
 def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dict[str, Tensor]) -> Chain:
@@ -318,7 +335,7 @@ def _output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
 def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ...], tuple[Access, ...]]:
     """(temporaries, accesses) of O: stored at the end; or added up in memory, at every key block
     (`FlashOptions.columns_by_keys`), in O itself where it is fp32."""
-    last = store("O", Rows.QUERY, Per.QUERY)
+    last = store("O", Rows.QUERY, Per.QUERY, fetch=_stored(kernel))
     if not options_of(kernel, FlashOptions).columns_by_keys:
         return (), (last,)
     if max(problem.head_dim, problem.head_dim_v) <= kernel.tile.block_k:
@@ -380,7 +397,7 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
 def _split_sectors(tensor: Tensor, percent: int) -> tuple[Overhead, ...]:
     """What a launch writes beyond `tensor`, whose sectors are stored half by half: two packets where the halves leave
     the SM apart, which `percent` of them do."""
-    per_tile = DOT_ROWS * tensor.row_bytes() * percent // 100
+    per_tile = DOT_ROWS * tensor.row_bytes * percent // 100
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile),) if percent else ()
 
 
@@ -442,19 +459,22 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         domain,
         Outer.KEY,
         (
-            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch),
-            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch),
-            load("Q", Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch),
-            load(do, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch),
+            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=_asked(kernel)),
+            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=_asked(kernel)),
+            load("Q", Rows.QUERY, Per.PAIR, edge=rows, fetch=_asked(kernel)),
+            load(do, Rows.QUERY, Per.PAIR, edge=rows, fetch=_asked(kernel)),
             load("LSE", Rows.QUERY, Per.PAIR),
             load("D", Rows.QUERY, Per.PAIR, edge=whole),
             Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
-            store(dk, Rows.KEY, Per.KEY),
-            store(dv, Rows.KEY, Per.KEY),
+            store(dk, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
+            store(dv, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
         ),
         schedule=settings.schedule,
         resources=Resources(32 * tile.warps, settings.registers),
-        overheads=settings.overheads + spill.overheads(32 * tile.warps),
+        overheads=settings.overheads
+        + spill.overheads(32 * tile.warps)
+        + _columns_outside(problem, kernel, keys_outer=True)
+        + _narrow_stores(problem, kernel, 2 * NARROW_GRADIENTS * tile.block_k),
         spill_accesses=spill.accesses_per_pair,
         tile_spill_accesses=spill.accesses_per_tile,
         persistent_ctas=None if settings.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,

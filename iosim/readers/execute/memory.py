@@ -69,8 +69,8 @@ def whole_sectors(n_bytes: int) -> int:
     return (n_bytes + SECTOR_BYTES - 1) // SECTOR_BYTES * SECTOR_BYTES
 
 
-def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int) -> int:
-    """Bytes between SM and L2 as `rows` x `cols` elements are touched once.
+def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int, inside: int) -> int:
+    """Bytes between SM and L2 as `rows` x `cols` elements are touched once, `inside` rows of them in the tensor.
 
     A row vector moves whole sectors, one run or `packet_rows` rows at a time; a matrix whose rows lie apart, whole
     sectors a row; any other tile, its elements.
@@ -83,18 +83,23 @@ def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int) -> int:
             whole_sectors(min(run, rows - start) * tensor.element_bytes) for start in range(0, rows, max(run, 1))
         )
     row = cols * tensor.element_bytes
-    if access.fetch is not Fetch.BYTES and row % SECTOR_BYTES == SECTOR_BYTES // 2:
-        return rows * sum(_requested(row, start, access.fetch) for start in (0, SECTOR_BYTES // 2)) // 2
-    return rows * (whole_sectors(row) if tensor.strided else row)
+    plain = whole_sectors(row) if tensor.strided else row
+    if access.fetch is Fetch.BYTES or row % SECTOR_BYTES != SECTOR_BYTES // 2:
+        return rows * plain
+    asked = sum(_requested(row, start, access.fetch) for start in (0, SECTOR_BYTES // 2)) // 2
+    return rows * plain + min(rows, inside) * (asked - plain)
 
 
 def _requested(row: int, start: int, fetch: Fetch) -> int:
-    """Bytes of the sectors asked for with a row that begins `start` bytes into a sector: by all of its chunks of 16
-    bytes, or by each two of them."""
+    """Bytes of the sectors asked for with a row that begins `start` bytes into a sector: by as many of its chunks of 16
+    bytes together as `fetch` says."""
     chunks = range(start, start + row, SECTOR_BYTES // 2)
-    together = len(chunks) if fetch is Fetch.SECTORS else 2
+    together = {Fetch.SECTORS: len(chunks), Fetch.LANES: 2}.get(fetch, 8)
     asked = (chunks[n : n + together] for n in range(0, len(chunks), together))
-    return SECTOR_BYTES * sum(len({chunk // SECTOR_BYTES for chunk in some}) for some in asked)
+    sectors = sum(len({chunk // SECTOR_BYTES for chunk in some}) for some in asked)
+    if fetch is Fetch.WIDE_BOXES and start:
+        sectors += 1
+    return SECTOR_BYTES * sectors
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ class Walk:
         rows = k if access.rows is Rows.KEY else q
         cols = k if access.rows is Rows.PAIR else tensor.cols
         self.moved[access.tensor, "read" if access.mode is Mode.LOAD else "write"] += moved_bytes(
-            tensor, access, rows, cols
+            tensor, access, rows, cols, self.at.keys.size if access.rows is Rows.KEY else self.at.q.size
         )
 
     def _load(self, access: Access) -> Array:

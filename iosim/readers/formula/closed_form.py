@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Launch, Overhead, Per, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Chain, Domain, Edge, Fetch, Launch, Overhead, Per, Rows, Tensor
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.masks.mask import IntervalMask
 from iosim.problem.masks.packed import PackedMask
@@ -24,7 +24,7 @@ from iosim.readers.formula.table_sums import TableSums
 def _tile_bytes(tensor: Tensor, access: Access, rows: int) -> int:
     """As `Tensor.tile_bytes`: vectors in whole sectors, matrices by the row."""
     if not tensor.is_vector:
-        return rows * tensor.row_bytes(access.fetch)
+        return rows * tensor.row_bytes
     if access.packet_rows:
         packet = ceil_div(access.packet_rows * tensor.element_bytes, SECTOR_BYTES) * SECTOR_BYTES
         return ceil_div(rows, access.packet_rows) * packet
@@ -55,7 +55,7 @@ def _query_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     if access.edge is Edge.WHOLE:
         return tile * (moved.total if moved.each is None else moved.each * sums.query_blocks)
     if moved.each is not None and not tensor.is_vector:
-        return moved.each * d.rows * tensor.row_bytes(access.fetch)
+        return moved.each * d.rows * tensor.row_bytes
     last = _tile_bytes(tensor, access, sums.last_rows)
     return tile * moved.full + last * moved.last
 
@@ -74,7 +74,7 @@ def _key_bytes_per_pair(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     d = sums.domain
     if not tensor.is_vector:
         keys = sums.key_rows(access.edge)
-        each = tensor.row_bytes(access.fetch)
+        each = tensor.row_bytes
         return (keys.total if keys.each is None else keys.each * sums.query_blocks) * each
     whole = sums.visits.total * _tile_bytes(tensor, access, d.block_k)
     if access.edge is Edge.WHOLE:
@@ -94,7 +94,7 @@ def _key_outer_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     blocks, at_end = sums.key_range() if access.visited_only else (sums.key_blocks, 1)
     unmasked = not access.visited_only or (sums.left is None and sums.right is None)
     if unmasked and access.edge is not Edge.WHOLE and not tensor.is_vector:
-        return d.seq_k * tensor.row_bytes(access.fetch)
+        return d.seq_k * tensor.row_bytes
     whole = blocks * _tile_bytes(tensor, access, d.block_k)
     return whole if access.edge is Edge.WHOLE else whole + at_end * _ragged_key_tile(sums, tensor, access)
 
@@ -112,6 +112,12 @@ def _times_owned(sums: BlockSums, access: Access) -> int:
 
 def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     """Bytes one (batch, head) of the grid moves for one access."""
+    split = tensor.split_bytes(access.fetch)
+    if split:  # of rows that are there
+        plain = replace(access, fetch=Fetch.BYTES)
+        inside = replace(plain, edge=Edge.EXACT) if access.edge is Edge.WHOLE else plain
+        rows = replace(tensor, cols=split, element_bytes=1, strided=False)
+        return access_bytes(sums, tensor, plain) + access_bytes(sums, rows, inside)
     if tensor.keys_per_row:
         return TableSums(sums.domain).sectors(tensor.keys_per_sector) * SECTOR_BYTES
     if access.rows is Rows.OWN:
