@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from iosim.base.errors import InputError
 from iosim.evidence.validate import own_launches, own_sm90, own_sm90_bwd
@@ -48,6 +49,8 @@ BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
 OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
 """Notes of the project's own kernels that say how they were built."""
+SAME_PASS = re.compile(r"(\d|_d[KV])$")
+"""What tells launches of one kernel apart in the model's names: bwd.copy0, bwd.sum_dV."""
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
@@ -69,12 +72,14 @@ class Case:
 
     `chains` holds one chain for each row: the row's launch by itself, since such rows were measured with the L2 flushed
     before each launch; or all launches of a row that is a whole chain. A reason stands where a row has no launch.
+    `rows` are the measured ones, those of a pass that PyTorch launches in pieces as one.
     """
 
     problem: AttentionProblem
     kernel: Kernel
     chains: tuple[Chain | str, ...]
     variant: str
+    rows: tuple[Row, ...]
 
 
 def problem_of(row: Row) -> AttentionProblem:
@@ -154,6 +159,8 @@ def _check_call(rows: Sequence[Row]) -> None:
     first = rows[0]
     if first.chain:
         return
+    if refused := first.facts.get("left_out"):
+        raise NoModel(f"not measured: {refused}")
     if [r.launch for r in rows] != list(range(1, len(rows) + 1)):
         raise NoModel(f"launches {', '.join(str(r.launch) for r in rows)} of the call are there, not 1 to {len(rows)}")
     for name in CALL_FACTS:
@@ -173,7 +180,7 @@ def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -
         launches = (own_launches.naive_resources(n, problem) for n in own_launches.naive(chain).launches)
         chain = replace(chain, launches=tuple(launches))
     _check_size(chain)
-    return Case(problem, kernel, (chain,), "")
+    return Case(problem, kernel, (chain,), "", (row,))
 
 
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
@@ -183,12 +190,12 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         chain = plan(problem, kernel)
         _check_size(chain)
         alone = tuple(replace(chain, launches=(launch,)) for launch in chain.launches[: len(rows)])
-        return Case(problem, kernel, alone, own_sm90_bwd.variant(row))
+        return Case(problem, kernel, alone, own_sm90_bwd.variant(row), tuple(rows))
     if row.implementation == own_sm90.NAME:
         kernel = own_sm90.kernel_of(row, problem, profile.need_int("sm_count"))
         chain = own_sm90.chain_of(row, problem, kernel)
         _check_size(chain)
-        return Case(problem, kernel, (chain,), own_sm90.variant(row))
+        return Case(problem, kernel, (chain,), own_sm90.variant(row), tuple(rows))
     own = row.implementation in OWN
     kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, _overrides(row))
     if own:
@@ -199,6 +206,7 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
+    rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip
@@ -206,7 +214,29 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         n if isinstance(n, str) else replace(chain, launches=(_with_facts(n, r) if _described(r) else n,))
         for n, r in zip(launches, rows, strict=True)
     )
-    return Case(problem, kernel, chains, _variant(row))
+    return Case(problem, kernel, chains, _variant(row), tuple(rows))
+
+
+def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
+    """Rows in which a pass over a tensor of 2 GiB and more is one: PyTorch launches it in pieces whose offsets fit into
+    32 bits (TensorIterator's with_32bit_indexing), one after the other, each pass in as many."""
+    pieces = [list(run) for _, run in groupby(rows, key=lambda row: row.facts.get("kernel") or row.launch)]
+    passes = [len(list(run)) for _, run in groupby(launches, key=lambda name: SAME_PASS.sub("", name))]
+    if len(rows) <= len(launches) or len(pieces) != len(passes):
+        return list(rows)
+    made: list[Row] = []
+    for run, several in zip(pieces, passes, strict=True):
+        each, over = divmod(len(run), several)
+        if over:
+            return list(rows)
+        made += [_sum(run[n * each : (n + 1) * each]) for n in range(several)]
+    return made
+
+
+def _sum(rows: Sequence[Row]) -> Row:
+    """Rows of one pass as one."""
+    measured = {q: sum(row.measured[q] for row in rows) for q in rows[0].measured if all(q in r.measured for r in rows)}
+    return replace(rows[0], measured=measured)
 
 
 def _own_chain(rows: Sequence[Row], problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -30,9 +30,6 @@ COMPULSORY_FLOOR_BYTES = 65536
 THRASHING_SHARE = 0.05
 SPILL_SHARE = 0.02
 """Of what a launch writes to L2: less changes nothing that is compared here."""
-SPILLING = {"fa2": None, "cutlass": (64, 256), "triton": None}
-"""Library kernels known to spill whose report is not at hand, with the head dimensions where they do; `triton` where 4
-warps hold 256 query rows. From kernels/measurements/README.md."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
         except NoModel as reason:
             skipped += [Skipped(row, str(reason)) for row in members]
             continue
-        for row, chain in zip(members, case.chains, strict=True):
+        for row, chain in zip(case.rows, case.chains, strict=True):
             if isinstance(chain, str):
                 skipped.append(Skipped(row, chain))
                 continue
@@ -167,7 +164,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 
 
 def _residuals(row: Row, case: Case, chain: Chain, predicted: _Found) -> list[Residual]:
-    spills = _spills(case, predicted)
+    spills = predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"])
     regime = _regime(row, chain, predicted, spills)
     stage = "" if row.chain else chain.launches[0].name
     return [
@@ -175,18 +172,6 @@ def _residuals(row: Row, case: Case, chain: Chain, predicted: _Found) -> list[Re
         for q in QUANTITIES
         if q in row.measured
     ]
-
-
-def _spills(case: Case, predicted: _Found) -> bool:
-    if predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"]):
-        return True
-    kernel = case.kernel
-    if kernel.name not in SPILLING:
-        return False
-    if kernel.name == "triton":
-        return kernel.tile.block_q == 256 and kernel.tile.warps == 4
-    widths = SPILLING[kernel.name]
-    return widths is None or case.problem.head_dim in widths
 
 
 def _regime(row: Row, chain: Chain, predicted: _Found, spills: bool) -> str:

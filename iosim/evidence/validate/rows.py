@@ -29,7 +29,7 @@ CHAIN_COLUMNS = ("implementation", "batch", "heads", "seq", "head_dim", "dtype")
 LAUNCH_FACTS = ("block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers", "smem_bytes",
                 "order", "heavy_first", "section", "direction", "persistent", "window", "splits", "min_ctas",
                 "spill_store_bytes", "consumers", "q_stages", "schedule", "cluster", "pipeline", "turns", "poly",
-                "blocks", "section_heads", "sums", "seq_lens")  # fmt: skip
+                "blocks", "section_heads", "sums", "seq_lens", "left_out")  # fmt: skip
 WHOLE = ("call", "launch", "batch", "heads", "kv_heads", "seq_q", "seq_k", "seq", "head_dim", "block_q", "block_k",
          "warps", "stages", "registers", "smem_bytes", "section", "window", "splits", "spill_store_bytes", "consumers",
          "q_stages", "cluster", "poly", "section_heads")  # fmt: skip

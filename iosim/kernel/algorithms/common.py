@@ -144,9 +144,9 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     return tuple(replace(matrix(problem, n, Role.TEMP), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
 
 
-def sum_groups(problem: AttentionProblem, packets: int = 0) -> tuple[Launch, ...]:
+def sum_groups(problem: AttentionProblem, packets: int = 0, operations: int = 0) -> tuple[Launch, ...]:
     """dK and dV of a key/value head, the sums over its group's query heads: in one launch, or in one each, whose stores
-    take `packets` times their bytes."""
+    take `packets` times their bytes and which spend `operations` instructions on each value they load."""
 
     def summed(name: str, *tensors: str) -> Launch:
         return Launch(
@@ -158,6 +158,7 @@ def sum_groups(problem: AttentionProblem, packets: int = 0) -> tuple[Launch, ...
                 *(store(n, Rows.QUERY, Per.QUERY, times=max(1, packets)) for n in tensors),
             ),
             tensor_cores=False,
+            operations_per_value=operations,
         )
 
     return (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (

@@ -88,6 +88,9 @@ COPY_OPERATIONS = 86
 in h200_library_kernels.csv, which take 86 lane cycles a value at every size."""
 QUERY_THREADS = 256
 """Of a CTA of the launches before and after the main one in kernels/flash_bwd_sm90.cuh."""
+SUM_VALUE_OPERATIONS, SUM_OPERATIONS = 34, 74
+"""The same of PyTorch's reduction of dK or dV over a group's query heads, for each value that it loads and each that it
+stores: fitted on three calls of h100_random.csv, where groups of 4 take 52 lane cycles a value and groups of 8 43."""
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 DOT_ROWS = 128
@@ -231,7 +234,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         overheads=kernel.overheads
         + spill
         + _columns_outside(problem, kernel)
-        + _narrow_stores(problem, kernel, NARROW_STORES * kernel.tile.block_q),
+        + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
         persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
         flops_per_pair=2 * sum(_product_columns(problem, kernel)),
         exps_per_pair=1,
@@ -267,20 +270,27 @@ def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, in
     return max(d, compiled), dv if own_v else max(dv, compiled)
 
 
-def _narrow_stores(problem: AttentionProblem, kernel: Kernel, rows: float) -> tuple[Overhead, ...]:
+def _narrow_stores(
+    problem: AttentionProblem, kernel: Kernel, rows: int, merged: float, *, apart: bool = False
+) -> tuple[Overhead, ...]:
     """What the stores of `rows` rows a tile take beyond their bytes where every second row begins inside a sector: a
     row leaves in pieces of 64 columns, or of 32 where the build's width is no multiple of 64 (FlashAttention-2's
-    kBlockKGmem)."""
+    kBlockKGmem).
+
+    Args:
+        merged: the part of these packets that stays where neighbouring rows leave together; all of it where rows lie
+            `apart`, heads between them.
+    """
     row, width = problem.head_dim_v * problem.output_type.bytes, kernel.compiled_head_dim or 0
     if kernel.fetch is not Fetch.LANES or row % SECTOR_BYTES != SECTOR_BYTES // 2 or not width:
         return ()
     piece = (64 if width % 64 == 0 else 32) * problem.output_type.bytes
-    if row <= piece:
+    if row <= piece and not apart:
         return ()
     aligned = -(-row // SECTOR_BYTES)
     inside = row // piece * (piece // SECTOR_BYTES + 1) + -(-(row % piece + SECTOR_BYTES // 2) // SECTOR_BYTES)
     more = (aligned + inside) * SECTOR_BYTES / 2 - row
-    per_tile = round(more * rows)
+    per_tile = round(more * rows * (1.0 if apart else merged))
     source = "experiments/measurements/h100_library_builds.csv"
     return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile, inferred_from=source),)
 
@@ -474,7 +484,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         overheads=settings.overheads
         + spill.overheads(32 * tile.warps)
         + _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, 2 * NARROW_GRADIENTS * tile.block_k),
+        + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
         spill_accesses=spill.accesses_per_pair,
         tile_spill_accesses=spill.accesses_per_tile,
         persistent_ctas=None if settings.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
@@ -494,8 +504,13 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     launches = (*copies, dot, main, convert)
     if grouped:
-        launches += sum_groups(problem, options.sum_packets)
+        launches += sum_groups(problem, options.sum_packets, _sum_operations(problem, options))
     return Chain(tensors(all_tensors), launches, kernel.notes)
+
+
+def _sum_operations(problem: AttentionProblem, options: FlashOptions) -> int:
+    """Instructions a value of the launches that sum a group's gradients, where they are PyTorch's."""
+    return round(SUM_VALUE_OPERATIONS + SUM_OPERATIONS / problem.group) if options.sum_packets > 1 else 0
 
 
 def _backward_in_turn(problem: AttentionProblem, kernel: Kernel) -> Chain:
