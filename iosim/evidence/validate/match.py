@@ -51,6 +51,11 @@ OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
 """Notes of the project's own kernels that say how they were built."""
 SAME_PASS = re.compile(r"(\d|_d[KV])$")
 """What tells launches of one kernel apart in the model's names: bwd.copy0, bwd.sum_dV."""
+FLEX, TEMPLATE = "flex", "triton_tem_fused"
+"""FlexAttention's name in the catalog, and how the compiler names kernels that it makes from its template."""
+FILLED = "a tensor that the compiled call fills before its attention is not modelled"
+FLEX_DECODES_BELOW = 128
+"""Queries below which FlexAttention takes another kernel (torch/_inductor/kernel/flex/flex_decoding.py)."""
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
 MAX_PAIRS = 200_000_000
@@ -203,6 +208,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     chain = _own_chain(rows, problem, kernel) if own else plan(problem, kernel)
     _check_size(chain)
     launches: list[Launch | str] = list(chain.launches)
+    if kernel.name == FLEX and len(rows) > len(launches):
+        launches = _compiled_launches(rows, problem, chain.launches)
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
@@ -215,6 +222,18 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
         for n, r in zip(launches, rows, strict=True)
     )
     return Case(problem, kernel, chains, _variant(row), tuple(rows))
+
+
+def _compiled_launches(rows: Sequence[Row], problem: AttentionProblem, launches: Sequence[Launch]) -> list[Launch | str]:
+    """The launches of a compiled call, in which others may stand before attention's.
+
+    Raises:
+        NoModel: the kernel for few queries, which splits the keys.
+    """
+    if problem.seq_q < FLEX_DECODES_BELOW:
+        raise NoModel(f"FlexAttention's kernel for fewer than {FLEX_DECODES_BELOW} queries is not modelled")
+    rest = iter(launches)
+    return [next(rest, FILLED) if TEMPLATE in row.facts.get("kernel", TEMPLATE) else FILLED for row in rows]
 
 
 def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
