@@ -46,6 +46,11 @@ def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
     return min(profile.need_int("max_registers_per_thread"), needed_registers(launch))
 
 
+def keeps_too_much(launch: Launch, profile: HardwareProfile) -> bool:
+    """Whether a loop's accumulators alone take more registers than a thread has, so that some are spilled."""
+    return needed_registers(launch) > profile.need_int("max_registers_per_thread")
+
+
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     """Resident CTAs of a launch; its registers are estimated where the kernel does not state them.
 

@@ -1,18 +1,11 @@
 """From a measured row to the problem, the kernel and the launches that stand for it. Uses a row's facts only.
 
-Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`, ...), or the kernels in `kernels/`:
+Implementations are catalog names or aliases (`pytorch_flash`, `cudnn_backward`, `flash_fwd_sm90`, ...); the catalog
+makes the kernel, and the row's tile, order and schedule go over it as a user's would. `naive` and `minimal` are this
+project's sources, `naive-cu` and `minimal-cu`. What the host fills is no row.
 
-    flash_fwd   catalog `flash` with the row's tile, warps, stages, order, direction, schedule and splits
-    flash_bwd   its backward
-    naive       catalog `naive` with 64x64 tiles, its mask inside the product
-    minimal     catalog `minimal`, whose fill is no launch of its own there
-    flash_fwd_sm90   the algorithm of `flash` with the row's knobs (`own_sm90`)
-    flash_bwd_sm90   the backward of catalog `flash-sm90` with the row's knobs (`own_sm90_bwd`)
-
-each with what its source does otherwise (`own_launches`).
-
-In a table of chains `naive` is the catalog's `eager`, `flash` its `fa2`, and `iosim_naive` is `kernels/naive.cu`;
-`_fwdbwd` after a name is both passes. What a note says of a build (`bypass L1`) changes no count: reads are arithmetic.
+In a table of chains `naive` is the catalog's `eager` and `flash` its `fa2`; `_fwdbwd` after a name is both passes. What
+a note says of a build (`bypass L1`) changes no count: reads are arithmetic.
 """
 
 from __future__ import annotations
@@ -23,26 +16,34 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from iosim.base.errors import InputError
-from iosim.evidence.validate import own_launches, own_sm90, own_sm90_bwd
 from iosim.evidence.validate.rows import CHAIN_COLUMNS, LAUNCH_COLUMNS, OPTION, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.algorithms import options_of, plan
-from iosim.kernel.algorithms.flash import FlashOptions
+from iosim.kernel.algorithms import plan
+from iosim.kernel.algorithms.cuda_sources import CudaOptions
 from iosim.kernel.kernel import Kernel, Spill
 from iosim.kernel.launch import Chain, Launch, Mode, Overhead, Resources
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.loader import entry_name
-from iosim.kernel.schedule import Scheduler
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
-CHAIN_NAMES = {"naive": "eager", "flash": "fa2", "iosim_naive": "naive"}
-OWN = {"flash_fwd": "flash", "flash_bwd": "flash", "naive": "naive", "minimal": "minimal", own_sm90.NAME: "flash",
-       own_sm90_bwd.NAME: own_sm90_bwd.CATALOG}  # fmt: skip
+CHAIN_NAMES = {"naive": "eager", "flash": "fa2"}
+OWN = {"naive": "naive-cu", "minimal": "minimal-cu", "flash_fwd": "flash-cu", "flash_bwd": "flash-cu",
+       "flash_fwd_sm90": "flash-sm90", "flash_bwd_sm90": "flash-sm90"}  # fmt: skip
+"""This project's kernels: implementation -> catalog name."""
+BACKWARD, SM90 = ("flash_bwd", "flash_bwd_sm90"), ("flash_fwd_sm90", "flash_bwd_sm90")
+HOST_FILLS = ("fill", "bwd.fill")
+BLOCKS_FIRST = {"light_first": (None, None), "heavy_first": (True, None), "fold": (None, True)}
+"""A row's `blocks` as settings (heavy first, fold)."""
+BACKWARD_STARTS = {"heavy_first": Start.LIGHT_FIRST, "light_first": Start.HEAVY_FIRST}
+"""Key blocks in ascending order: under a causal mask the first one has most queries."""
+SCHEDULERS = {"one_tile": "static", "static": "persistent", "dynamic": "dynamic"}
+TURNS_BYTES = 2 * 32
+"""What the two warpgroups' counters take of a pair of blocks whose share of dQ waits for its turn, a packet each
+(kernels/flash_bwd_sm90.cuh)."""
 BOTH = "_fwdbwd"
 WINDOW = re.compile(r"sliding window, (\d{1,9}) keys back, causal")
 """A note that names the window of a flex row, whose `causal` is empty."""
-COMBINE_ROWS = 4
-"""Query rows of a CTA of `flash_combine`, a warp each."""
 MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
@@ -107,7 +108,7 @@ def problem_of(row: Row) -> AttentionProblem:
     sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
     window = row.number("window")
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
-    backward = name in ("flash_bwd", own_sm90_bwd.NAME) or name.endswith("_backward")
+    backward = name in BACKWARD or name.endswith("_backward")
     words: dict[str, object] = {**noted} if noted else {"mask": mask, "window": window}
     if lengths := row.facts.get("seq_lens"):
         words["seq_lens"] = tuple(map(int, lengths.split()))
@@ -178,36 +179,20 @@ def _check_call(rows: Sequence[Row]) -> None:
 
 def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
     name = row.implementation.removesuffix(BOTH)
-    own = name == "iosim_naive"
-    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile, own_launches.NAIVE_BUILD if own else None)
-    chain = plan(problem, own_launches.naive_as_launched(kernel) if own else kernel)
-    if own:
-        launches = (own_launches.naive_resources(n, problem) for n in own_launches.naive(chain).launches)
-        chain = replace(chain, launches=tuple(launches))
+    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile)
+    chain = plan(problem, kernel)
     _check_size(chain)
     return Case(problem, kernel, (chain,), "", (row,))
 
 
 def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Case:
     row = rows[0]
-    if row.implementation == own_sm90_bwd.NAME:
-        kernel = own_sm90_bwd.kernel_of(row, problem, profile)
-        chain = plan(problem, kernel)
-        _check_size(chain)
-        alone = tuple(replace(chain, launches=(launch,)) for launch in chain.launches[: len(rows)])
-        return Case(problem, kernel, alone, own_sm90_bwd.variant(row), tuple(rows))
-    if row.implementation == own_sm90.NAME:
-        kernel = own_sm90.kernel_of(row, problem, profile.need_int("sm_count"))
-        chain = own_sm90.chain_of(row, problem, kernel)
-        _check_size(chain)
-        return Case(problem, kernel, (chain,), own_sm90.variant(row), tuple(rows))
-    own = row.implementation in OWN
-    kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, _overrides(row))
-    if own:
-        kernel = _as_launched(row, kernel)
-    chain = _own_chain(rows, problem, kernel) if own else plan(problem, kernel)
+    kernel = kernel_of(rows, problem, profile)
+    chain = plan(problem, kernel)
+    if row.implementation == "flash_bwd_sm90":
+        chain = _as_described(rows, chain)
     _check_size(chain)
-    launches: list[Launch | str] = list(chain.launches)
+    launches: list[Launch | str] = [n for n in chain.launches if n.name not in HOST_FILLS]
     if kernel.name == FLEX and len(rows) > len(launches):
         launches = _compiled_launches(rows, problem, chain.launches)
     if row.facts.get("stage"):
@@ -224,7 +209,9 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     return Case(problem, kernel, chains, _variant(row), tuple(rows))
 
 
-def _compiled_launches(rows: Sequence[Row], problem: AttentionProblem, launches: Sequence[Launch]) -> list[Launch | str]:
+def _compiled_launches(
+    rows: Sequence[Row], problem: AttentionProblem, launches: Sequence[Launch]
+) -> list[Launch | str]:
     """The launches of a compiled call, in which others may stand before attention's.
 
     Raises:
@@ -258,22 +245,6 @@ def _sum(rows: Sequence[Row]) -> Row:
     return replace(rows[0], measured=measured)
 
 
-def _own_chain(rows: Sequence[Row], problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The chain of one of the project's kernels, as its source launches it."""
-    name = rows[0].implementation
-    if name == "flash_fwd":
-        alone = len(rows) == 2 and kernel.splits == 1
-        planned = plan(problem, kernel.with_(splits=2) if alone else kernel)
-        return own_launches.forward(own_launches.one_split(planned) if alone else planned)
-    chain = plan(problem, kernel)
-    if name == "minimal":
-        return replace(chain, launches=(own_launches.stores_elements(chain.launches[1], problem, kernel),))
-    if name == "flash_bwd":
-        deterministic = rows[0].facts.get("note") == "deterministic"
-        return own_launches.backward(problem, kernel, chain, deterministic=deterministic)
-    return own_launches.naive(chain)
-
-
 def _check_size(chain: Chain) -> None:
     for launch in chain.launches:
         pairs = int(launch.domain.visited.count.sum()) * launch.domain.grid_heads
@@ -286,40 +257,97 @@ def _described(row: Row) -> bool:
     return row.implementation in OWN or bool(row.facts.get("block_q"))
 
 
-def _overrides(row: Row) -> Overrides | None:
-    """The settings that a row states over the catalog's own choice."""
-    sides = row.number("block_q"), row.number("block_k")
+def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+    """The catalog's kernel of a call, with the settings that its rows state.
+
+    Raises:
+        NoModel: settings that are not modelled.
+    """
+    row = rows[0]
+    kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, overrides_of(row))
+    if row.implementation == "flash_bwd":
+        tile = replace(kernel.tile, stages=kernel.tile_backward.stages)
+        kernel = kernel.with_(backward=replace(kernel.backward, tile=tile))
+    if row.implementation == "flash_bwd_sm90":
+        kernel = _backward_in_order(row, kernel)
+    if isinstance(kernel.options, CudaOptions):
+        alone = len(rows) == 2 and kernel.splits == 1
+        options = replace(kernel.options, combines_one=alone, deterministic=row.facts.get("note") == "deterministic")
+        kernel = kernel.with_(options=options)
+    return _with_spills(row, kernel)
+
+
+def overrides_of(row: Row) -> Overrides | None:
+    """The settings that a row states over the catalog's own choice.
+
+    Raises:
+        NoModel: blocks in an order that is not modelled, or no tile where the catalog's is not the row's.
+    """
+    if row.implementation == "flash_bwd_sm90":
+        return None  # of its backward alone
+    facts, sides = row.facts, (row.number("block_q"), row.number("block_k"))
     if sides[0] is None or sides[1] is None:
         if row.implementation in ("flash_fwd", "flash_bwd"):
             raise NoModel(f"'{row.implementation}' needs block_q and block_k, which the row does not state")
-        return own_launches.NAIVE_BUILD if row.implementation == "naive" else None
+        if row.implementation != "flash_fwd_sm90":
+            return None
+    heavy, fold = row.flag("heavy_first"), None
+    if blocks := facts.get("blocks"):
+        if blocks not in BLOCKS_FIRST:
+            raise NoModel(f"{OPTION}: blocks {blocks} is not modelled; accepted: {', '.join(BLOCKS_FIRST)}")
+        heavy, fold = BLOCKS_FIRST[blocks]
+        heavy = None if fold else bool(heavy)
+    by_head = facts.get("order") == "head"
+    section = row.number("section_heads" if row.implementation in SM90 else "section")
+    scheduler = SCHEDULERS.get(facts.get("schedule", ""), "persistent" if row.flag("persistent") else None)
     return Overrides(
-        tile=(sides[0], sides[1]),
+        tile=(sides[0], sides[1]) if sides[0] and sides[1] else None,
         warps=row.number("warps"),
-        stages=row.number("stages"),
-        order=row.facts.get("order") or None,
-        heavy_first=row.flag("heavy_first"),
-        section_heads=row.number("section") if row.facts.get("order") == "head" else None,
-        direction=row.facts.get("direction") or None,
-        scheduler="persistent" if row.flag("persistent") else None,
+        stages=row.number("stages") if sides[0] else None,
+        order=facts.get("order") or None,
+        heavy_first=heavy,
+        fold=fold,
+        section_heads=section if by_head else None,
+        direction=facts.get("direction") or None,
+        scheduler=scheduler,
+        cluster=row.number("cluster"),
         splits=row.number("splits"),
     )
 
 
-def _as_launched(row: Row, kernel: Kernel) -> Kernel:
-    """The kernel with the tiles of its backward, of its products, and the persistent grid of the row."""
-    if row.implementation == "naive":
-        return own_launches.naive_as_launched(kernel)
-    if row.implementation == "flash_bwd":
-        return kernel.with_(backward=replace(kernel.backward, tile=kernel.tile))
-    if row.implementation == "flash_fwd":
-        kernel = kernel.with_(options=replace(options_of(kernel, FlashOptions), combine_rows=COMBINE_ROWS))
+def _backward_in_order(row: Row, kernel: Kernel) -> Kernel:
+    """The kernel with the block and the order of a row of flash_bwd_sm90."""
+    facts, tile = row.facts, kernel.tile_backward
+    blocks = facts.get("blocks") or "heavy_first"
+    if blocks not in BACKWARD_STARTS:
+        raise NoModel(f"{OPTION}: {row.implementation} with blocks {blocks}; accepted: {', '.join(BACKWARD_STARTS)}")
+    order = Order(facts.get("order") or Order.QUERY)
+    schedule = Schedule(
+        order=order, start=BACKWARD_STARTS[blocks], direction=Direction(facts.get("direction") or "ascending"),
+        section_heads=row.number("section_heads") or 0 if order is Order.HEAD else 0,
+    )  # fmt: skip
+    tile = replace(tile, block_q=row.number("block_q") or tile.block_q)
+    return kernel.with_(backward=replace(kernel.backward, tile=tile, schedule=schedule))
+
+
+def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
+    """The launches of flash_bwd_sm90 that rows describe, with the counters of sums that wait for their turn."""
+    launches = chain.launches[: len(rows)]
+    if rows[0].facts.get("sums") == "ordered":
+        turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
+        launches = tuple(
+            replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches
+        )
+    return replace(chain, launches=launches)
+
+
+def _with_spills(row: Row, kernel: Kernel) -> Kernel:
+    """The kernel with what the compiler's report of a row says it spills, and a persistent row's grid."""
     spilled = _within("spill_store_bytes", row.number("spill_store_bytes") or 0, 0, MAX_SPILLED_BYTES)
-    if kernel.schedule.scheduler is Scheduler.PERSISTENT:
-        ctas = _product(row, "grid", MAX_CTAS)
-        threads = kernel.cta_threads
+    if kernel.schedule.scheduler is Scheduler.PERSISTENT and row.implementation == "flash_fwd":
         source = "the compiler's report, taken to lie before the list of tiles"
-        once = Overhead("spill", Mode.STORE, per_cta=spilled * threads, inferred_from=source)
+        once = Overhead("spill", Mode.STORE, per_cta=spilled * kernel.cta_threads, inferred_from=source)
+        ctas = _product(row, "grid", MAX_CTAS)
         return kernel.with_(persistent_ctas=ctas, overheads=(*kernel.overheads, *((once,) if spilled else ())))
     if spilled:
         report = Spill(write_per_pair=spilled, source="the compiler's report, all of it taken to lie in the key loop")
@@ -356,13 +384,20 @@ def _within(name: str, value: int, low: int, high: int) -> int:
 def _variant(row: Row) -> str:
     """The settings of a row that describes its kernel, in words."""
     f = row.facts
-    if not f.get("block_q"):
+    sm90 = row.implementation in SM90
+    if not (f.get("block_q") or sm90):
         return ""
-    words = [f"{f['block_q']}x{f['block_k']}", f"{f.get('warps')} warps", f"{f.get('stages') or 1} stages"]
+    words = [f"{f['block_q']}x{f.get('block_k') or 128}"] if f.get("block_q") else []
+    words += [f"{f.get('sums')} sums"] if f.get("sums") else []
+    words += [] if sm90 else [f"{f.get('warps')} warps", f"{f.get('stages') or 1} stages"]
     words += [f["order"]] if f.get("order") else []
     words += ["heavy first"] if f.get("heavy_first") == "1" else []
-    words += [f"sections of {f['section']}"] if f.get("section", "0") not in ("", "0") else []
+    words += [f["blocks"].replace("_", " ")] if f.get("blocks") else []
+    section = f.get("section_heads") if sm90 else f.get("section")
+    words += [f"sections of {section}"] if section not in (None, "", "0") else []
     words += [f["direction"]] if f.get("direction") else []
     words += ["persistent"] if f.get("persistent") == "1" else []
+    words += [f["schedule"].replace("_", " ")] if f.get("schedule") else []
+    words += [f"clusters of {f['cluster']}"] if f.get("cluster", "1") not in ("", "1") else []
     words += [f"{f['splits']} splits"] if f.get("splits", "1") not in ("", "1") else []
     return ", ".join(words)

@@ -13,6 +13,7 @@ from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Outer
+from iosim.kernel.residency import keeps_too_much
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
@@ -138,6 +139,7 @@ class _Found:
     values: dict[str, int | float]
     compulsory_read: int
     spilled: int
+    keeps_too_much: bool
 
 
 def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> _Found:
@@ -150,7 +152,9 @@ def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: H
         for direction in ("read", "write")
     }
     values["time"] = call.time(traffic).total_s
-    return _Found(values, _compulsory_read(problem, chain), int(call.counted.total("l2", "write", tensor="spill")))
+    too_much = any(launch.exps_per_pair and keeps_too_much(launch, profile) for launch in chain.launches)
+    spilled = int(call.counted.total("l2", "write", tensor="spill"))
+    return _Found(values, _compulsory_read(problem, chain), spilled, too_much)
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
@@ -164,7 +168,7 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
 
 
 def _residuals(row: Row, case: Case, chain: Chain, predicted: _Found) -> list[Residual]:
-    spills = predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"])
+    spills = predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"]) or predicted.keeps_too_much
     regime = _regime(row, chain, predicted, spills)
     stage = "" if row.chain else chain.launches[0].name
     return [

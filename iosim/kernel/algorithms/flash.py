@@ -93,6 +93,8 @@ SUM_VALUE_OPERATIONS, SUM_OPERATIONS = 34, 74
 stores: fitted on three calls of h100_random.csv, where groups of 4 take 52 lane cycles a value and groups of 8 43."""
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
+TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
+"""What the CTA of a cluster that asks for a tile tells the others, a packet."""
 DOT_ROWS = 128
 """Rows a CTA of the preprocessing and conversion launches takes, where they are not those of the main launch."""
 DEPTH = 32
@@ -143,6 +145,7 @@ class FlashOptions(SplitOptions, TermOptions):
     `output_strided`: O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient
     kernel).
 
+    `clusters_in_step`: the CTAs of a cluster walk the same keys, each with rows of its own.
     `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
     nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
     `whole_width`: the main launches fetch as many columns of Q, K, V and dO as they are compiled for, those outside
@@ -160,6 +163,7 @@ class FlashOptions(SplitOptions, TermOptions):
     sum_packets: int = number(0, 0, 32)
     columns_by_keys: bool = False
     output_strided: bool = False
+    clusters_in_step: bool = False
     backward_in_turn: bool = False
     adds_apart: bool = False
 
@@ -207,11 +211,13 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     pack = _pack(problem, kernel)
     splits = kernel.splits
     options = options_of(kernel, FlashOptions)
-    domain = attention_domain(problem, kernel.tile, pack=pack, splits=splits, mask_block=options.mask_block)
+    together = kernel.schedule.cluster if options.clusters_in_step else 1
+    tile = replace(kernel.tile, block_q=together * kernel.tile.block_q)
+    domain = attention_domain(problem, tile, pack=pack, splits=splits, mask_block=options.mask_block)
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
-    per_row = {"edge": kernel.edge_k, "fetch": _asked(kernel)}
+    per_row = {"edge": kernel.edge_k, "fetch": _asked(kernel), "times": together}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
              fetch=_asked(kernel)),
@@ -229,13 +235,15 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         domain=domain,
         outer=Outer.QUERY if splits == 1 else Outer.SPLIT,
         accesses=reads,
-        schedule=kernel.schedule,
+        schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
         resources=resources(problem, kernel),
         overheads=kernel.overheads
         + spill
+        + (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
         + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
-        persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        persistent_ctas=_grid(kernel, together),
+        tile_ctas=together,
         flops_per_pair=2 * sum(_product_columns(problem, kernel)),
         exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
@@ -248,6 +256,13 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     )
     by_name = tensors((q, k, v, o, lse, *table_tensor(problem), *append_tensors(problem, kernel)))
     return finish(problem, kernel, main, by_name)
+
+
+def _grid(kernel: Kernel, together: int) -> int | None:
+    """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
+    if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
+        return None
+    return kernel.persistent_ctas // together
 
 
 def _asked(kernel: Kernel) -> Fetch:
@@ -666,7 +681,8 @@ def row_dot(at: Place) -> None:
     if at.writes("LSE_copy"):
         at.put("LSE_copy", at["LSE"])
     at.put("D", (_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
-    at.put("dQ_acc", np.zeros((at.q.size, dq_columns(at))))
+    if at.writes("dQ_acc"):
+        at.put("dQ_acc", np.zeros((at.q.size, dq_columns(at))))
 
 
 @body("flash", "bwd.main")
@@ -685,7 +701,8 @@ class Backward(Body):
         if at.problem.bias_grad:
             at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
         ds = ds * at.scale
-        at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, dq_columns(at) - at.problem.head_dim))))
+        if at.writes("dQ_acc"):
+            at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, dq_columns(at) - at.problem.head_dim))))
         self.dk += ds.T @ at["Q"]
 
     def end(self, at: Place) -> None:

@@ -133,6 +133,9 @@ KERNEL: Mapping[str, Spec] = {
     "loads_ahead": Flag(),
     "score_operations": Real(0, 100),
     "sm_spread": Real(0, 0.5),
+    "sms_alike": Whole(1, 1 << 10),
+    "step_spread": Real(0, 0.5),
+    "hbm_share": Real(0.01, 1),
     "cta_shares": Text(),
     "tile_rule": Text((WHOLE_ROWS, TRITON)),
 }
@@ -161,9 +164,8 @@ def _contradictions(data: Mapping[str, Any]) -> Iterator[Problem]:
         if term not in algorithm.takes:
             yield Problem(f"requires.takes[{n}]", f"algorithm {algorithm.name} has no place for {term}")
     widest = max(requires.get("head_dims", [requires.get("max_head_dim", 0)]))
-    for table in ("tile", "backward_tile"):
-        if table in data and max(row["head_dim"] for row in data[table]) < widest:
-            yield Problem(table, f"no row for head_dim {widest}, which requires accepts")
+    if "tile" in data and max(row["head_dim"] for row in data["tile"]) < widest:
+        yield Problem("tile", f"no row for head_dim {widest}, which requires accepts")
     yield from _kernel_contradictions(data["kernel"], requires)
     if "backward" in data and "backward_tile" not in data:
         yield Problem("backward_tile", "missing; [backward] says how it is scheduled")

@@ -26,6 +26,8 @@ from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
+QUEUE = "tile_counter"
+"""What a catalog file names the bytes of a queue of work tiles."""
 ASYNC_COPY_CC = 80
 """Compute capability that brought asynchronous copies to shared memory."""
 
@@ -178,6 +180,9 @@ def resolve(
         matrix_unit=_unit(settings),
         loop=_loop(settings),
         sm_spread=settings.get("sm_spread"),
+        sms_alike=settings.get("sms_alike", 1),
+        step_spread=settings.get("step_spread", 0.0),
+        hbm_share=settings.get("hbm_share", 1.0),
         cta_shares=settings.get("cta_shares", ""),
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
@@ -377,9 +382,14 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
         cluster=schedule.cluster if over.cluster is None else check_cluster(over.cluster, profile),
     )
+    overheads = kernel.overheads
+    if schedule.scheduler is not Scheduler.DYNAMIC:  # no queue, and nothing that is asked of it
+        schedule = replace(schedule, claims_ahead=False)
+        overheads = tuple(o for o in overheads if o.name != QUEUE)
     kernel = replace(
         kernel,
         schedule=schedule,
+        overheads=overheads,
         registers=kernel.registers if over.registers is None else over.registers,
         shared_memory_bytes=(
             kernel.shared_memory_bytes if over.shared_memory_bytes is None else over.shared_memory_bytes
