@@ -137,6 +137,8 @@ class PassSettings:
     schedule: Schedule = field(default_factory=Schedule)
     registers: int | None = None
     overheads: tuple[Overhead, ...] = ()
+    shared_memory_bytes: int | None = None
+    spill_accesses: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class Kernel:
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
-            return PassSettings(self.tile, self.schedule, self.registers, self.overheads)
+            return PassSettings(self.tile, self.schedule, self.registers, self.overheads, self.shared_memory_bytes)
         return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
 
     def with_(self, **changes: Any) -> Kernel:

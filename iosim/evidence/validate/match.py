@@ -46,6 +46,8 @@ MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
 NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
+MAIN_ALONE = re.compile(r"flash_bwd_dq_dk_dv|fmha_cutlassB_")
+"""Backward kernels that a profiler was told to keep, without the launches around them: a call of one row."""
 OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
 """Notes of the project's own kernels that say how they were built."""
 DRIVER_SHARED_BYTES = 1024
@@ -199,6 +201,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
+    if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
+        launches = [n for n in chain.launches if n.name == "bwd.main"]
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "
                       f"has {len(rows)}")  # fmt: skip

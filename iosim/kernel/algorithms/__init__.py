@@ -1,6 +1,6 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
-from iosim.kernel.algorithms import flash, flash1, fp8, math_path, minimal, mla, naive, uniform
+from iosim.kernel.algorithms import efficient, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
 from iosim.kernel.algorithms.registry import (
     algorithm,
     algorithm_of,
@@ -32,6 +32,7 @@ __all__ = [
     "algorithm",
     "algorithm_of",
     "algorithms",
+    "efficient",
     "flash",
     "flash1",
     "fp8",

@@ -133,6 +133,7 @@ def resolve(
     block_q, block_k = row["block_q"], row["block_k"]
     if overrides.splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
+    spilled_backward = _backward_spill(data, problem, profile, width)
     kernel = Kernel(
         name=data["name"],
         algorithm=data["algorithm"],
@@ -155,6 +156,8 @@ def resolve(
             schedule=_schedule(data.get("backward", {})),
             registers=_backward_row(data, problem, profile, width).get("registers"),
             overheads=_backward_overheads(data, problem, profile, width),
+            shared_memory_bytes=_backward_row(data, problem, profile, width).get("shared_memory_bytes"),
+            spill_accesses=spilled_backward.accesses_per_pair if spilled_backward else 0.0,
         ),
         spill=_spill(data, seen, profile, width, split_table, (block_q, block_k)),
         matrix_unit=_unit(settings),
@@ -301,13 +304,16 @@ def _backward_overheads(
     which the next one overwrites, and recorded HBM writes have no room for them (h200_library_kernels.csv, 149 to 151).
     """
     tile = _backward_tile(data, problem, profile, width)
-    spill = (
-        _spill(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
-        if tile
-        else None
-    )
+    spill = _backward_spill(data, problem, profile, width)
     spilled = spill.overheads(32 * tile.warps) if spill and tile else ()
     return _overheads(data, "backward_overhead") + tuple(replace(o, name="backward_spill") for o in spilled)
+
+
+def _backward_spill(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Spill | None:
+    tile = _backward_tile(data, problem, profile, width)
+    if tile is None:
+        return None
+    return _spill(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
 
 
 def _backward_row(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> Mapping[str, Any]:

@@ -120,6 +120,8 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
         moved = _query_bytes(sums, tensor, access)
     elif access.per is Per.PAIR:
         moved = _key_bytes_per_pair(sums, tensor, access.edge)
+        if access.skip:  # at one visit of each key block that is visited
+            moved -= _key_outer_bytes(sums, tensor, replace(access, visited_only=True))
     else:
         moved = _key_outer_bytes(sums, tensor, access)
     return moved * access.times

@@ -170,12 +170,13 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     """(grid head, block) of every work tile, in the order in which they start.
 
     A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
-    split) for "q,split". Grid heads count batch x heads with heads inside.
+    split) for "q,split". Grid heads count batch x heads with heads inside. Where a head's key blocks are split
+    ("head"), those of a CTA follow one another, and CTAs with fewer than others end with blocks that do not exist.
     """
     d, s = launch.domain, launch.schedule
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer is Outer.HEAD:
-        blocks = d.key_blocks_total
+        blocks = d.splits * _rounds(launch)
     sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
     if launch.outer is Outer.HEAD:
@@ -190,6 +191,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         head, block = head[there], block[there]
     if sequences > 1:
         head, block = head % h, head // h * i + block
+    if launch.outer is Outer.HEAD:
+        block = block // _rounds(launch) + block % _rounds(launch) * d.splits
     return head.astype(np.int32), block.astype(np.int32)
 
 
@@ -200,9 +203,14 @@ def _lower_launch(
         return _lower_flat(chain, launch, grids)
     d = launch.domain
     head, block = start_order(launch)
+    there = block < d.key_blocks_total if launch.outer is Outer.HEAD else None
+    if there is not None:
+        block = np.where(there, block, 0).astype(np.int32)
     head64, block64 = head.astype(np.int64), block.astype(np.int64)
     steps, i_index, j_index = _loops(launch, block64)
     first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
+    if there is not None:
+        count = np.where(there, count, 0).astype(np.int32)
     prologue: list[Template] = []
     loop: list[Template] = []
     epilogue: list[Template] = []
@@ -212,8 +220,11 @@ def _lower_launch(
             template, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index,
                                         count,
                                     run)  # fmt: skip
+            if there is not None:
+                template = replace(template, base=np.where(there, template.base, NONE).astype(np.int32))
             if access.skip:
-                template = replace(template, skips=_skips(launch, access), block=block)
+                skips, block_of = _skips(launch, access, steps, block)
+                template = replace(template, skips=skips, block=block_of)
             {"pro": prologue, "loop": loop, "epi": epilogue}[where].append(template)
     if spill_first is not None:
         base = (spill_first + np.arange(head.size, dtype=np.int64) % spill_slots).astype(np.int32)
@@ -225,9 +236,14 @@ def _lower_launch(
     }[launch.schedule.direction]
     return LoweredLaunch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
-        head, block, group=d.key_blocks_total if launch.outer is Outer.HEAD else 1,
+        head, block, group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
         indices=None if steps.indices is None else steps.indices.astype(np.int32),
     )  # fmt: skip
+
+
+def _rounds(launch: Launch) -> int:
+    """Key blocks that a CTA walks, one after the other, where a work tile is a head or a split of one."""
+    return -(-launch.domain.key_blocks_total // launch.domain.splits)
 
 
 def _loops(
@@ -242,6 +258,9 @@ def _loops(
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
         return Steps(s.first[tile], s.count[tile], s.indices), block, None
+    if launch.walks_round:
+        twice = np.tile(np.arange(d.query_blocks), 2)
+        return Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice), None, block
     if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
         return Steps(s.first[block], s.count[block], s.indices), None, block
@@ -260,19 +279,24 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
     return runs or [(0, 0)]
 
 
-def _skips(launch: Launch, access: Access) -> Int32:
-    """Of each query block, the key block at which an access that skips a visit is not made: the first one visited for
-    a load, the last for a store.
+def _skips(launch: Launch, access: Access, steps: Steps, block: Int32) -> tuple[Int32, Int32]:
+    """(of each query block, a number; of each work tile, a number): where they are equal, an access that skips a visit
+    is not made. Of a query block's rows the numbers are key blocks, and it is the first one visited for a load, the
+    last for a store, whichever CTA comes first or last; of a key block's rows they are query blocks likewise.
 
     Raises:
-        ValueError: key blocks are not walked one after the other, so that none is the first.
+        ValueError: key blocks are not outside.
     """
-    if launch.outer is not Outer.HEAD or access.skip != 1 or access.per is not Per.PAIR:
+    if launch.outer not in (Outer.HEAD, Outer.KEY) or access.skip != 1 or access.per is not Per.PAIR:
         raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
-                         "one visit of a launch that walks whole heads")  # fmt: skip
-    visited = launch.domain.visited
-    where = visited.first if access.mode is Mode.LOAD else visited.end - 1
-    return np.where(visited.count > 0, where, NONE).astype(np.int32)
+                         "one visit of a launch that walks key blocks outside")  # fmt: skip
+    visited, is_load = launch.domain.visited, access.mode is Mode.LOAD
+    if access.rows is Rows.KEY:
+        where = steps.first if is_load else steps.first + steps.count - 1
+        at = where if steps.indices is None else steps.indices[where]
+        return np.arange(visited.count.size, dtype=np.int32), at.astype(np.int32)
+    where = visited.first if is_load else visited.end - 1
+    return np.where(visited.count > 0, where, NONE).astype(np.int32), block
 
 
 def owner_of(tensor: Tensor, d: Domain, head: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -320,15 +344,16 @@ def _template(
         elif looped:
             coef = span_q
             base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q)
-        else:  # a whole head's rows, once, after its last key block
+        else:  # a whole head's rows: by each CTA as it starts, or once, after the last key block
             assert j is not None
             lo, hi = run
             span = min(hi * span_q, grid.rows) - lo * span_q
-            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q, NONE), True
+            here = j < d.splits if access.per is Per.SPLIT else j == d.key_blocks_total - 1
+            base, of_head = np.where(here, base + lo * span_q, NONE), True
     elif access.rows is Rows.KEY:
         span = span_k
         if j is not None:
-            base = base + grid.row_of(j, d.key_blocks_total, span_k)
+            base = base + grid.row_of(j % (grid.rows // span_k) if tensor.wraps else j, d.key_blocks_total, span_k)
         else:
             coef = span_k
             base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k)
@@ -347,6 +372,8 @@ def _template(
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
         return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"
+    if access.per is Per.SPLIT and j is not None:
+        return template, "pro"
     return template, "loop" if inside else "epi"
 
 
