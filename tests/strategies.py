@@ -21,6 +21,7 @@ from iosim.readers.formula.closed_form import closed_form
 
 DTYPES = {
     "flash": ("fp32", "tf32", "fp16", "bf16", "fp8"),
+    "efficient": ("fp32", "tf32", "fp16", "bf16"),
     "flash1": ("fp32", "tf32", "fp16", "bf16"),
     "naive": ("fp32", "tf32", "fp16", "bf16"),
     "math": ("fp32", "tf32", "fp16", "bf16"),
@@ -136,6 +137,23 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
 
 
 @st.composite
+def efficient_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]:
+    """dK and dV in registers, through buffers, or in place; as many CTAs a head as key blocks, fewer, or one."""
+    problem = draw(problems("efficient", passes))
+    tile, backward = draw(tiles(problem)), draw(tiles(problem))
+    options = {"key_splits": draw(st.none() | st.integers(1, 4)), "keeps_keys": draw(st.booleans())}
+    return problem, Kernel(
+        "efficient",
+        "efficient",
+        tile,
+        backward=PassSettings(backward, overheads=draw(st.sampled_from(((), OVERHEADS)))),
+        rereads_q=True,
+        edge_k=draw(st.sampled_from(tuple(Edge))),
+        options=options_for("efficient", options),
+    )
+
+
+@st.composite
 def flash1_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]:
     """To the letter and as the kernel does it, O and dQ between key blocks in the output's type or fp32.
 
@@ -176,6 +194,8 @@ def cases(draw: st.DrawFn, algorithm: str, passes: str = "fwd") -> tuple[Attenti
     """A problem and a kernel of `algorithm` for it."""
     if algorithm == "flash":
         return draw(flash_cases(passes))
+    if algorithm == "efficient":
+        return draw(efficient_cases(passes))
     if algorithm == "flash1":
         return draw(flash1_cases(passes))
     if algorithm == "naive":

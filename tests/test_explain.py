@@ -184,7 +184,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(
 
 
 def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:
-    e = explained("cutlass", passes="bwd", mask="causal", heads=8, seq_q=8192, head_dim=128)
+    e = explained("flash", passes="bwd", mask="causal", heads=8, seq_q=8192, head_dim=128)
     rows = [s for s in e.sources if s.tensor == "dO" and s.direction == "read"]
     assert len(rows) == 2  # dO is read for the row sums and again for the gradients
     assert sum(s.once_bytes for s in e.sources if s.direction == "read") == e.prediction.hbm_bounds.compulsory_read

@@ -66,7 +66,7 @@ def is_exact(chain: Chain, launch: Launch, tensor: str) -> bool:
     uses = [a for a in launch.accesses if a.tensor == tensor]
     t = chain.tensors[tensor]
     same = not t.is_vector and t.row_bytes == t.cols * t.element_bytes
-    return same and all(a.edge is Edge.EXACT and a.times == 1 for a in uses)
+    return same and all((a.edge is Edge.EXACT or t.wraps) and a.times == 1 for a in uses)
 
 
 def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:

@@ -56,6 +56,12 @@ CASES: dict[str, Case] = {
     "flash1 to the letter": _case("flash1", passes="fwd+bwd", dropout=0.2),
     "flash1 in fp32": _case("flash1", passes="fwd+bwd",
                             options={"to_the_letter": False, "intermediate_bytes": 4, "output_read_once": True}),
+    "efficient": _case("efficient", head_dim_v=8, passes="fwd+bwd", dropout=0.2),
+    "efficient, sums of keys in memory": _case("efficient", head_dim=18, offset=2, passes="bwd", kv_heads=4,
+                                               options={"key_splits": 2, "keeps_keys": False}),
+    "efficient, one CTA a head": _case("efficient", seq_k=15, passes="bwd", bias="full", bias_grad=True,
+                                       options={"key_splits": 1}),
+    "efficient in fp32": _case("efficient", dtype="fp32", passes="bwd", options={"key_splits": 3}),
     "naive": _case("naive", passes="fwd+bwd", dropout=0.2,
                    options={"passes": ("scale_q", "scale", "mask", "dropout"), "gemm_tile": (8, 6)}),
     "naive product": _case("naive", passes="fwd+bwd",
@@ -238,7 +244,10 @@ COUNT_BUGS = {
     "mask aligned to the first key": Bug(
         lambda d, t, a: (replace(d, mask=replace(d.mask, offset=0)), t, a), ("flash", "flash rereads")
     ),
-    "splits forgotten": Bug(lambda d, t, a: (replace(d, splits=1), t, a), ("flash split", "flash packed decode")),
+    "splits forgotten": Bug(
+        lambda d, t, a: (replace(d, splits=1), t, a),
+        ("flash split", "flash packed decode", "efficient", "efficient, sums of keys in memory"),
+    ),
     "ragged query edge off by one": Bug(
         lambda d, t, a: (replace(d, rows=d.rows + (d.rows % d.block_q > 0)), t, a), ("flash", "flash1 in fp32", "naive")
     ),
@@ -246,13 +255,13 @@ COUNT_BUGS = {
         lambda d, t, a: (replace(d, seq_k=d.seq_k - 1), t, a), ("flash", "flash1 to the letter", "naive")
     ),
     "whole tiles counted as exact": Bug(
-        lambda d, t, a: (d, t, replace(a, edge=Edge.EXACT)), ("flash whole tiles", "flash rereads")
+        lambda d, t, a: (d, t, replace(a, edge=Edge.EXACT)), ("flash whole tiles", "flash rereads", "efficient")
     ),
     "exact rows counted as whole tiles": Bug(
         lambda d, t, a: (d, t, replace(a, edge=Edge.WHOLE)), ("flash", "flash split", "naive", "math")
     ),
     "a first load that is skipped is counted": Bug(
-        lambda d, t, a: (d, t, replace(a, skip=0)), ("flash1 in fp32",)
+        lambda d, t, a: (d, t, replace(a, skip=0)), ("flash1 in fp32", "efficient", "efficient in fp32")
     ),
     "tiles without a visit are counted": Bug(
         lambda d, t, a: (d, t, replace(a, visited_only=False)), ("flash empty rows",)

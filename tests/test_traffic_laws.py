@@ -231,7 +231,7 @@ def test_rows_without_keys_are_not_compulsory() -> None:
 def test_an_atomic_add_that_misses_reads_hbm() -> None:
     """With no L2, every add to dQ reads what it adds to: a backward on a V100 whose L2 is cut to a sixteenth."""
     problem, kernel, chain, profile = call(
-        "cutlass", "v100", {"heads": 8, "seq_q": 2048, "head_dim": 80, "passes": "bwd"}
+        "flash", "v100", {"heads": 8, "seq_q": 2048, "head_dim": 80, "passes": "bwd"}
     )
     counted = count(chain)
     added = counted.total("l2", "write", launch="bwd.main", tensor="dQ_acc")

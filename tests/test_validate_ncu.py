@@ -52,6 +52,7 @@ SPLIT = (
     f"Flash_kernel_traits<128, 64, 128, 4, {ELEMENT}>>, 0, 0, 0, 0, 1, 0, %d, 0>(pytorch_flash::Flash_fwd_params)"
 )
 CUTLASS = "fmha_cutlassF_%s_sm80(PyTorchMemEffAttention::AttentionKernel<...>::Params)"
+CUTLASS_BACKWARD = "fmha_cutlassB_%s_sm80(PyTorchMemEffAttention::AttentionBackwardKernel<...>::Params)"
 CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_cga1x1x1_kernel0_0"
 WHOLE = FLASH % "0, 0, 0, 0, 1, 1, 0, 0"
 RAGGED = FLASH % "0, 0, 0, 0, 0, 1, 0, 0"
@@ -97,6 +98,9 @@ def unknown(name: str, grid: tuple[int, int, int], given: Given) -> str:
          Given(seqs=(4096,), head_dims=(64, 128), causal=True), {"head_dim": "64", "dtype": "fp32", "causal": "1"}),
         (CUTLASS % "f16_aligned_64x128_gmem", (16, 8, 1),
          Given(seqs=(1000,), head_dims=(256,), causal=True), {"head_dim": "256", "dtype": "fp16"}),
+        (CUTLASS_BACKWARD % "bf16_aligned_64x64_k64_seqaligned", (32, 16, 2),
+         Given(seqs=(2048,), head_dims=(64,), causal=False),
+         {"batch": "2", "heads": "16", "seq_q": "2048", "head_dim": "64", "dtype": "bf16", "causal": "0"}),
         (CUDNN, (132, 1, 1), Given(batch=4, heads=32, seqs=(4096,), head_dims=(128,), dtype="bf16", causal=False),
          {"batch": "4", "heads": "32", "seq_q": "4096", "causal": "0"}),
         ("flash_fwd", (256, 1, 1), Given(batch=1, heads=8, seqs=(2048, 4096), head_dims=(128,), dtype="bf16",
@@ -136,6 +140,11 @@ def test_what_a_name_and_a_grid_say(
          "needs --head-dim, --causal or --no-causal"),
         (CUTLASS % "bf16_aligned_64x128_rf", (64, 16, 2),
          Given(seqs=(4096,), head_dims=(64,), causal=True), "none of --head-dim 64 fits a kernel built for 128"),
+        (CUTLASS_BACKWARD % "bf16_aligned_64x64_k64", (32, 16, 2), Given(seqs=(4096,)),
+         "needs --head-dim, --causal or --no-causal"),
+        (CUTLASS_BACKWARD % "f32_aligned_64x64_k64", (32, 16, 2), Given(seqs=(4096,), head_dims=(80,), causal=True),
+         "none of --head-dim 80 fits a kernel built for 64"),
+        (CUTLASS_BACKWARD % "f16_aligned_64x64", (32, 16, 2), Given(seqs=(4096,)), "cut short"),
         (CUDNN, (132, 1, 1), Given(seqs=(4096,), causal=True), "needs --batch, --heads, --head-dim, --dtype"),
         (CUDNN, (132, 1, 1), Given(1, 8, None, (512, 1024), None, (64,), "bf16", True), "give one --seq-len"),
         ("flash_fwd", (256, 1, 1), ALL, "needs --batch"),
@@ -166,7 +175,7 @@ def test_no_name_breaks_it(name: str, pick: str, cut: int) -> None:
 
 def test_every_pattern_is_reached() -> None:
     known = [launch.kernel for launch in parse_raw(TEXT)[0]]
-    known += ["flash_fwd", "flash_fwd_sm90"]
+    known += ["flash_fwd", "flash_fwd_sm90", CUTLASS_BACKWARD % "bf16_aligned_64x64_k64"]
     known += ["flash_combine", "naive_scores", "naive_softmax", "naive_values", "minimal_fwd",
               "triton_tem_fused_flex_attention_0",
               "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>(T1::Params)"]  # fmt: skip

@@ -139,6 +139,7 @@ class PassSettings:
     registers: int | None = None
     overheads: tuple[Overhead, ...] = ()
     spill: Spill | None = None
+    shared_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,9 @@ class Kernel:
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""
         if not backward:
-            return PassSettings(self.tile, self.schedule, self.registers, self.overheads, self.spill)
+            return PassSettings(
+                self.tile, self.schedule, self.registers, self.overheads, self.spill, self.shared_memory_bytes
+            )
         return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
 
     def with_(self, **changes: Any) -> Kernel:

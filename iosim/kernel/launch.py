@@ -50,7 +50,8 @@ class Per(StrEnum):
     PAIR = "qk"
     """Every visited (query block, key block) pair."""
     SPLIT = "q,split"
-    """Every (query block, split of its keys)."""
+    """Every (query block, split of its keys); where key blocks are outside, all query blocks by each CTA as it
+    starts."""
     LAUNCH = "launch"
     """Once in the whole launch, by its first work tile, whatever the number of heads."""
 
@@ -80,7 +81,8 @@ class Outer(StrEnum):
     PAIR = "qk"
     """One (query block, key block) pair."""
     HEAD = "head"
-    """A whole head: key blocks outside, query blocks inside."""
+    """A whole head: key blocks outside, query blocks inside. Where the domain has splits, one of them: split s of n
+    walks the key blocks s, s + n, s + 2 n, ..."""
     FLAT = "flat"
     """A block of rows of an elementwise pass."""
 
@@ -130,6 +132,9 @@ class Tensor:
     """Rows of a page of the cache, of which a block table says where it lies; 0 where all rows lie in one piece."""
     kept_to: str = ""
     """The launch after which a temporary's memory is given back, where that is later than its last use."""
+    wraps: bool = False
+    """Row r of a launch's axis lies at r modulo the tensor's rows: a workspace in whole tiles, whose rows CTAs use
+    again for their next key blocks."""
     keys_per_row: int = 0
     """Of a block table, the keys that one row stands for: those of a page. Its entries are read as the rows of key
     blocks are, each sector once by every work tile. 0 for other tensors."""
@@ -213,8 +218,8 @@ class Access:
     times: int = 1
     """How many times in a row the same tile is moved (a softmax that reads its row again)."""
     skip: int = 0
-    """Of a query block's visits, how many go without this access (0 or 1; per PAIR only): running sums that are
-    not read at the first visit, or not written at the last."""
+    """Of the visits of the block whose rows it moves, how many go without this access (0 or 1; per PAIR only): running
+    sums of a query block, or a key block, that are not read at the first visit, or not written at the last."""
     packet_rows: int = 0
     """Rows of a vector that one store instruction covers, where that is less than a sector's worth."""
     fetch: Fetch = Fetch.BYTES
@@ -368,7 +373,7 @@ class Launch:
     values_per_thread: int = 8
     """What a thread of an elementwise pass loads before it stores."""
     serial_loads: int = 0
-    """Loads of a work tile that wait for one another (a combine that walks its splits)."""
+    """Loads of a work tile that wait for one another (a combine that walks its splits; sums before a loop)."""
     operations_per_value: int = 0
     """Instructions a thread spends on each value of a pass, where they take longer than its bytes (offsets of a
     strided copy)."""
@@ -376,6 +381,15 @@ class Launch:
     """Loads and stores of spilled registers that a thread makes in a step of the loop."""
     tile_spill_accesses: float = 0.0
     """The same in a work tile, beside those of its loop's steps."""
+    walks_round: bool = False
+    """With key blocks outside and no mask, the CTA of split s begins each walk at query block s and goes on with the
+    first after the last; only a replay knows the difference."""
+    products: int = 0
+    """Products of a backward's step, where each tile of one fetches its operands anew through a pipeline of its own;
+    `product_depth` is the sum of their depths."""
+    product_depth: int = 0
+    exposed_loads: int = 0
+    """Loads of a step that all of its warps wait for, beside those of its products."""
     mask_operations: float = 0.0
     """Operations on each score for a mask that every step asks for."""
     edge_mask_operations: float = 0.0
@@ -403,7 +417,7 @@ class Launch:
             case Outer.PAIR:
                 return d.query_blocks * d.key_blocks_total
             case Outer.HEAD:
-                return 1
+                return d.splits
 
     @property
     def tiles_with_rows(self) -> int:

@@ -79,7 +79,7 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         elif access.visited_only:
             tiles = tiles * (v.count > 0)
         total = int(tiles.sum())
-    elif access.per is Per.PAIR and not tensor.is_vector:
+    elif access.per is Per.PAIR and not tensor.is_vector and not access.skip:
         total = int(_key_rows(domain, access.edge).sum()) * tensor.row_bytes
     else:
         total = _key_tile_bytes(domain, tensor, access)
@@ -113,7 +113,7 @@ def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
         rows = np.where(rows > 0, domain.block_k, 0)
     tiles = _tiles(tensor, access, rows)
     if access.per is Per.PAIR:
-        tiles = tiles * domain.visitors.count
+        tiles = tiles * np.maximum(domain.visitors.count - access.skip, 0)
     elif access.visited_only:
         tiles = tiles * (domain.visitors.count > 0)
     return int(tiles.sum())

@@ -48,6 +48,8 @@ MASK_WORDS = ("window", "global_tokens", "mask_block", "mask_stride")
 BLOCKS = re.compile(r"mask ([a-z+]{1,20})((?:, [a-z_]{1,20} \d{1,9})*)")
 """A note that names a flex row's mask in a problem's words: mask window+global, window 1024, global_tokens 256."""
 NOTES = re.compile(rf"(repeat( \d+)?|sweep|packed, \d+ query heads|{WINDOW.pattern}|{BLOCKS.pattern})?")
+MAIN_ALONE = re.compile(r"flash_bwd_dq_dk_dv|fmha_cutlassB_")
+"""Backward kernels that a profiler was told to keep, without the launches around them: a call of one row."""
 OWN_NOTES = {"naive": "bypass L1", "flash_bwd": "deterministic"}
 """Notes of the project's own kernels that say how they were built."""
 SAME_PASS = re.compile(r"(\d|_d[KV])$")
@@ -192,12 +194,15 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
     if row.implementation == "flash_bwd_sm90":
         chain = _as_described(rows, chain)
     _check_size(chain)
-    launches: list[Launch | str] = [n for n in chain.launches if n.name not in HOST_FILLS]
+    own = row.implementation in OWN
+    launches: list[Launch | str] = [n for n in chain.launches if not (own and n.name in HOST_FILLS)]
     if kernel.name == FLEX and len(rows) > len(launches):
         launches = _compiled_launches(rows, problem, chain.launches)
     if row.facts.get("stage"):
         wanted = [r.facts["stage"] for r in rows]
         launches = [n for n in launches if isinstance(n, str) or n.name in wanted]
+    if len(rows) == 1 < len(launches) and MAIN_ALONE.search(row.facts.get("kernel", "")):
+        launches = [n for n in chain.launches if n.name == "bwd.main"]
     rows = _joined(rows, [n if isinstance(n, str) else n.name for n in launches])
     if len(launches) != len(rows):
         raise NoModel(f"the model has {len(launches)} launches ({', '.join(n.name for n in chain.launches)}), the call "

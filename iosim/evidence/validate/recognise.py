@@ -153,6 +153,19 @@ def _cutlass(name: str, grid: Triple, stated: Given) -> Call:
     return Call("pytorch_mem_efficient", facts)
 
 
+def _cutlass_backward(name: str, grid: Triple, stated: Given) -> Call:
+    """fmha_cutlassB_bf16_aligned_64x64_k64_sm80; grid: CTAs that share a head's keys, heads, batch."""
+    match = re.search(r"fmha_cutlassB_(bf16|f16|f32)_\w*?\d+x\d+_k(\d+)_", name)
+    if not match:
+        raise Unknown(CUT_SHORT)
+    same("batch", stated.batch, grid[2]), same("heads", stated.heads, grid[1])
+    dtype = {"bf16": "bf16", "f16": "fp16", "f32": "fp32"}[match[1]]
+    stated = stated.under(Given(batch=grid[2], heads=grid[1], dtype=dtype))
+    needs(stated, "seqs", "head_dims", "causal")
+    width_of(stated, 0, int(match[2]))
+    return Call("pytorch_mem_efficient_backward", _all_given(stated), "bwd.main")
+
+
 def _told(implementation: str) -> Callable[[str, Triple, Given], Call]:
     """A kernel whose CTAs take tiles from a list: its grid says nothing of the problem."""
 
@@ -238,6 +251,7 @@ KERNELS: tuple[tuple[str, Callable[[str, Triple, Given], Call]], ...] = (
     (r"flash_bwd_dq_dk_dv_loop\w*_kernel", _fa2_backward("bwd.main", ("bwd.dot",))),
     (r"flash_bwd_convert_dq_kernel", _fa2_backward("bwd.convert", ("bwd.dot", "bwd.main"))),
     (r"fmha_cutlassF_", _cutlass),
+    (r"fmha_cutlassB_", _cutlass_backward),
     (r"cudnn_\w*sdpa_sm90_flash_fprop_wgmma", _told("cudnn")),
     (r"FlashAttnFwdSm90", _told("fa3")),
     (r"triton_tem_fused_flex_attention_\d+$", _told("pytorch_flex")),

@@ -1,6 +1,6 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
-from iosim.kernel.algorithms import cuda_sources, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
+from iosim.kernel.algorithms import cuda_sources, efficient, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
 from iosim.kernel.algorithms.registry import (
     algorithm,
     algorithm_of,
@@ -33,6 +33,7 @@ __all__ = [
     "algorithm_of",
     "algorithms",
     "cuda_sources",
+    "efficient",
     "flash",
     "flash1",
     "fp8",

@@ -51,7 +51,8 @@ class Place(Protocol):
         """
 
     def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
-        """A running value: the tile loaded, or `initial` where the access says that its first load is left out."""
+        """A running value [rows, cols] of the query block, or of the key block: the tile loaded, or `initial` where the
+        access says that its first load is left out."""
 
     def put(self, tensor: str, value: Array) -> None:
         """Hand over the value of a store that is due here; one that the access leaves out here is dropped.
@@ -93,7 +94,8 @@ class Body:
 
     With `Outer` QUERY, SPLIT or KEY begin is called, pair at each visited pair, end. The combine of splits (QUERY, a
     domain with splits) calls `split` once a split before the pairs. HEAD calls begin and end around each key block,
-    pair inside, and `finish_query` after the last visit of a query block (or once, if there is none).
+    pair inside. HEAD and KEY call `finish_query` after the last visit of a query block (or once, if there is none),
+    and `split` for every query block as a work tile starts, where it loads or stores something there.
     FLAT and PAIR call pair alone. The first work tile of all calls `launch` before anything else.
     """
 
@@ -104,7 +106,7 @@ class Body:
         """The work tile, or under `Outer.HEAD` the key block, starts: its own tiles are loaded."""
 
     def split(self, at: Place) -> None:
-        """One split's partial results are loaded."""
+        """One split's partial results are loaded; with key blocks outside, a query block before any is walked."""
 
     def pair(self, at: Place) -> None:
         """One visited (query block, key block) pair."""

@@ -2,6 +2,7 @@
 
 from iosim.kernel.libraries import (
     cudnn,
+    cutlass,
     eager,
     fa2,
     fa3,
@@ -26,6 +27,7 @@ __all__ = [
     "check_file",
     "choice_names",
     "cudnn",
+    "cutlass",
     "eager",
     "entry",
     "entry_name",

@@ -325,7 +325,7 @@ def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, 
     tile = _tile(row, data.get("backward", {}))
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
     registers = row.get("registers", build.get("registers"))
-    return PassSettings(tile, schedule, registers, overheads, _spill(build))
+    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"))
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:

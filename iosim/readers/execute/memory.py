@@ -173,6 +173,8 @@ class Memory:
         along, length = (k, domain.seq_k) if access.rows is Rows.KEY else (q, domain.rows)
         if access.rows is Rows.OWN:
             along, length = np.arange(tensor.rows), tensor.rows
+        if tensor.wraps:
+            along, length = along % tensor.rows, tensor.rows
         if tensor.keys_per_row:
             along, length = np.unique(k // tensor.keys_per_row), -(-domain.seq_k // tensor.keys_per_row)
         cols = np.arange(tensor.cols)

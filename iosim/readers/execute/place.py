@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from iosim.kernel.algorithms.body import Array, ExecutionError, Indices
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Launch, Mode, Per
+from iosim.kernel.launch import Access, Launch, Mode, Per, Rows
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.dropout import kept_weights
 from iosim.readers.execute.memory import Spot
@@ -96,7 +96,8 @@ class WalkPlace:
     def resume(self, tensor: str, initial: float, cols: int = 1) -> Array:
         """A running value: the tile loaded, or `initial` where the access says that its first load is left out."""
         if tensor in self.skipped_loads:
-            return np.full((self.q.size, cols), initial)
+            rows = next(a.rows for a in self.launch.accesses if a.tensor == tensor)
+            return np.full(((self.keys if rows is Rows.KEY else self.q).size, cols), initial)
         return self[tensor]
 
     def put(self, tensor: str, value: Array) -> None:

@@ -20,8 +20,8 @@ from iosim.readers.execute.place import Grid, WalkPlace
 _PLACES = {
     Outer.QUERY: {Per.QUERY, Per.PAIR, Per.SPLIT},
     Outer.SPLIT: {Per.SPLIT, Per.PAIR},
-    Outer.KEY: {Per.KEY, Per.PAIR},
-    Outer.HEAD: {Per.KEY, Per.PAIR, Per.QUERY},
+    Outer.KEY: {Per.KEY, Per.PAIR, Per.QUERY, Per.SPLIT},
+    Outer.HEAD: {Per.KEY, Per.PAIR, Per.QUERY, Per.SPLIT},
     Outer.PAIR: {Per.PAIR},
     Outer.FLAT: {Per.QUERY, Per.PAIR},
 }
@@ -80,8 +80,8 @@ class Walk:
         walk = {
             Outer.QUERY: self._query_outer,
             Outer.SPLIT: self._query_outer,
-            Outer.KEY: self._key_outer,
-            Outer.HEAD: self._head,
+            Outer.KEY: self._keys_outside,
+            Outer.HEAD: self._keys_outside,
             Outer.PAIR: self._flat,
             Outer.FLAT: self._flat,
         }[self.launch.outer]
@@ -128,7 +128,7 @@ class Walk:
                     self._drop(Per.SPLIT)
                 for n, ik in enumerate(self._directed(blocks)):
                     self._move(iq, ik, split)
-                    self._pair(body, n, blocks.size)
+                    self._pair(body, (n, blocks.size))
                 self._move(iq, 0, split)
                 self._drop(Per.PAIR)
                 self._at(body.end, (), self._writes(once, blocks.size > 0), once)
@@ -142,35 +142,27 @@ class Walk:
                 self.work_tiles += splits
                 self.empty_tiles += splits
 
-    def _key_outer(self) -> None:
-        for ik in self._there(self.grid.k_starts, self.grid.k_ends):
-            blocks = np.flatnonzero(self.grid.visited[:, ik])
-            body = self._start(0, ik)
-            self._at(body.begin, self._loads(Per.KEY, blocks.size > 0), (), Per.KEY)
-            for n, iq in enumerate(blocks):
-                self._move(int(iq), ik)
-                self._pair(body, n, blocks.size)
-            self._drop(Per.PAIR)
-            self._at(body.end, (), self._writes(Per.KEY, blocks.size > 0), Per.KEY)
-
-    def _head(self) -> None:
+    def _keys_outside(self) -> None:
         """Key blocks outside, query blocks inside; a query block's own tiles stay from its first visit to its last."""
         visits = self.grid.visited.sum(axis=1)
         done = np.zeros_like(visits)
         resident: list[dict[str, Array]] = [{} for _ in visits]
-        body = self._start(0, 0)
-        for ik in self._directed(np.arange(len(self.grid.k_starts))):
+        body = Body()
+        for ik, begins in self._key_blocks():
             blocks = np.flatnonzero(self.grid.visited[:, ik])
+            if begins:
+                body = self._start(0, ik)
+                self._each_query(body)
             self._move(0, ik)
             self._at(body.begin, self._loads(Per.KEY, blocks.size > 0), (), Per.KEY)
-            for iq in blocks:
+            for n, iq in enumerate(blocks):
                 self._move(int(iq), ik)
                 if done[iq] == 0:
                     self._drop(Per.QUERY)
                     self._at(None, self._loads(Per.QUERY, True), (), Per.QUERY)
                     resident[iq] = self.at.tiles[Per.QUERY]
                 self.at.tiles[Per.QUERY] = resident[iq]
-                self._pair(body, int(done[iq]), int(visits[iq]))
+                self._pair(body, (int(done[iq]), int(visits[iq])), (n, blocks.size))
                 done[iq] += 1
                 if done[iq] == visits[iq]:
                     self._at(body.finish_query, (), self._writes(Per.QUERY, True), Per.QUERY)
@@ -181,6 +173,24 @@ class Walk:
             self._move(int(iq), 0)
             self._at(body.finish_query, self._loads(Per.QUERY, False), self._writes(Per.QUERY, False), Per.QUERY)
 
+    def _key_blocks(self) -> Iterator[tuple[int, bool]]:
+        """Key blocks of a head as its work tiles walk them, and whether a work tile begins there."""
+        if self.launch.outer is Outer.KEY:
+            yield from ((ik, True) for ik in self._there(self.grid.k_starts, self.grid.k_ends))
+            return
+        splits = self.launch.domain.splits
+        for split in range(splits):
+            mine = self._directed(range(split, len(self.grid.k_starts), splits))
+            yield from ((ik, n == 0) for n, ik in enumerate(mine))
+
+    def _each_query(self, body: Body) -> None:
+        """What a CTA that walks key blocks does with all query blocks as it starts."""
+        loads, writes = self._loads(Per.SPLIT, True), self._writes(Per.SPLIT, True)
+        for iq in range(len(self.grid.q_starts)) if loads or writes else ():
+            self._move(iq, self.ik)
+            self._at(body.split, loads, writes, Per.SPLIT)
+        self._drop(Per.SPLIT)
+
     def _flat(self) -> None:
         if self.launch.outer is Outer.FLAT and len(self.grid.k_starts) > 1:
             raise ExecutionError(f"launch {self.launch.name} is flat and has several key blocks")
@@ -189,7 +199,7 @@ class Walk:
             if not self.grid.visited[iq, ik]:
                 continue
             self._at(None, self._loads(Per.QUERY, True), (), Per.QUERY)
-            self._pair(body, 0, 1, also=self._writes(Per.QUERY, True))
+            self._pair(body, (0, 1), also=self._writes(Per.QUERY, True))
             self._drop(Per.PAIR)
 
     # Moving, loading, storing.
@@ -231,11 +241,18 @@ class Walk:
         return [a for a in self.launch.accesses if a.per is per and a.mode is not Mode.LOAD
                 and (visited or not a.visited_only)]  # fmt: skip
 
-    def _pair(self, body: Body, visit: int, visits: int, also: Sequence[Access] = ()) -> None:
-        """Visit number `visit` of `visits` of a query block; skipped: loads of the first, stores of the last."""
+    def _pair(
+        self, body: Body, of_query: tuple[int, int], of_key: tuple[int, int] = (0, 1), also: Sequence[Access] = ()
+    ) -> None:
+        """A visit: its number among all of the query block, and of the key block. Skipped: loads of the first, stores
+        of the last."""
         self.pairs += 1
-        loads = [a for a in self._loads(Per.PAIR, True) if visit >= a.skip]
-        writes = [a for a in self._writes(Per.PAIR, True) if visits - visit > a.skip]
+
+        def visit(a: Access) -> tuple[int, int]:
+            return of_key if a.rows is Rows.KEY else of_query
+
+        loads = [a for a in self._loads(Per.PAIR, True) if visit(a)[0] >= a.skip]
+        writes = [a for a in self._writes(Per.PAIR, True) if visit(a)[1] - visit(a)[0] > a.skip]
         self.at.skipped_loads = {a.tensor for a in self._loads(Per.PAIR, True)} - {a.tensor for a in loads}
         self.at.skipped_stores = {a.tensor for a in self._writes(Per.PAIR, True)} - {a.tensor for a in writes}
         self._at(body.pair, loads, [*writes, *also], Per.PAIR)

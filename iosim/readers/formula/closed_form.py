@@ -127,7 +127,11 @@ def access_bytes(sums: BlockSums, tensor: Tensor, access: Access) -> int:
     elif access.rows is Rows.QUERY:
         moved = _query_bytes(sums, tensor, access)
     elif access.per is Per.PAIR:
+        if access.skip and access.edge is Edge.NEEDED:  # of no one query block
+            access = replace(access, edge=Edge.EXACT)
         moved = _key_bytes_per_pair(sums, tensor, access)
+        if access.skip:  # at one visit of each key block that is visited
+            moved -= _key_outer_bytes(sums, tensor, replace(access, visited_only=True))
     else:
         moved = _key_outer_bytes(sums, tensor, access)
     return moved * access.times

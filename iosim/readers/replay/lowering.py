@@ -154,7 +154,11 @@ def lower(chain: Chain, spill_slots: int) -> Lowered:
 
 
 def _spills(launch: Launch, mode: Mode) -> Overhead | None:
-    return next((o for o in launch.overheads if o.name == SPILL and o.mode is mode), None)
+    each = [o for o in launch.overheads if o.name == SPILL and o.mode is mode]
+    if not each:
+        return None
+    sums = {name: sum(getattr(o, name) for o in each) for name in ("per_tile", "per_pair")}
+    return replace(each[0], **sums, frame=max(o.frame for o in each))
 
 
 def frame_parts(launch: Launch) -> tuple[int, ...]:
@@ -175,12 +179,13 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
     """(grid head, block) of every work tile, in the order in which they start.
 
     A block is a query block, a key block for `outer` "k", a (key block, query block) pair for "qk", a (query block,
-    split) for "q,split". Grid heads count batch x heads with heads inside.
+    split) for "q,split". Grid heads count batch x heads with heads inside. Where a head's key blocks are split
+    ("head"), those of a CTA follow one another, and CTAs with fewer than others end with blocks that do not exist.
     """
     d, s = launch.domain, launch.schedule
     blocks = launch.work_tiles // d.grid_heads
     if launch.outer is Outer.HEAD:
-        blocks = d.key_blocks_total
+        blocks = d.splits * _rounds(launch)
     sequences = d.sequences  # packed ones: each has as many of the grid's blocks, as sequences of a batch have
     b, h, i = d.batch * sequences, d.heads, blocks // sequences
     if launch.outer is Outer.HEAD:
@@ -195,6 +200,8 @@ def start_order(launch: Launch) -> tuple[Int32, Int32]:
         head, block = head[there], block[there]
     if sequences > 1:
         head, block = head % h, head // h * i + block
+    if launch.outer is Outer.HEAD:
+        block = block // _rounds(launch) + block % _rounds(launch) * d.splits
     return head.astype(np.int32), block.astype(np.int32)
 
 
@@ -205,9 +212,14 @@ def _lower_launch(
         return _lower_flat(chain, launch, grids)
     d = launch.domain
     head, block = start_order(launch)
+    there = block < d.key_blocks_total if launch.outer is Outer.HEAD else None
+    if there is not None:
+        block = np.where(there, block, 0).astype(np.int32)
     head64, block64 = head.astype(np.int64), block.astype(np.int64)
     steps, i_index, j_index = _loops(launch, block64)
     first, count = steps.first.astype(np.int32), steps.count.astype(np.int32)
+    if there is not None:
+        count = np.where(there, count, 0).astype(np.int32)
     prologue: list[Template] = []
     loop: list[Template] = []
     epilogue: list[Template] = []
@@ -217,6 +229,8 @@ def _lower_launch(
             template, where = _template(chain.tensors[access.tensor], access, launch, grid, head64, i_index, j_index,
                                         count,
                                     run)  # fmt: skip
+            if there is not None:
+                template = replace(template, base=np.where(there, template.base, NONE).astype(np.int32))
             if access.skip:
                 skips, of_tile = _skips(launch, access, block, steps)
                 template = replace(template, skips=skips, block=of_tile)
@@ -235,9 +249,14 @@ def _lower_launch(
     }[launch.schedule.direction]
     return LoweredLaunch(
         launch.name, first, count, tuple(prologue), tuple(loop), tuple(epilogue), down,
-        head, block, group=d.key_blocks_total if launch.outer is Outer.HEAD else 1,
+        head, block, group=_rounds(launch) if launch.outer is Outer.HEAD else 1,
         indices=None if steps.indices is None else steps.indices.astype(np.int32),
     )  # fmt: skip
+
+
+def _rounds(launch: Launch) -> int:
+    """Key blocks that a CTA walks, one after the other, where a work tile is a head or a split of one."""
+    return -(-launch.domain.key_blocks_total // launch.domain.splits)
 
 
 def _loops(
@@ -252,6 +271,9 @@ def _loops(
         s = d.visited.by_split(d.key_blocks_per_split, d.splits)
         tile = block % d.query_blocks * d.splits + block // d.query_blocks
         return Steps(s.first[tile], s.count[tile], s.indices), block, None
+    if launch.walks_round:
+        twice = np.tile(np.arange(d.query_blocks), 2)
+        return Steps(block % d.splits % d.query_blocks, np.full(block.size, d.query_blocks), twice), None, block
     if launch.outer in (Outer.KEY, Outer.HEAD):
         s = d.visitors
         return Steps(s.first[block], s.count[block], s.indices), None, block
@@ -271,23 +293,26 @@ def _runs(launch: Launch, access: Access) -> list[tuple[int, int]]:
 
 
 def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[Int32, Int32]:
-    """Where an access that skips a visit is not made, the first one for a load, the last for a store: a number for each
-    loop index, and one for each work tile; where they are equal it is left out. Where a CTA walks whole heads, they are
-    key blocks; where it walks the keys of a query block, loop indices.
+    """Where an access that skips a visit is not made, the first one for a load, the last for a store, whichever CTA
+    comes first or last: a number for each loop index, and one for each work tile; where they are equal it is left out.
+    Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
+    rows, and query blocks for a key block's.
 
     Raises:
         ValueError: another launch, or more visits left out than one.
     """
-    if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.QUERY):
+    if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY):
         raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
-                         "one visit of a launch that walks whole heads or the keys of a query block")  # fmt: skip
-    first = access.mode is Mode.LOAD
-    if launch.outer is Outer.QUERY:
-        first = first != (launch.schedule.direction is Direction.DESCENDING)
+                         "one visit of a launch that walks keys outside, or the keys of a query block")  # fmt: skip
+    first, d = access.mode is Mode.LOAD, launch.domain
+    if launch.outer is Outer.QUERY or access.rows is Rows.KEY:
+        if launch.outer is Outer.QUERY:
+            first = first != (launch.schedule.direction is Direction.DESCENDING)
         at = steps.first if first else steps.first + steps.count - 1
         index = at if steps.indices is None else steps.indices[np.clip(at, 0, steps.indices.size - 1)]
-        return np.arange(launch.domain.key_blocks_total, dtype=np.int32), index.astype(np.int32)
-    visited = launch.domain.visited
+        blocks = d.key_blocks_total if launch.outer is Outer.QUERY else d.visited.count.size
+        return np.arange(blocks, dtype=np.int32), index.astype(np.int32)
+    visited = d.visited
     where = visited.first if first else visited.end - 1
     return np.where(visited.count > 0, where, NONE).astype(np.int32), block
 
@@ -337,15 +362,17 @@ def _template(
         elif looped:
             coef = span_q * step
             base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q) * step
-        else:  # a whole head's rows, once, after its last key block
+        else:  # a whole head's rows: by each CTA as it starts, or once, after the last key block
             assert j is not None
             lo, hi = run
             span = min(hi * span_q, grid.rows) - lo * span_q
-            base, of_head = np.where(j == d.key_blocks_total - 1, base + lo * span_q * step, NONE), True
+            here = j < d.splits if access.per is Per.SPLIT else j == d.key_blocks_total - 1
+            base, of_head = np.where(here, base + lo * span_q * step, NONE), True
     elif access.rows is Rows.KEY:
         span = span_k
         if j is not None:
-            base = base + grid.row_of(j, d.key_blocks_total, span_k) * step
+            at = j % (grid.rows // span_k) if tensor.wraps else j
+            base = base + grid.row_of(at, d.key_blocks_total, span_k) * step
         else:
             coef = span_k * step
             base = base + grid.row_shift(i, d.query_blocks, d.key_blocks_total, span_k) * step
@@ -366,6 +393,8 @@ def _template(
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
         return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"
+    if access.per is Per.SPLIT and j is not None:
+        return template, "pro"
     return template, "loop" if inside else "epi"
 
 

@@ -187,7 +187,9 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
         own = {a.tensor: chain.tensors[a.tensor] for a in launch.accesses}
         passes = {n: max(1, launch.domain.grid_heads // (t.batch * t.heads)) for n, t in own.items()}
         return STREAMED_TILE_BYTES * max((objects[n] * passes[n] for n in own), default=0)
-    return TILE_BYTES * launch.work_tiles * (launch.domain.key_blocks_total if launch.outer is Outer.HEAD else 1)
+    d = launch.domain
+    rounds = -(-d.key_blocks_total // d.splits) if launch.outer is Outer.HEAD else 1
+    return TILE_BYTES * launch.work_tiles * rounds
 
 
 def refuse_bytes(objects: int, beside: int, samples: int) -> None:

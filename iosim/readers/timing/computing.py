@@ -53,7 +53,8 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
-    padded = pairs * (1.0 if launch.outer is Outer.KEY else row_padding(launch.domain.block_q, warps, unit))
+    both_ways = launch.outer is Outer.KEY or launch.products > 0
+    padded = pairs * (1.0 if both_ways else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
         instructions += padded * launch.flops_per_pair / MMA_FLOPS
@@ -79,6 +80,7 @@ def loop_computing(
     if launch.schedule.overlaps_tiles and launch.schedule.scheduler is not Scheduler.STATIC:
         tile_cycles *= OVERLAPPED_TILE_SHARE
     tile_cycles += launch.tile_spill_accesses * sm.waits.spill_access
+    tile_cycles += launch.serial_loads * rates.load_latency_s(from_dram=False) * sm.clock_hz
     span = makespan(launch, profile.sm_count, per_sm, lambda ctas: step_cycles(cost, ctas), tile_cycles)
     units = {"tensor": cost.tensor, "exp": cost.softmax, "smem": cost.smem, "l2": cost.l2}
     scheduled = span.cycles / sm.clock_hz

@@ -39,7 +39,8 @@ stage. Of two stages one is waited for: wgmma reads from shared memory, so that 
 is done (H200, experiments/measurements/h200_triton_autotune.csv). FlashAttention-2 and iosim's kernel load V behind
 QK^T, and the next K behind PV, with one buffer of each."""
 STAGED_LOADS_PER_PRODUCT = 2
-"""Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block)."""
+"""Fill and drain of a threadblock product's own pipeline (kernels that fetch Q again for every key block, and the
+backward whose products do)."""
 PRODUCT_DEPTH = 32
 """Columns of a k-step of such a product (CUTLASS's threadblock shape)."""
 TENSOR_MEMORY_ROWS = 128
@@ -147,8 +148,12 @@ def is_attention_loop(launch: Launch) -> bool:
     return loops and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
 
 
+def _is_backward(launch: Launch) -> bool:
+    return launch.outer is Outer.KEY or launch.products > 0
+
+
 def _rereads(launch: Launch) -> bool:
-    return launch.outer is not Outer.KEY and any(
+    return not _is_backward(launch) and any(
         a.per is Per.PAIR and a.rows is Rows.QUERY and a.mode is Mode.LOAD for a in launch.accesses
     )
 
@@ -187,7 +192,7 @@ def step_cost(
         cc: compute capability as one number; below 80 no load runs ahead.
     """
     d = launch.domain
-    backward, rereads = launch.outer is Outer.KEY, _rereads(launch)
+    backward, rereads = _is_backward(launch), _rereads(launch)
     warps = max(1, launch.resources.threads // 32)
     both_ways = backward or rereads
     scores = d.block_q * d.block_k * (1.0 if both_ways else row_padding(d.block_q, warps, unit))
@@ -240,7 +245,7 @@ def _operand_bytes(launch: Launch, unit: MatrixUnit, scores: float, warps: int, 
     filled = d.block_k * column_bytes
     if unit is MatrixUnit.FP32:
         return scores * column_bytes * 2 / WARP_TILE + filled
-    if launch.outer is Outer.KEY:
+    if _is_backward(launch):
         share = 2 / WARP_TILE if unit is MatrixUnit.MMA_SYNC else 1 / WGMMA_ROWS
         return scores * column_bytes * share + d.block_q * column_bytes * BACKWARD_LOADED_SHARE
     if _rereads(launch):
@@ -264,6 +269,9 @@ def _kept_bytes(launch: Launch, scores: float, element_bytes: int) -> float:
 
 
 def _exposed(launch: Launch, unit: MatrixUnit, rereads: bool, cc: int, waits: Waits) -> float:
+    if launch.products:
+        steps = launch.products * STAGED_LOADS_PER_PRODUCT + launch.product_depth / PRODUCT_DEPTH
+        return waits.product_step * steps + waits.load * launch.exposed_loads
     if rereads:
         products = launch.flops_per_pair // 4 + launch.domain.block_k
         return waits.product_step * (2 * STAGED_LOADS_PER_PRODUCT + products / PRODUCT_DEPTH)

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 ALGORITHM = "flash"
 """The algorithm whose tiles are picked."""
+LIBRARY = (ALGORITHM, "efficient")
+"""Algorithms whose forward is that one's."""
 QUICK = "capacity"
 """The method that ranks all tiles before any is replayed."""
 REPLAYED = 10
@@ -286,7 +288,7 @@ def library_tiles(problem: AttentionProblem, profile: HardwareProfile) -> list[P
     candidates = []
     for name in entry_names():
         data = entry(name)
-        if data["algorithm"] != ALGORITHM or data.get("any_tile"):
+        if data["algorithm"] not in LIBRARY or data.get("any_tile"):
             continue
         try:
             kernel = resolve(name, problem, profile)

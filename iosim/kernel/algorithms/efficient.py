@@ -1,0 +1,356 @@
+"""`efficient`: flash attention whose backward passes dQ through memory, as PyTorch's memory-efficient kernel does.
+
+The forward is that of `flash`. In the backward a CTA owns key blocks of a head and walks the query blocks that see
+them. It fetches operands anew for each of a pair's five products. dQ is summed in fp32 tiles of a workspace, loaded and
+stored at every pair by the CTA that has the tile's lock; the last one writes dQ. dK and dV stay in registers where the
+type has 16 bits and a block of queries as many rows as the head has columns; else they pass through buffers of the
+CTA's own, or in fp32 through dK and dV themselves. D = rowsum(dO o O) is computed for all queries by every CTA as it
+starts, in fp32 by launches before. (pytorch/pytorch, aten/src/ATen/native/transformers/cuda: attention_backward.cu and
+mem_eff_attention/kernel_backward.h.)
+
+NB: what a CTA waits for a lock that another has is left out. Queries that see no key get no dQ there; here it is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from iosim.base.errors import InputError
+from iosim.kernel.algorithms.body import Array, Body, Place, body, share_bodies
+from iosim.kernel.algorithms.cache import check_append
+from iosim.kernel.algorithms.common import (
+    attention_domain,
+    head_gradient,
+    head_gradients,
+    load,
+    matrix,
+    row_domain,
+    row_vector,
+    store,
+    sum_groups,
+)
+from iosim.kernel.algorithms.flash import FlashOptions, forward, plan_flash
+from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
+from iosim.kernel.algorithms.softmax import exp_less
+from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores
+from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
+from iosim.kernel.launch import (
+    Access,
+    Chain,
+    Domain,
+    Edge,
+    Fetch,
+    Launch,
+    Mode,
+    Outer,
+    Overhead,
+    Per,
+    Resources,
+    Role,
+    Rows,
+    Tensor,
+    tensors,
+)
+from iosim.kernel.options import number
+from iosim.problem.attention import AttentionProblem
+
+HEADER_BYTES = 16
+"""Of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and padding."""
+SOURCE = "experiments/measurements/h100_library_builds.csv"
+LOCK_READ, LOCK_WRITE, LOCK_WRITE_PER_WARP = 140, -204, 111
+"""Bytes that locks, counters and fences move for a tile of dQ's sums at a pair: what is counted beside tensors and
+spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4, 8 and 16 warps."""
+UNROLLED_COLUMNS = 128
+"""Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
+for each column in place of one for each fragment."""
+FRAGMENT_BYTES = 16
+"""What a thread loads at once of O, and of dO."""
+PAIR_LOADS, LOCK_LOADS = 2, 3
+"""What all warps wait for: at a pair the LSE and D; of a tile of dQ's sums its lock, its values and the fence."""
+PASS_ROWS, PASS_THREADS = 128, 128
+
+
+@dataclass(frozen=True)
+class EfficientOptions(FlashOptions):
+    """`key_splits`: CTAs that share a head's key blocks in the backward; None: one a key block. `keeps_keys`: where dK
+    and dV stay in registers, K is fetched for the scores once a key block in place of once a pair."""
+
+    key_splits: int | None = number(None, 1)
+    keeps_keys: bool = True
+
+
+@algorithm(
+    "efficient",
+    takes=algorithm_of("flash").takes,
+    options=EfficientOptions,
+    splits=True,
+    appends=True,
+    packs=Packs.WHERE_ASKED,
+)
+def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """Chain of the forward, the backward, or both."""
+    check_append(problem, kernel)
+    if problem.passes == "fwd":
+        return plan_flash(problem, kernel)
+    second = backward_terms(backward(problem, kernel), problem, kernel)
+    if problem.passes == "bwd":
+        return second
+    return forward_terms(forward(problem, kernel.with_(writes_lse=True)), problem, kernel).then(second)
+
+
+def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
+    """In fp32 the launches for D; the fill of the workspace, where CTAs share its tiles; the main launch.
+
+    With grouped heads dK and dV are written per query head and summed over the group by one more launch.
+
+    Raises:
+        InputError: packed sequences.
+    """
+    if problem.seq_lens is not None:
+        raise InputError(
+            f"`seq_lens` with `passes` {problem.passes}: the backward of kernel {kernel.name} is described for "
+            "sequences of one length; accepted: passes fwd"
+        )
+    settings, tile, domain = kernel.of_pass(backward=True), kernel.tile_backward, _domain(problem, kernel)
+    half = problem.input_type.bytes < 4
+    keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
+    zeroed = domain.splits > 1 or problem.mask == "window"  # else the first to come knows it, and loads nothing
+    dq_sums, *key_sums = workspace = _workspace(problem, kernel)
+    tiles = dq_sums.cols // tile.block_k
+    by_row = Fetch.BYTES if kernel.fetch is Fetch.BYTES else Fetch.SECTORS  # heads lie between a head's rows
+    accesses = [
+        *([load("K", Rows.KEY, Per.KEY, visited_only=True, fetch=kernel.fetch)] if keeps else []),
+        load("K", Rows.KEY, Per.PAIR, times=1 if keeps else 2, fetch=kernel.fetch),
+        load("V", Rows.KEY, Per.PAIR, fetch=kernel.fetch),
+        load("Q", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
+        load("dO", Rows.QUERY, Per.PAIR, times=2, fetch=kernel.fetch),
+        load("LSE", Rows.QUERY, Per.PAIR),
+        load("D", Rows.QUERY, Per.PAIR),
+        *_running("dQ_acc", Rows.QUERY, Edge.WHOLE, read_first=zeroed),
+        store("dQ", Rows.QUERY, Per.QUERY, fetch=by_row),
+    ]
+    gradients = [f"{n}_heads" if problem.group > 1 else n for n in ("dK", "dV")]
+    for sums in key_sums:
+        accesses += _running(sums.name, Rows.KEY, Edge.WHOLE)
+    for gradient in gradients:
+        accesses += [] if half else _running(gradient, Rows.KEY, Edge.EXACT)
+        accesses.append(store(gradient, Rows.KEY, Per.KEY, fetch=by_row))
+    if half:
+        accesses += [load(n, Rows.QUERY, Per.SPLIT, fetch=by_row) for n in ("O", "dO")]
+        accesses.append(store("D", Rows.QUERY, Per.SPLIT))
+
+    products, depth = _products(problem, tile)
+    fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
+    spill = settings.spill or Spill()
+    locked = tiles if domain.splits > 1 else 0
+    main = Launch(
+        "bwd.main",
+        domain,
+        Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD,
+        tuple(accesses),
+        schedule=settings.schedule,
+        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
+        overheads=(
+            *settings.overheads,
+            *spill.overheads(32 * tile.warps),
+            *_locks(tile, locked),
+            *_local_fragments(tile, turns, domain.query_blocks),
+        ),
+        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
+        exps_per_pair=1,
+        tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
+        stages=tile.stages,
+        walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
+        products=products,
+        product_depth=depth,
+        exposed_loads=PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums),
+        serial_loads=fragments * domain.query_blocks,
+        spill_accesses=spill.accesses_per_pair,
+        tile_spill_accesses=spill.accesses_per_tile + 4 * turns * domain.query_blocks,
+    )
+    before = () if half else _row_sums(problem)
+    fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
+    after = sum_groups(problem) if problem.group > 1 else ()
+    all_tensors = tensors((
+        *(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")),
+        row_vector(problem, "LSE", Role.INPUT),
+        *([] if half else [replace(matrix(problem, "O", Role.TEMP), name="dO_O", element_bytes=4, strided=False)]),
+        *(row_vector(problem, n, Role.TEMP) for n in ("D", *(["D_rows"] if len(before) == 3 else []))),
+        *workspace,
+        *(matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")),
+        *head_gradients(problem),
+    ))  # fmt: skip
+    return Chain(all_tensors, (*before, *fill, main, *after), kernel.notes)
+
+
+def _domain(problem: AttentionProblem, kernel: Kernel) -> Domain:
+    """The domain of the main launch; its splits are the CTAs of a head."""
+    domain, splits = attention_domain(problem, kernel.tile_backward), options_of(kernel, EfficientOptions).key_splits
+    blocks = domain.key_blocks_total
+    return replace(domain, splits=blocks if splits is None or splits >= blocks else splits)
+
+
+def _width(problem: AttentionProblem) -> int:
+    return max(problem.head_dim, problem.head_dim_v)
+
+
+def keeps_sums(problem: AttentionProblem, kernel: Kernel) -> bool:
+    """Whether dK and dV stay in registers."""
+    return problem.input_type.bytes < 4 and _width(problem) <= kernel.tile_backward.block_q
+
+
+def _workspace(problem: AttentionProblem, kernel: Kernel) -> list[Tensor]:
+    """fp32 sums in whole tiles of the products: of dQ, and of dK and dV where they pass through buffers."""
+    block_q, block_k = kernel.tile_backward.block_q, kernel.tile_backward.block_k
+    shapes = [("dQ_acc", -(-problem.seq_q // block_q) * block_q, -(-problem.head_dim // block_k) * block_k)]
+    if problem.input_type.bytes < 4 and not keeps_sums(problem, kernel):
+        rows = _domain(problem, kernel).splits * block_k
+        sides = (("dK_acc", problem.head_dim), ("dV_acc", problem.head_dim_v))
+        shapes += [(name, rows, -(-columns // block_q) * block_q) for name, columns in sides]
+    return [Tensor(n, problem.batch, problem.heads, rows, cols, 4, Role.TEMP, wraps=True) for n, rows, cols in shapes]
+
+
+def _running(tensor: str, rows: Rows, edge: Edge, read_first: bool = False) -> list[Access]:
+    """Sums that pass through memory between the visits of a block: not stored at the last one, and not loaded at the
+    first one unless `read_first`."""
+    return [
+        load(tensor, rows, Per.PAIR, edge=edge, skip=0 if read_first else 1),
+        store(tensor, rows, Per.PAIR, edge=edge, skip=1),
+    ]
+
+
+def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
+    """(number, sum of depths) of the products of a pair: QK^T and dO V^T, as deep as the head has columns; for dV, dQ
+    and dK one a tile of columns, as deep as a block has rows."""
+    d, d_v, of_query, of_key = problem.head_dim, problem.head_dim_v, tile.block_q, tile.block_k
+    dk_dv, dq = -(-d_v // of_query) + -(-d // of_query), -(-d // of_key)
+    return 2 + dk_dv + dq, d + d_v + dk_dv * of_query + dq * of_key
+
+
+def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
+    """Of the loop for D of a block of queries: (fragments that a thread loads one behind the other, turns in which it
+    keeps them in local memory)."""
+    columns = 32 * tile.warps // tile.block_q * (FRAGMENT_BYTES // problem.input_type.bytes)
+    fragments = -(-problem.head_dim_v // columns)
+    return fragments, fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
+
+
+def _locks(tile: Tile, tiles: int) -> tuple[Overhead, ...]:
+    """What locks move at each pair."""
+    amounts = ((Mode.LOAD, LOCK_READ), (Mode.STORE, LOCK_WRITE + LOCK_WRITE_PER_WARP * tile.warps))
+    return tuple(Overhead("locks", m, per_pair=n * tiles, inferred_from=SOURCE) for m, n in amounts if tiles)
+
+
+def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhead, ...]:
+    """What a CTA keeps in local memory as it computes D: fragments of O and of dO, stored at each turn and before the
+    first; two of each are under way."""
+    each = 2 * FRAGMENT_BYTES * 32 * tile.warps
+    stored = each * (turns + 1) * query_blocks
+    return (Overhead("spill", Mode.STORE, per_tile=stored, inferred_from=SOURCE, frame=2 * each),) if turns else ()
+
+
+def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
+    """Zeros in the whole workspace, a head's after another's."""
+    sums, *others = workspace
+    return Launch(
+        "bwd.fill",
+        row_domain(problem, sums.rows),
+        Outer.FLAT,
+        (
+            store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE),
+            *(store(b.name, Rows.OWN, Per.QUERY) for b in others),
+        ),
+        resources=Resources(PASS_THREADS),
+        overheads=(Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),),
+        tensor_cores=False,
+    )
+
+
+def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
+    """dO o O, its row sums, and these with a head's rows next to one another."""
+    transposes = problem.heads > 1 and problem.seq_q > 1
+    moves = [("multiply", ("O", "dO"), "dO_O"), ("sum", ("dO_O",), "D_rows" if transposes else "D")]
+    moves += [("transpose", ("D_rows",), "D")] if transposes else []
+    return tuple(
+        Launch(f"bwd.{name}", row_domain(problem, PASS_ROWS), Outer.FLAT,
+               (*(load(n, Rows.QUERY, Per.QUERY) for n in sources), store(target, Rows.QUERY, Per.QUERY)),
+               tensor_cores=False)
+        for name, sources, target in moves
+    )  # fmt: skip
+
+
+# What the launches compute.
+
+
+share_bodies("efficient", "flash")
+
+
+@body("efficient", "bwd.fill")
+def zero_workspace(at: Place) -> None:
+    """Zeros."""
+    sums, *others = _workspace(at.problem, at.kernel)
+    at.put(sums.name, np.zeros((at.q.size, sums.cols)))
+    for b in others:
+        at.put(b.name, np.zeros((b.rows, b.cols)))
+
+
+@body("efficient", "bwd.multiply")
+def multiply(at: Place) -> None:
+    """dO o O."""
+    at.put("dO_O", at["O"] * at["dO"])
+
+
+@body("efficient", "bwd.sum")
+def sum_rows(at: Place) -> None:
+    """Its row sums."""
+    at.put("D_rows" if at.writes("D_rows") else "D", at["dO_O"].sum(axis=1, keepdims=True))
+
+
+@body("efficient", "bwd.transpose")
+def transpose(at: Place) -> None:
+    """The same values in another order."""
+    at.put("D", at["D_rows"])
+
+
+@body("efficient", "bwd.main", override=True)
+class Backward(Body):
+    """P again from the LSE; dQ added up in memory, dK and dV there or on chip."""
+
+    def split(self, at: Place) -> None:
+        at.put("D", (at["O"] * at["dO"]).sum(axis=1, keepdims=True))
+
+    def begin(self, at: Place) -> None:
+        self.dq: Array | None = None
+        columns = {"dK": at.problem.head_dim, "dV": at.problem.head_dim_v}
+        self.sums = {name: np.zeros((at.keys.size, width)) for name, width in columns.items()}
+
+    def pair(self, at: Place) -> None:
+        factor, d_o = at.dropout_factor_again, at["dO"]
+        weights = exp_less(masked_scores(at), at["LSE"])
+        ds = weights * ((d_o @ at["V"].T) * factor - at["D"])
+        if at.problem.bias_grad:
+            at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
+        ds = ds * at.scale
+        self.dq = _added(at, "dQ_acc", ds @ at["K"])
+        for name, more in (("dK", ds.T @ at["Q"]), ("dV", (weights * factor).T @ d_o)):
+            loaded = (a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD)
+            running = next((n for n in loaded if n in (f"{name}_acc", head_gradient(at, name))), None)
+            self.sums[name] = self.sums[name] + more if running is None else _added(at, running, more)
+
+    def finish_query(self, at: Place) -> None:
+        at.put("dQ", np.zeros((at.q.size, at.problem.head_dim)) if self.dq is None else self.dq)
+
+    def end(self, at: Place) -> None:
+        self.dq = None
+        for name, total in self.sums.items():
+            at.put(head_gradient(at, name), total)
+
+
+def _added(at: Place, tensor: str, more: Array) -> Array:
+    """Running sums with what a pair adds, handed over to be stored; without the columns that fill a tile."""
+    cols = next((b.cols for b in _workspace(at.problem, at.kernel) if b.name == tensor), more.shape[1])
+    total = at.resume(tensor, 0.0, cols) + np.pad(more, ((0, 0), (0, cols - more.shape[1])))
+    at.put(tensor, total)
+    return total[:, : more.shape[1]]

@@ -1,0 +1,41 @@
+"""`cutlass`: how PyTorch's memory-efficient kernel shares the keys of a head in the backward.
+
+pytorch/pytorch, aten/src/ATen/native/transformers/cuda/attention_backward.cu, "Heuristic for finding optimal number of
+splits".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms.efficient import EfficientOptions, keeps_sums
+from iosim.kernel.algorithms.registry import options_of
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries.rules import Rules, rule_book
+from iosim.problem.attention import AttentionProblem
+
+ENOUGH_HEADS, FEW_BLOCKS = 256, 2
+"""Heads of all sequences from which so few key blocks are left to one CTA."""
+MOST_BUFFERED = 200
+"""CTAs, about, up to which heads are split where each has buffers for dK and dV."""
+SPLITS_CC, KEEPS_KEYS_CC = 70, 80
+
+
+@rule_book("cutlass")
+class CutlassRules(Rules):
+    """CTAs a head of the backward, and what a CTA keeps in shared memory."""
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        if not problem.backward:
+            return kernel
+        blocks, heads = -(-problem.longest_k // kernel.tile_backward.block_k), problem.batch * problem.heads
+        buffered = problem.input_type.bytes < 4 and not keeps_sums(problem, kernel)
+        splits = None
+        if profile.cc < SPLITS_CC or (heads >= ENOUGH_HEADS and blocks <= FEW_BLOCKS):
+            splits = 1
+        elif buffered:
+            splits = max(1, MOST_BUFFERED // heads)
+        options = options_of(kernel, EfficientOptions)
+        keeps_keys = profile.cc >= KEEPS_KEYS_CC
+        return replace(kernel, options=replace(options, key_splits=splits, keeps_keys=keeps_keys))
