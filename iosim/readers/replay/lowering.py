@@ -172,7 +172,7 @@ def frame_parts(launch: Launch) -> tuple[int, ...]:
     if stored is None:
         return ()
     step = min(stored.per_pair, stored.frame or stored.per_pair)
-    return max(0, step), max(0, min(stored.per_tile, stored.frame - step) if stored.frame else stored.per_tile)
+    return max(0, step), max(0, stored.frame - step if stored.frame else stored.per_tile)
 
 
 def start_order(launch: Launch) -> tuple[Int32, Int32]:
