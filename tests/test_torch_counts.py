@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scripts import load_script
 
-from iosim.torch import TrafficMode
-
 torch = pytest.importorskip("torch")
+
+from iosim.torch import TrafficMode  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASUREMENTS = ROOT / "experiments" / "measurements"
