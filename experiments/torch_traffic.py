@@ -1,14 +1,15 @@
 """Whole models under the profiler: HBM bytes of a step as one range, and what `iosim.torch.TrafficMode` says of it.
 
-    python experiments/torch_traffic.py predict OUT.csv      on any machine, on meta tensors
-    ncu ... python experiments/torch_traffic.py ranges       on the GPU: a range a case, L2 flushed before each
-    ncu ... python experiments/torch_traffic.py kernels NAME on the GPU: the kernels of one model's step, one by one
-    python experiments/torch_traffic.py list OUT.csv         on the GPU: kernels and their times, by PyTorch's profiler
-    python experiments/torch_traffic.py join RANGES.csv LIST.csv OUT.csv
+    python experiments/torch_traffic.py predict OUT.csv [SET]    on any machine, on meta tensors
+    ncu ... python experiments/torch_traffic.py ranges [SET]     on the GPU: a range a case, L2 flushed before each
+    ncu ... python experiments/torch_traffic.py kernels NAME [SET]   on the GPU: one model's step, kernel by kernel
+    python experiments/torch_traffic.py list OUT.csv [SET]       on the GPU: kernels and times, by PyTorch's profiler
+    python experiments/torch_traffic.py join RANGES.csv LIST.csv OUT.csv [SET]
     python experiments/torch_traffic.py table OUT.csv NAME=KERNELS.csv ...
-    python experiments/torch_traffic.py compare              predictions beside what was counted
+    python experiments/torch_traffic.py compare [SET [COUNTED.csv]]  predictions beside what was counted
 
-The profiler's options: OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
+SET is `models` (torch_models.py) where none is given, or `transformers` (torch_transformers.py). The profiler's options
+are OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch_models import attention_call, cases, model_call
+import torch_models
+import torch_transformers
 
 METRICS = "dram__bytes_read.sum,dram__bytes_write.sum"
 OPTIONS = f"--replay-mode app-range --cache-control all --clock-control none --metrics {METRICS}"
@@ -30,21 +32,33 @@ KERNEL_OPTIONS = (
 FLUSH_BYTES = 1 << 30
 CUDNN = "9.19.0"
 """The version that was there."""
-COUNTED = Path(__file__).resolve().parent / "measurements" / "h200_torch_traffic.csv"
-IN_PLACE = COUNTED.with_name("h200_torch_kernels.csv")
+MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
+COUNTED = {"models": "h200_torch_traffic.csv", "transformers": "h200_torch_transformers.csv"}
+IN_PLACE = MEASUREMENTS / "h200_torch_kernels.csv"
 ATTENTION_KERNELS = {"cudnn_generated": "cudnn", "pytorch_flash": "fa2"}
 WARM_UPS = 3
 COLUMNS = ("what", "name", "backend", "passes")
+Case = tuple[str, str, str, str]
+
+
+def cases(which: str = "models") -> list[Case]:
+    """What is predicted and counted, in order."""
+    if which == "models":
+        return torch_models.cases()
+    return [("transformers", name, "default", passes)
+            for name in torch_transformers.CASES for passes in torch_transformers.PASSES]  # fmt: skip
 
 
 def prepared(what: str, name: str, backend: str, passes: str, device: str) -> tuple[Callable[[], Any], Any]:
     """(one step, the model or None)."""
+    if what == "transformers":
+        return torch_transformers.call(name, passes, device)
     if what == "model":
-        return model_call(name, passes, device)
-    return attention_call(name, backend, passes, device), None
+        return torch_models.model_call(name, passes, device)
+    return torch_models.attention_call(name, backend, passes, device), None
 
 
-def on_gpu(case: tuple[str, str, str, str], begin: Callable[[], None], end: Callable[[], None]) -> None:
+def on_gpu(case: Case, begin: Callable[[], None], end: Callable[[], None]) -> None:
     """One step of a case between `begin` and `end`, after others without, from an L2 full of what nobody needs."""
     step, model = prepared(*case, "cuda")
     filler = torch.zeros(FLUSH_BYTES // 4, device="cuda")
@@ -63,25 +77,26 @@ def on_gpu(case: tuple[str, str, str, str], begin: Callable[[], None], end: Call
     torch.cuda.empty_cache()
 
 
-def ranges() -> None:
+def ranges(which: str = "models") -> None:
     """A range a case."""
     runtime: Any = torch.cuda.cudart()
-    for case in cases():
+    for case in cases(which):
         on_gpu(case, runtime.cudaProfilerStart, runtime.cudaProfilerStop)
 
 
-def kernels(name: str) -> None:
+def kernels(name: str, which: str = "models") -> None:
     """The kernels of one model's step."""
     runtime: Any = torch.cuda.cudart()
-    on_gpu(("model", name, "default", "fwd+bwd"), runtime.cudaProfilerStart, runtime.cudaProfilerStop)
+    what = "model" if which == "models" else which
+    on_gpu((what, name, "default", "fwd+bwd"), runtime.cudaProfilerStart, runtime.cudaProfilerStop)
 
 
-def listed(out: str) -> None:
+def listed(out: str, which: str = "models") -> None:
     """Kernels of every case with their times, and the versions of what ran."""
     from torch.profiler import ProfilerActivity, profile
 
     rows = []
-    for case in cases():
+    for case in cases(which):
         profiler = profile(activities=[ProfilerActivity.CUDA])
         on_gpu(case, profiler.start, profiler.stop)
         on_device = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
@@ -91,7 +106,7 @@ def listed(out: str) -> None:
     print(torch.__version__, torch.version.cuda, "cudnn", torch.backends.cudnn.version(), torch.cuda.get_device_name())
 
 
-def predicted(case: tuple[str, str, str, str], gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
+def predicted(case: Case, gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
     """What TrafficMode says of a case."""
     from iosim.torch import TrafficMode
 
@@ -102,11 +117,11 @@ def predicted(case: tuple[str, str, str, str], gpu: str = "h200", cudnn: str | N
     return t.result
 
 
-def predict(out: str) -> None:
+def predict(out: str, which: str = "models") -> None:
     """What TrafficMode says of every case, as a table."""
     columns = ("kernel", "operators", "hbm_read", "hbm_write", "attention_read", "attention_write", "seconds")
     rows = []
-    for case in cases():
+    for case in cases(which):
         result = predicted(case)
         attention = result.attention
         kernels = "+".join(dict.fromkeys(r.kernel or "math" for r in attention.rows))
@@ -129,14 +144,14 @@ def raw_page(path: str) -> list[tuple[str, int, int]]:
     return [(row["Kernel Name"], bytes_of(row, read), bytes_of(row, written)) for row in rows]
 
 
-def join(ranges: str, kernel_list: str, out: str) -> None:
+def join(ranges: str, kernel_list: str, out: str, which: str = "models") -> None:
     """Counted bytes of the profiler's raw page beside the kernels that ran, their number and the sum of their times."""
     counted = raw_page(ranges)
-    assert len(counted) == len(cases()), f"{len(counted)} ranges of {len(cases())} cases"
+    assert len(counted) == len(cases(which)), f"{len(counted)} ranges of {len(cases(which))} cases"
     with open(kernel_list, encoding="utf-8", newline="") as file:
         listed_rows = list(csv.DictReader(file))
     rows = []
-    for case, (_, read, written) in zip(cases(), counted, strict=True):
+    for case, (_, read, written) in zip(cases(which), counted, strict=True):
         mine = [row for row in listed_rows if tuple(row[c] for c in COLUMNS) == case]
         names = dict.fromkeys(
             short for row in mine for word, short in ATTENTION_KERNELS.items() if word in row["kernel"]
@@ -156,18 +171,27 @@ def table(out: str, *pages: str) -> None:
     write(out, ("name", "launch", "kernel", "hbm_read", "hbm_write"), rows)
 
 
-def compare(counted: str = str(COUNTED)) -> None:
-    """Predicted against counted bytes, and seconds, of every case."""
-    with open(counted, encoding="utf-8", newline="") as file:
+def compare(which: str = "models", counted: str = "") -> None:
+    """Counted bytes read and written, and how far predicted ones are off; of seconds, too."""
+    with open(counted or MEASUREMENTS / COUNTED[which], encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    print(f"{'what':11}{'model':7}{'backend':9}{'pass':9}{'counted':>10}{'predicted':>11}{'error':>8}{'time':>8}")
-    for case, row in zip(cases(), rows, strict=True):
+    print(f"{'what':13}{'model':10}{'backend':9}{'pass':9}{'read':>10}{'off':>8}{'written':>11}{'off':>8}{'both':>8}"
+          f"{'time':>8}")  # fmt: skip
+    for row in rows:
+        case = (row["what"], row["name"], row["backend"], row["passes"])
         result = predicted(case)
-        moved, seconds = int(row["hbm_read"]) + int(row["hbm_write"]), float(row["seconds"])
-        error, slower = result.hbm.total / moved - 1, result.time_s / seconds - 1
-        print(f"{case[0]:11}{case[1]:7}{case[2]:9}{case[3]:9}{moved / 1e6:7,.0f} MB{result.hbm.total / 1e6:8,.0f} MB"
-              f"{100 * error:+7.1f}%{100 * slower:+7.1f}%")  # fmt: skip
-    in_place()
+        print(line(case, (int(row["hbm_read"]), int(row["hbm_write"])), result.hbm)
+              + f"{100 * (result.time_s / float(row['seconds']) - 1):+7.1f}%")  # fmt: skip
+    if which == "models":
+        in_place()
+
+
+def line(case: Case, counted: tuple[int, int], said: Any) -> str:
+    """Counted bytes and how far those are off that a prediction says."""
+    read, written = counted
+    off = [100 * (x / y - 1) for x, y in ((said.read, read), (said.write, written), (said.total, read + written))]
+    return (f"{case[0]:13}{case[1]:10}{case[2]:9}{case[3]:9}{read / 1e6:7,.0f} MB{off[0]:+7.1f}%"
+            f"{written / 1e6:8,.0f} MB{off[1]:+7.1f}%{off[2]:+7.1f}%")  # fmt: skip
 
 
 def in_place() -> None:
@@ -176,10 +200,9 @@ def in_place() -> None:
         counted = [row for row in csv.DictReader(file) if row["name"] == "gpt2" and "cudnn" in row["kernel"]]
     attention = predicted(("model", "gpt2", "default", "fwd+bwd")).attention
     for phase, words in (("forward", ("fprop",)), ("backward", ("bprop", "compute_dot_do_o", "convert_dq"))):
-        moved = sum(int(r["hbm_read"]) + int(r["hbm_write"]) for r in counted if any(w in r["kernel"] for w in words))
-        said = attention.phase(phase).hbm.total
-        print(f"{'in place':11}{'gpt2':7}{'default':9}{phase:9}{moved / 1e6:7,.0f} MB{said / 1e6:8,.0f} MB"
-              f"{100 * (said / moved - 1):+7.1f}%")  # fmt: skip
+        mine = [row for row in counted if any(word in row["kernel"] for word in words)]
+        moved = sum(int(row["hbm_read"]) for row in mine), sum(int(row["hbm_write"]) for row in mine)
+        print(line(("in place", "gpt2", "default", phase), moved, attention.phase(phase).hbm))
 
 
 def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
+from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile, wave_tile
 from iosim.kernel.algorithms.naive import NaiveOptions, Pass
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import resolve
@@ -149,6 +149,21 @@ LISTED_FP32 = [
     (1024, 64, 8, True, (64, 64)), (2048, 64, 8, True, (64, 64)), (4096, 64, 8, True, (128, 64)),
     (1024, 64, 1024, True, (128, 64)),
 ]  # fmt: skip
+
+
+LAYERS = [  # rows, cols, tile of rows x cols: kernels of a GPT-2's and a Llama's step (h200_torch_kernels.csv)
+    (8192, 2304, (192, 192)), (8192, 768, (128, 192)), (8192, 3072, (128, 256)), (8192, 50304, (192, 192)),
+    (50304, 768, (192, 192)), (768, 3072, (160, 128)), (3072, 768, (160, 128)), (768, 768, (64, 96)),
+    (2304, 768, (128, 128)), (8192, 1024, (128, 256)), (8192, 256, (128, 128)), (8192, 2816, (192, 192)),
+    (8192, 32000, (128, 320)), (2816, 1024, (192, 128)), (1024, 2816, (128, 192)), (1024, 1024, (128, 64)),
+]  # fmt: skip
+
+
+def test_tiles_that_fill_whole_waves() -> None:
+    for rows, cols, tile in LAYERS:
+        assert wave_tile(rows, cols, 1, 132)[:2] == tile
+    for rows, cols, products, _, tile in LISTED_HALF:  # of a square result either way is the same work
+        assert sorted(wave_tile(rows, cols, products, 132)[:2]) == sorted(tile[:2])
 
 
 def test_listed_tiles() -> None:

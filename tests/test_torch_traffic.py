@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from iosim.base.errors import InputError  # noqa: E402
 from iosim.prediction.predictor import predict  # noqa: E402
 from iosim.problem.attention import AttentionProblem  # noqa: E402
-from iosim.torch import Part, Pass, ProgramTraffic, TrafficMode, register_traffic_formula  # noqa: E402
+from iosim.torch import Part, Pass, ProgramTraffic, Scratch, TrafficMode, register_traffic_formula  # noqa: E402
 
 WIDTH, HEADS, TOKENS, BATCH = 128, 2, 256, 2
 BF16 = torch.bfloat16
@@ -50,6 +50,31 @@ class Model(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+class Drawn(nn.Module):
+    """Modules in modules, with operators of its own before, between or after them."""
+
+    def __init__(self, children: list[nn.Module], own: list[int]) -> None:
+        super().__init__()
+        self.parts, self.own = nn.ModuleList(children), own
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part, own in zip([*self.parts, nn.Identity()], self.own, strict=True):
+            for _ in range(own):
+                x = x * 1.5
+            x = part(x)
+        return x
+
+
+def drawn(depth: int) -> nn.Module:
+    def number(most: int) -> int:
+        return int(torch.randint(most + 1, ()))
+
+    if not depth or not number(4):
+        return nn.Linear(8, 8) if number(1) else nn.Tanh()
+    children = [drawn(depth - 1) for _ in range(1 + number(2))]
+    return Drawn(children, [number(2) for _ in range(len(children) + 1)])
 
 
 def step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -105,6 +130,25 @@ class TestModule:
         for key in ("operators", "hbm_read_bytes", "hbm_write_bytes", "compulsory_bytes"):
             at = columns.index(key)
             assert blocks[at] == by_name["0"][at] + by_name["1"][at]  # type: ignore[operator]
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_children_add_up_to_their_parent(self, seed: int) -> None:
+        """Of modules drawn at random, at every depth: what runs in none of a module's children is its own."""
+        torch.manual_seed(seed)
+        model = drawn(3)
+        with TrafficMode("h200") as t:
+            (model(torch.ones(4, 8, requires_grad=True)) * 2).sum().backward()
+        for depth in range(5):
+            rows = t.table(depth).rows
+            levels = [(len(name) - len(name.lstrip())) // 2 for name in (str(row[0]) for row in rows)]
+            for n, (row, level) in enumerate(zip(rows, levels, strict=True)):
+                below = [m for m in range(n + 1, len(rows)) if min(levels[n + 1 : m + 1]) > level]
+                children = [rows[m] for m in below if levels[m] == level + 1]
+                if n == 0:  # the whole program's children stand where it does
+                    children = [rows[m] for m in range(1, len(rows)) if levels[m] == 0]
+                for at in (1, 2, 3, 5, 6):  # operators and bytes
+                    assert not children or row[at] == sum(child[at] for child in children)  # type: ignore[misc]
+        assert str(t).count("(own)") >= 1
 
     def test_backward_stands_in_the_module_whose_forward_it_is_of(
         self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
@@ -182,6 +226,7 @@ class TestAttention:
             math = one(lambda: functional.scaled_dot_product_attention(q, k, v))
         assert math.attention.rows == math.rows
         assert [r.operator for r in math.rows].count("bmm") == 2
+        assert math.flops == 2 * (2 * 2 * 128 * 128 * 64)
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(InputError, match="no kernel"):
             one(lambda: functional.scaled_dot_product_attention(q.float(), k.float(), v.float()))
 
@@ -246,6 +291,14 @@ class TestOperators:
         assert second.hbm_read < 0.02 * x.nbytes
         assert long[1].hbm_read > 0.9 * y.nbytes
 
+    def test_rows_of_one_cta_come_from_one_side_of_the_l2(self) -> None:
+        """Attention with one query block a head: nothing is loaded by two CTAs, and 44 MB of Q, K, V and O are there
+        once it has ended, where loads from both sides would take twice as much room."""
+        with FakeTensorMode():
+            q, k, v = (torch.empty(512, 2, 84, 64, dtype=BF16) for _ in range(3))
+            o = one(lambda: functional.scaled_dot_product_attention(q, k, v).add(q)).rows
+        assert o[1].hbm_read < 0.2 * 2 * q.nbytes
+
     def test_products_are_compulsory_where_they_fit(self) -> None:
         a, b = torch.empty(2048, 512, dtype=BF16), torch.empty(512, 1024, dtype=BF16)
         (row,) = one(lambda: a @ b).rows
@@ -279,6 +332,32 @@ class TestOperators:
         assert traffic.unknown == ("linalg_qr",)
         assert any("linalg_qr" in note for note in traffic.notes)
         assert traffic.rows[0].compulsory == 3 * x.nbytes
+
+    def test_memory_of_an_operators_own(self) -> None:
+        @torch.library.custom_op("iosim_test::in_two_steps", mutates_args=())
+        def in_two_steps(x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+        @register_traffic_formula(torch.ops.iosim_test.in_two_steps)
+        def formula(x: torch.Tensor, *, out: torch.Tensor) -> list[Pass]:
+            between = Scratch(x.nbytes)
+            return [Pass([x], [between], "first"), Pass([between], [out], "second")]
+
+        x = torch.ones(4096, 8192)  # 134 MB: more than the L2
+        first, second = one(lambda: in_two_steps(x)).rows
+        assert first.hbm_read == pytest.approx(x.nbytes, rel=0.01)
+        assert second.hbm_read > 0.6 * x.nbytes
+
+    def test_convolutions_put_channels_last(self) -> None:
+        x, conv = torch.randn(8, 16, 64, 64, dtype=BF16), nn.Conv2d(16, 32, 3, bias=False, dtype=BF16)
+        names = [r.operator for r in one(lambda: conv(x)).rows]
+        assert names == ["convolution.channels_last"] * 2 + ["convolution", "convolution.channels_first"]
+        last = conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        assert [r.operator for r in one(lambda: last[0](last[1])).rows] == ["convolution"]
+        single = nn.Conv2d(3, 8, 3)
+        assert [r.operator for r in one(lambda: single(torch.randn(2, 3, 8, 8))).rows] == [
+            "randn", "convolution", "convolution.bias"
+        ]  # fmt: skip
 
     def test_an_operator_of_ones_own(self) -> None:
         @torch.library.custom_op("iosim_test::scale_rows", mutates_args=())

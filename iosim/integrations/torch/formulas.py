@@ -7,53 +7,46 @@ Views cost nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from iosim.integrations.torch.pieces import Part, Pass, Piece, Product, register_traffic_formula
+from iosim.integrations.torch.pieces import Part, Pass, Piece, Product, Scratch, register_traffic_formula
 
 aten = torch.ops.aten
 
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 SECTOR_BYTES = 32
 ROW_BYTES = 49152
 """Of a row that a CTA of a softmax keeps in shared memory at most."""
 
 ONE_PASS = frozenset((
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_amp_foreach_non_finite_check_and_unscale_",
-    "_foreach_copy_", "_fused_adam_", "_fused_adamw_", "_fused_rms_norm", "_fused_sgd_", "_log_softmax",
-    "_log_softmax_backward_data", "_masked_softmax", "_native_batch_norm_legit_no_training", "_safe_softmax",
-    "_softmax", "_softmax_backward_data", "_to_copy", "add_", "all", "amax", "amin", "aminmax", "any", "arange",
-    "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "bernoulli", "bernoulli_", "cat", "clone",
+    "_foreach_copy_", "_fused_adam_", "_fused_adamw_", "_fused_rms_norm", "_fused_sgd_", "_is_all_true",
+    "_log_softmax", "_log_softmax_backward_data", "_masked_softmax", "_native_batch_norm_legit_no_training",
+    "_safe_softmax", "_softmax", "_softmax_backward_data", "_to_copy", "_weight_norm_interface",
+    "_weight_norm_interface_backward", "add_", "all", "amax", "amin", "aminmax", "any", "arange", "argmax",
+    "argmin", "avg_pool2d", "avg_pool2d_backward", "bernoulli", "bernoulli_", "bincount", "cat", "clone", "col2im",
     "constant_pad_nd", "copy", "copy_", "count_nonzero", "cumprod", "cumsum", "dist", "div_", "dot", "elu_backward",
-    "exponential_", "eye", "fill", "fill_", "flip", "full", "full_like", "gelu_backward", "glu", "glu_backward",
-    "hardswish_backward", "hardtanh_backward", "leaky_relu_backward", "linalg_vector_norm", "log_sigmoid_backward",
-    "logsumexp", "masked_fill", "masked_fill_", "max", "max_pool2d_with_indices", "max_pool2d_with_indices_backward",
-    "mean", "median", "min", "mse_loss", "mse_loss_backward", "mul_", "mv", "native_dropout",
-    "native_dropout_backward", "native_group_norm", "native_layer_norm", "new_full", "new_ones", "new_zeros",
-    "nll_loss_backward", "norm", "normal", "normal_", "ones", "ones_like", "prod", "rand", "rand_like", "randint",
-    "randint_like", "randn", "randn_like", "randperm", "roll", "scalar_tensor", "select_backward", "sigmoid_backward",
-    "silu_backward", "slice_backward", "smooth_l1_loss", "softplus_backward", "split_with_sizes_copy", "stack", "std",
-    "std_mean", "sub_", "sum", "tanh_backward", "threshold_backward", "tril", "triu", "unfold_backward", "uniform",
-    "uniform_", "upsample_bilinear2d", "upsample_nearest2d", "var", "var_mean", "where", "zero_", "zeros",
-    "zeros_like",
+    "exponential_", "eye", "fill", "fill_", "flip", "floor_divide", "full", "full_like", "gelu_backward", "glu",
+    "glu_backward", "hardswish_backward", "hardtanh_backward", "histc", "im2col", "leaky_relu_backward",
+    "linalg_vector_norm", "linspace", "log_sigmoid_backward", "log_sigmoid_forward", "logsumexp", "masked_fill",
+    "masked_fill_", "max", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "mean", "median", "min",
+    "mse_loss", "mse_loss_backward", "mul_", "mv", "native_dropout", "native_dropout_backward", "native_group_norm",
+    "native_layer_norm", "new_full", "new_ones", "new_zeros", "nll_loss_backward", "norm", "normal", "normal_",
+    "ones", "ones_like", "polar", "prod", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
+    "randperm", "repeat", "repeat_interleave", "roll", "scalar_tensor", "select_backward", "sigmoid_backward",
+    "silu_backward", "slice_backward", "smooth_l1_loss", "softplus_backward", "split_with_sizes_copy", "stack",
+    "std", "std_mean", "sub_", "sum", "tanh_backward", "threshold_backward", "tril", "triu", "unfold_backward",
+    "uniform", "uniform_", "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_nearest2d",
+    "upsample_nearest2d_backward", "var", "var_mean", "where", "zero_", "zeros", "zeros_like",
 ))  # fmt: skip
 """One launch each, or several of which all but one are small."""
-WRITES_ONLY = [
-    "bernoulli_",
-    "copy_",
-    "exponential_",
-    "fill_",
-    "normal_",
-    "uniform_",
-    "zero_",
-    "random_",
-    "geometric_",
-    "log_normal_",
-    "cauchy_",
-]
+WRITES_ONLY = frozenset((
+    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_",
+    "uniform_", "zero_",
+))  # fmt: skip
 """Operators in place that do not read what they overwrite."""
 FREE = frozenset((
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_functional_assert_async", "_reshape_alias",
@@ -64,8 +57,6 @@ FREE = frozenset((
     "view", "view_as_complex", "view_as_real",
 ))  # fmt: skip
 """No launch."""
-VALUE_OPS = ("_local_scalar_dense", "item", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive")
-"""Operators whose result, or its size, hangs on values."""
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
@@ -75,14 +66,6 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
         if isinstance(leaf, torch.Tensor) and id(leaf) not in seen:
             seen.add(id(leaf))
             yield leaf
-
-
-def product_sizes(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int, int]:
-    """(batch, rows, cols, inner) of a product, by its operands' shapes; a vector counts as one row or column."""
-    left, right = tuple(a.shape), tuple(b.shape)
-    rows = left[-2] if len(left) > 1 else 1
-    cols = right[-1] if len(right) > 1 else 1
-    return max(math.prod(left[:-2]), math.prod(right[:-2])), rows, cols, left[-1]
 
 
 @register_traffic_formula(aten.mm, aten.bmm, aten._int_mm)
@@ -100,6 +83,22 @@ def products_with_bias(
     return [Pass([bias], [out], "copy"), Product(a, b, out, out)]
 
 
+@register_traffic_formula(aten._grouped_mm)
+def grouped_products(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, out: torch.Tensor, **__: Any
+) -> list[Piece]:
+    """Groups of equal size along an operand's rows, its columns, or the axis that is summed over."""
+    groups = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else offs.numel() if offs is not None else 1
+    rows, cols, inner = a.shape[-2], b.shape[-1], a.shape[-1]
+    if a.dim() == b.dim() == 2:
+        inner = -(-inner // groups)
+    elif a.dim() == 2:
+        rows = -(-rows // groups)
+    elif b.dim() == 2:
+        cols = -(-cols // groups)
+    return [Product(a, b, out, sizes=(groups, rows, cols, inner))]
+
+
 @register_traffic_formula(aten._scaled_mm)
 def scaled_product(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
     return [Product(a, b, out)]
@@ -113,29 +112,42 @@ def linear(
     return [Product(x, weight, out, bias, sizes=sizes)]
 
 
-@register_traffic_formula(aten.convolution, aten._convolution, aten.cudnn_convolution)
+def _convolved(inputs: Sequence[torch.Tensor], groups: int, product: Product) -> list[Piece]:
+    """A convolution is an implicit matrix product. cuDNN's kernels of half precision want the channels last: others are
+    copied first, and the result at the end (nchwToNhwcKernel and back), unless each group of channels is by itself."""
+    half = groups == 1 and product.c.element_size() == 2
+    copied = [t for t in inputs if half and not (t.dim() in LAST and t.is_contiguous(memory_format=LAST[t.dim()]))]
+    last: list[Piece] = [Pass([t], [Scratch(t.nbytes)], "channels_last") for t in copied]
+    first: list[Piece] = [Pass([Scratch(product.c.nbytes)], [product.c], "channels_first")]
+    return [*last, product, *first] if copied else [product]
+
+
+@register_traffic_formula(aten.convolution, aten._convolution)
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: Any = None, *_: Any, out: torch.Tensor, **__: Any
-) -> list[Piece]:
-    """An implicit matrix product, then a pass that adds the bias (Convolution.cpp)."""
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any, out: torch.Tensor, **__: Any,
+) -> list[Piece]:  # fmt: skip
+    """The bias is added in a pass of its own (Convolution.cpp)."""
     inner = weight.numel() // weight.shape[0]
     sizes = (1, out.numel() // out.shape[1], out.shape[1], inner)
-    pieces: list[Piece] = [Product(x, weight, out, sizes=sizes)]
-    if isinstance(bias, torch.Tensor):
-        pieces.append(Pass([out, bias], [out], "bias"))
-    return pieces
+    pieces = _convolved([x, weight], groups, Product(x, weight, out, sizes=sizes))
+    return pieces if bias is None else [*pieces, Pass([out, bias], [out], "bias")]
 
 
 @register_traffic_formula(aten.convolution_backward)
 def convolution_backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
-) -> list[Piece]:
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any, out: Sequence[torch.Tensor | None],
+    **__: Any,
+) -> list[Piece]:  # fmt: skip
     inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1]
     pieces: list[Piece] = []
     if out[0] is not None:
-        pieces.append(Product(grad, weight, out[0], sizes=(1, rows, inner, cols), name="input"))
+        product = Product(grad, weight, out[0], sizes=(1, rows, inner, cols), name="input")
+        pieces += _convolved([grad, weight], groups, product)
     if out[1] is not None:
-        pieces.append(Product(grad, x, out[1], sizes=(1, cols, inner, rows), name="weight"))
+        product = Product(grad, x, out[1], sizes=(1, cols, inner, rows), name="weight")
+        pieces += _convolved([grad, x], groups, product)
     if out[2] is not None:
         pieces.append(Pass([grad], [out[2]], "bias"))
     return pieces
@@ -178,6 +190,19 @@ def batch_norm(x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor], **__: Any)
     return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
 
 
+@register_traffic_formula(aten.native_group_norm_backward)
+def group_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *_: Any,
+    out: Sequence[torch.Tensor | None], **__: Any,
+) -> list[Piece]:  # fmt: skip
+    """Sums of each group first, then the input's gradient (group_norm_kernel.cu)."""
+    own = [t for t in out[1:] if t is not None]
+    pieces: list[Piece] = [Pass([grad, x], own, "sums")]
+    if out[0] is not None:
+        pieces.append(Pass([grad, x, mean, rstd], [out[0]], "input"))
+    return pieces
+
+
 @register_traffic_formula(aten.native_batch_norm_backward)
 def batch_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
@@ -209,14 +234,17 @@ def gather(source: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> lis
     return [Pass([Part(source, min(source.numel(), out.numel())), *tensors_in(more)], [out])]
 
 
-@register_traffic_formula(aten.index_put_, aten.index_add_, aten.scatter_, aten.scatter_add_, aten.index_copy_)
+SCATTERS = (aten.index_put, aten.index_add, aten.scatter, aten.scatter_add, aten.scatter_reduce, aten.index_copy)
+
+
+@register_traffic_formula(*(getattr(aten, f"{one.__name__}_") for one in SCATTERS), aten._index_put_impl_)
 def scatter(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
     values = list(tensors_in(more))
     part = Part(out, min(out.numel(), max((t.numel() for t in values), default=0)))
     return [Pass([*values, part], [part])]
 
 
-@register_traffic_formula(aten.index_put, aten.index_add, aten.scatter, aten.scatter_add, aten._unsafe_index_put)
+@register_traffic_formula(*SCATTERS, aten._unsafe_index_put)
 def scatter_copy(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
     """The target is copied first."""
     return [Pass([target], [out], "copy"), *scatter(target, *more, out=out)]
@@ -266,7 +294,25 @@ def masked_fill(x: torch.Tensor, mask: torch.Tensor, *_: Any, out: torch.Tensor,
     return [Pass([x], [out], "copy"), Pass([out, mask], [out], "fill")]
 
 
-@register_traffic_formula(aten.sort, aten.topk, aten.argsort)
+@register_traffic_formula(aten.masked_scatter, aten.masked_scatter_backward)
+def masked_scatter(x: torch.Tensor, mask: torch.Tensor, *more: Any, out: torch.Tensor) -> list[Piece]:
+    """The mask is added up; then what it picks is copied, over a copy or, backward, out of the gradient
+    (IndexKernel.cu)."""
+    sums = Scratch(8 * mask.numel())
+    first: list[Piece] = [Pass([mask], [sums], "sums")]
+    if more and isinstance(more[0], torch.Tensor):
+        return [Pass([x], [out], "copy"), *first, Pass([out, mask, sums, more[0]], [out], "rows")]
+    return [*first, Pass([x, mask, sums], [out], "rows")]
+
+
+@register_traffic_formula(aten.nonzero)
+def nonzero(x: torch.Tensor, *, out: torch.Tensor) -> list[Piece]:
+    """They are counted, then their places written, first as one number and then by axis (Nonzero.cu)."""
+    pieces: list[Piece] = [Pass([x], [], "count"), Pass([x], [out], "select")]
+    return [*pieces, Pass([out], [out], "axes")] if x.dim() > 1 else pieces
+
+
+@register_traffic_formula(aten.sort, aten.topk, aten._unique2, aten.unique_dim, aten.unique_consecutive)
 def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
     """Read once, results written once: the least that a sort moves."""
     return [Pass([x], list(tensors_in(out)))]
@@ -281,12 +327,6 @@ def is_one_pass(function: Any) -> bool:
     """Whether an operator is a pass over its tensors."""
     name = function._schema.name.split("::")[1]
     return name in ONE_PASS or name.startswith("_foreach_") or torch.Tag.pointwise in function.tags
-
-
-def hangs_on_values(function: Any) -> bool:
-    """Whether an operator's result, or its size, hangs on values."""
-    name = function._schema.name.split("::")[1]
-    return name in VALUE_OPS or torch.Tag.dynamic_output_shape in function.tags
 
 
 def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> list[Piece]:

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.torch import attention
+from iosim.integrations.torch import attention, values
 from iosim.integrations.torch.formulas import (
-    hangs_on_values,
+    grouped_products,
     is_free,
     is_one_pass,
     named_arguments,
@@ -28,7 +28,7 @@ from iosim.integrations.torch.formulas import (
 )
 from iosim.integrations.torch.norm import rms_norm
 from iosim.integrations.torch.pieces import REGISTRY, Pass
-from iosim.integrations.torch.recorder import Recorder, is_real
+from iosim.integrations.torch.recorder import Recorder
 from iosim.prediction.result import Moved
 from iosim.show.tables import Table
 from iosim.studies.program.result import ProgramTraffic, traffic_of
@@ -36,7 +36,14 @@ from iosim.studies.program.result import ProgramTraffic, traffic_of
 if TYPE_CHECKING:
     import pandas
 
+aten = torch.ops.aten
 UNKNOWN = "operator '{}' is not known: its inputs and outputs are counted once"
+
+
+GROUPS = "a product's groups, such as experts, are taken to have equally many rows"
+INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+"""Functions that make a tensor of a program's own numbers."""
 
 
 class TrafficMode:
@@ -72,7 +79,11 @@ class TrafficMode:
             if "torch._dynamo" in sys.modules:  # what is compiled runs as it was written
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(self._recorder.modules)
+            stack.enter_context(_replaced(torch, autocast=_Autocast))
             stack.enter_context(_flex_recorded(self._recorder))
+            if "transformers.utils.import_utils" in sys.modules:  # what it leaves out of a trace, a GPU runs
+                module = sys.modules["transformers.utils.import_utils"]
+                stack.enter_context(_replaced(module, is_fake_tensor=lambda _: False))
             stack.enter_context(_attention_recorded(self._recorder, self.cudnn))
             stack.enter_context(_Functions(self._recorder, self.cudnn))
             stack.enter_context(_Operators(self._recorder))
@@ -167,7 +178,14 @@ class _Functions(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if function in (torch.rms_norm, torch.nn.functional.rms_norm):
             return rms_norm(self.recorder, *args, **kwargs)
-        return function(*args, **kwargs)
+        if function is torch.Tensor.__format__ and args[0].dim() == 0 and values.is_known(self.recorder, args[0]):
+            return format(args[0].item(), args[1])
+        out = function(*args, **kwargs)
+        if function in FROM_NUMBERS and out.is_meta:
+            numbers = [*args, *kwargs.values()][1 if function is torch.Tensor.new_tensor else 0]
+            if not any(tensors_in(numbers)):
+                values.learn(self.recorder, out, numbers)
+        return out
 
 
 def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
@@ -175,6 +193,13 @@ def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace
     if inplace or not training or p == 0:
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     return torch.native_dropout(input, p, True)[0]
+
+
+class _Autocast(torch.autocast):
+    """torch.autocast that may be called for the meta device, on which nothing is cast."""
+
+    def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__("cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -198,12 +223,29 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.recorder.paused:
             return function(*args, **kwargs)
         higher = isinstance(function, torch._ops.HigherOrderOperator)
-        if not higher and hangs_on_values(function) and _has_no_values(args):
-            raise InputError(f"operator '{function}' hangs on values, which fake and meta tensors do not have; "
-                             "accepted: CPU tensors, or a module without it")  # fmt: skip
-        out = function(*args, **kwargs)
+        if not higher:
+            function, args = self._without_masks(function, args)
+        if not higher and values.asks(function, args, kwargs):
+            out = values.answer(self.recorder, function, args, kwargs)
+        else:
+            out = function(*args, **kwargs)
         self._record(function, args, kwargs, out, higher)
+        if not higher:
+            values.follow(self.recorder, function, args, kwargs, out)
         return out
+
+    def _without_masks(self, function: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Rows that a mask picks, by their places: PyTorch on a GPU looks those up first (nonzero)."""
+        if function is aten.masked_select.default:
+            x, mask = torch.broadcast_tensors(*args)  # type: ignore[no-untyped-call]
+            function, args = aten.index.Tensor, (x, [mask])
+        if function.overloadpacket in INDEXED and any(map(_is_mask, args[1])):
+            places: list[Any] = []
+            for index in args[1]:
+                found = self.__torch_dispatch__(aten.nonzero.default, (), (index,)) if _is_mask(index) else None
+                places += [index] if found is None else found.unbind(1)
+            args = (args[0], places, *args[2:])
+        return function, args
 
     def _record(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool) -> None:
         recorder = self.recorder
@@ -221,6 +263,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             attention.fused(recorder, name, named_arguments(function, args, kwargs), out)
         elif formula is not None:
             recorder.pieces(name, formula(*args, **kwargs, out=out))
+            if formula is grouped_products:
+                recorder.notes[GROUPS] = None
         elif is_free(function) or _is_view(function, args, kwargs, results, before):
             recorder.module()  # its node of autograd belongs to the module that runs
         elif is_one_pass(function):
@@ -239,8 +283,8 @@ def _is_view(
     return all(t.untyped_storage()._cdata in before for t in results)
 
 
-def _has_no_values(args: Sequence[Any]) -> bool:
-    return any(not is_real(t) for t in tensors_in(args))
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 @contextmanager

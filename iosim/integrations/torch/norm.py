@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from iosim.integrations.torch.pieces import Pass, Piece
+from iosim.integrations.torch.formulas import rms_norm_backward
+from iosim.integrations.torch.pieces import Pass
 from iosim.integrations.torch.recorder import Recorder, is_real
 
 
@@ -55,8 +56,7 @@ class _RmsNorm(torch.autograd.Function):
             else:
                 grads = tuple(torch.empty_like(t) for t in leaves)
         recorder.seen([grad, x, rstd], grads)
-        pieces: list[Piece] = [Pass([grad, x, rstd, *leaves[1:]], [grads[0]], "input")]
-        if weight is not None:
-            pieces.append(Pass([grad, x, rstd], [grads[1]], "weight"))
+        of_weight = grads[1] if weight is not None else None
+        pieces = rms_norm_backward(grad, x, None, rstd, weight, out=[grads[0], of_weight])
         recorder.pieces("_fused_rms_norm_backward", pieces)
-        return None, grads[0], None, grads[1] if weight is not None else None, None
+        return None, grads[0], None, of_weight, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,16 @@ class Product:
     name: str = ""
     sizes: tuple[int, int, int, int] | None = None
     """(batch, rows, cols, inner) where the tensors' shapes do not say it: a convolution's."""
+
+    @property
+    def extent(self) -> tuple[int, int, int, int]:
+        """(batch, rows, cols, inner); a vector counts as one row or column."""
+        if self.sizes is not None:
+            return self.sizes
+        left, right = tuple(self.a.shape), tuple(self.b.shape)
+        rows = left[-2] if len(left) > 1 else 1
+        cols = right[-1] if len(right) > 1 else 1
+        return max(math.prod(left[:-2]), math.prod(right[:-2])), rows, cols, left[-1]
 
 
 Piece = Pass | Product

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,14 @@ DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", 
 ROOT = "Global"
 
 
+@dataclass(frozen=True)
+class Known:
+    """Values of a storage that has none itself, and the assumptions that they rest on."""
+
+    storage: torch.UntypedStorage
+    assumed: frozenset[str]
+
+
 class Recorder:
     """What a mode has seen so far.
 
@@ -45,6 +53,8 @@ class Recorder:
         self.decomposes_attention = False
         """Whether attention is being recorded as the operators it is made of."""
         self.notes: dict[str, None] = {}
+        self.known: dict[int, Known] = {}
+        """By number of a storage, as long as that lives."""
         self._operators: list[Operator] = []
         self._storages: list[Storage] = []
         self._number: dict[int, int] = {}
@@ -113,11 +123,16 @@ class Recorder:
             self._storages.append(Storage(int(storage.nbytes()), made))
         return self._alive[key][0]
 
+    def was_there(self, number: int) -> bool:
+        """Whether a storage was there before the program."""
+        return self._storages[number].made is None
+
     def _forget(self) -> None:
         """Storages that are gone by now."""
         gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]  # type: ignore[no-untyped-call]
         for key in gone:
             number, _ = self._alive.pop(key)
+            self.known.pop(number, None)
             self._storages[number] = replace(self._storages[number], freed=len(self._operators))
 
     # ---- operators ----
@@ -140,16 +155,18 @@ class Recorder:
         phase = self.phase()
         for piece in pieces:
             called = f"{name}.{piece.name}" if piece.name else name
+            flops = 0
             if isinstance(piece, Pass):
                 chain, views, dtype = self._pass(called, piece)
             else:
                 chain, views, dtype = self._product(called, piece)
+                flops = 2 * math.prod(piece.extent)
             if all(t.elements == 0 for t in chain.tensors.values()):
                 continue
             problem = AttentionProblem(dtype=dtype)
             self.operator(
                 Operator(called, module, phase, problem, nothing_special(called), chain, views,
-                         is_kernel=isinstance(piece, Product), is_attention=attention, known=known)
+                         is_kernel=isinstance(piece, Product), is_attention=attention, known=known, product_flops=flops)
             )  # fmt: skip
 
     def operator(self, operator: Operator) -> None:
@@ -170,8 +187,9 @@ class Recorder:
             if elements == 0:
                 return None
             if key not in all_tensors:
-                all_tensors[key] = flat(f"t{len(all_tensors)}", elements, size, role)
-                if not isinstance(place, Scratch):
+                own = isinstance(place, Scratch)
+                all_tensors[key] = flat(f"t{len(all_tensors)}", elements, size, Role.TEMP if own else role)
+                if not own:
                     views[all_tensors[key].name] = view
             return all_tensors[key].name
 
@@ -197,9 +215,7 @@ class Recorder:
         return view, view
 
     def _product(self, name: str, piece: Product) -> tuple[Chain, dict[str, View], str]:
-        from iosim.integrations.torch.formulas import product_sizes
-
-        batch, rows, cols, inner = piece.sizes or product_sizes(piece.a, piece.b)
+        batch, rows, cols, inner = piece.extent
         views = {"A": self.view(piece.a), "B": self.view(piece.b), "C": self.view(piece.c)}
         beside: tuple[Tensor, ...] = ()
         if piece.bias is not None and piece.bias is not piece.c:

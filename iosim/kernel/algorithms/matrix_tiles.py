@@ -20,6 +20,7 @@ tile. NB: beside these sizes, and on other GPUs, both are guesses.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
@@ -66,6 +67,27 @@ def half_tile(rows: int, cols: int, products: int, sm_count: int, *, narrow: boo
     if narrow and cols <= HALF_SMALLEST.cols:
         return HALF_SMALLEST._replace(cols=_narrowed(HALF_SMALLEST[:2], cols)[1])
     return ProductTile(*_narrowed(HALF_TILES[-1], cols))
+
+
+WAVE_TILES = (
+    (48, 64), (64, 64), (64, 96), (128, 64), (128, 128), (128, 192), (160, 128), (192, 128), (192, 192),
+    (128, 256), (256, 128), (128, 320), (256, 64), (512, 64),
+)  # fmt: skip
+"""Tiles, rows by columns, that cuBLAS's kernels for Hopper were seen with; their names (nvjet) say columns first."""
+SIDE_COST = 15
+"""What a row or a column of a tile costs, where a value costs one. With 15 to 20 the tiles of all but 2 of 26 products
+come out, those of experiments/measurements/h200_torch_kernels.csv and of those above: by names, not by bytes."""
+
+
+def wave_tile(rows: int, cols: int, products: int, sm_count: int) -> ProductTile:
+    """Tile of `products` half-precision products of `rows` x `cols`: the one whose waves, a CTA to an SM, take least
+    time in all; of equals that with fewer CTAs, and with more columns."""
+
+    def cost(tile: tuple[int, int]) -> tuple[int, int, int]:
+        ctas = _ctas(tile, rows, cols, products)
+        return -(-ctas // sm_count) * (math.prod(tile) + SIDE_COST * sum(tile)), ctas, -tile[1]
+
+    return ProductTile(*min(WAVE_TILES, key=cost))
 
 
 def fp32_tile(rows: int, cols: int, products: int, *, narrow: bool) -> ProductTile:

@@ -9,7 +9,7 @@ from iosim.show.shown import Part
 from iosim.studies.program.result import ProgramTraffic
 
 DEPTH = 2
-MOST_BARS = 12
+MOST_BARS, MOST_ROWS = 12, 5
 
 
 def line(t: ProgramTraffic) -> str:
@@ -34,8 +34,9 @@ def answer(t: ProgramTraffic) -> str:
 
 
 def text(t: ProgramTraffic) -> str:
-    """The answer, the table by module, the notes."""
-    return f"{answer(t)}\n\n{t.table(DEPTH).text()}" + "".join(f"note: {n}\n" for n in notes(t))
+    """The answer, the table by module, the operators that move most, the notes."""
+    tables = f"{t.table(DEPTH).text()}\n{t.by_operator(MOST_ROWS).text()}\n"
+    return f"{answer(t)}\n\n{tables}" + "".join(f"note: {n}\n" for n in notes(t))
 
 
 def notes(t: ProgramTraffic) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
 """Launches of operators that are no attention: passes that stream their tensors, and matrix products.
 
-A product's CTAs take tiles of the result (`iosim.kernel.algorithms.matrix_tiles`) along its longer side, up to eight
-side by side: so most of cuBLAS's kernels do in experiments/measurements/h200_torch_kernels.csv, by their names ("h" and
-"v") and by what a language model's head reads (441 MB, where 43 tiles of rows, eight at a time, go through weights of
-77 MB). NB: which tile, order, split or stream-K a library takes is not published, so that re-reads of operands that
-outgrow the L2 are an estimate.
+A product's CTAs take tiles of the result along the tile's shorter side, eight of its longer side next to each other: so
+the bytes of a GPT-2's kernels say of cuBLAS (experiments/measurements/h200_torch_kernels.csv). Its activations are read
+again where a product has more columns than eight tiles of 256, and its head goes through 77 MB of weights for every 8 x
+192 tokens. NB: which tile, order or split a library takes is not published.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from iosim.kernel.algorithms.common import load, store
-from iosim.kernel.algorithms.matrix_tiles import fp32_tile, half_tile
+from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
 from iosim.kernel.schedule import Schedule
 
 CTA_THREADS = 256
 RASTER_TILES = 8
-"""Tiles of a product's shorter side that are walked side by side along the longer one."""
+"""Tiles of a product that are walked side by side."""
 INNER_ROWS = 128
 """Of the axis that a product sums over, what a CTA takes in a step."""
 ROW_THREADS = 1024
-VALUES = 4
-"""Values that a thread of an elementwise pass takes, for its grid."""
+PASS_THREADS, PASS_VALUES = 128, 8
+"""Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
 
 
 def streamed(
@@ -38,8 +37,8 @@ def streamed(
         times: how often a CTA goes through its row of a tensor, where that is more than once.
     """
     elements = max((*reads.values(), *writes.values()), default=1)
-    threads = CTA_THREADS if rows is None else ROW_THREADS
-    blocks = max(1, -(-elements // (CTA_THREADS * VALUES)) if rows is None else rows)
+    threads = PASS_THREADS if rows is None else ROW_THREADS
+    blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
     accesses = (
         *(load(n, Rows.OWN, Per.LAUNCH, times=(times or {}).get(n, 1)) for n in reads),
         *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
@@ -59,32 +58,30 @@ def product(
 ) -> Chain:  # fmt: skip
     """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols].
 
-    A CTA takes a tile of C and walks `inner`. Tiles along the shorter side of C are the launch's heads, which share the
-    other side's operand.
+    A CTA takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
+    operand.
 
     Args:
         beside: what the epilogue reads: a bias.
     """
     size = output_bytes or element_bytes
-    if element_bytes > 2:
-        taken = fp32_tile(rows, cols, batch, narrow=False)
-    else:
-        taken = half_tile(rows, cols, batch, sm_count, narrow=False)
+    half = element_bytes <= 2
+    taken = wave_tile(rows, cols, batch, sm_count) if half else fp32_tile(rows, cols, batch, narrow=False)
     sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
-    sides.sort(key=lambda side: side[1] / side[2])
-    (short, short_rows, width), (long, long_rows, block) = sides
-    heads = -(-short_rows // width)
+    sides.sort(key=lambda side: (-side[2], side[1]))
+    (across, across_rows, width), (along, along_rows, block) = sides
+    heads = -(-across_rows // width)
     launch = Launch(
-        name, Domain(batch, heads, long_rows, inner, block, INNER_ROWS), Outer.QUERY,
-        (load(long, Rows.PAIR, Per.PAIR), load(short, Rows.KEY, Per.PAIR),
+        name, Domain(batch, heads, along_rows, inner, block, INNER_ROWS), Outer.QUERY,
+        (load(along, Rows.PAIR, Per.PAIR), load(across, Rows.KEY, Per.PAIR),
          *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside), store("C", Rows.QUERY, Per.QUERY)),
         schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS), flops_per_pair=2 * width,
         stages=3,
     )  # fmt: skip
     operands = (
-        Tensor(long, batch, 1, long_rows, inner, element_bytes, Role.INPUT),
-        Tensor(short, batch, heads, inner, width, element_bytes, Role.INPUT),
-        Tensor("C", batch, heads, long_rows, width, size, Role.OUTPUT),
+        Tensor(along, batch, 1, along_rows, inner, element_bytes, Role.INPUT),
+        Tensor(across, batch, heads, inner, width, element_bytes, Role.INPUT),
+        Tensor("C", batch, heads, along_rows, width, size, Role.OUTPUT),
     )
     return Chain(tensors((*operands, *beside)), (launch,))
 

@@ -55,7 +55,8 @@ class Operator:
     made inside it.
 
     `is_kernel`: its launches loop over tiles, so that what it reads again is found by a replay of its own. `known`:
-    there is a rule for it, rather than its inputs read and its outputs written once.
+    there is a rule for it, rather than its inputs read and its outputs written once. `product_flops`: operations of a
+    matrix product, whose tiles may reach over its edges.
     """
 
     name: str
@@ -68,12 +69,13 @@ class Operator:
     is_kernel: bool = False
     is_attention: bool = False
     known: bool = True
+    product_flops: int = 0
     notes: tuple[str, ...] = ()
 
     @property
     def flops(self) -> int:
         """Operations of its matrix products; of attention those over kept pairs."""
-        return self.problem.matmul_flops() if self.is_attention else self.chain.product_flops
+        return self.product_flops or (self.problem.matmul_flops() if self.is_kernel else 0)
 
     @property
     def compulsory_bytes(self) -> int:

@@ -101,18 +101,23 @@ class Playing:
             moved: dict[str, Bytes] = {}
             for launch in operator.chain.launches:
                 before = l2.counts()
-                mode, piece = _walk(memory, number, operator, launch, self._rounds(launch), self._slots(launch))
+                mode, piece, shared = _walk(memory, number, operator, launch, self._rounds(launch), self._lag(launch))
                 side = _sides(piece, number) if l2_of_gpu.partitions == 2 else np.zeros(piece.size, dtype=np.uint8)
-                mode, piece, side = _both_sides(launch, mode, piece, side, l2_of_gpu.partitions)
+                if l2_of_gpu.partitions == 2:
+                    mode, piece, side = _both_sides(mode, piece, side, shared)
                 l2.access(mode, piece, side)
                 after = l2.counts()
                 moved[launch.name] = after[0][0] - before[0][0], after[1][0] - before[1][0]
             found.append(moved)
         return found
 
-    def _slots(self, launch: Launch) -> int:
-        """CTAs that run at once."""
-        return self.profile.sm_count * max(1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads)
+    def _lag(self, launch: Launch) -> float:
+        """How far a launch's stores come after the loads of the same place, as a share of the launch: all threads of a
+        pass hold what they have loaded; a CTA of a tile loads all its life and stores at its end."""
+        if launch.outer is not Outer.FLAT:
+            return min(1.0, self.profile.sm_count / launch.work_tiles) / 2
+        ctas = self.profile.sm_count * max(1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads)
+        return min(1.0, ctas / launch.work_tiles)
 
     def _rounds(self, launch: Launch) -> Rounds:
         """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
@@ -126,31 +131,37 @@ class Playing:
 
 
 def _walk(
-    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, slots: int
-) -> tuple[npt.NDArray[np.uint8], Int64]:
-    """(mode, piece) of every access of a launch in order: its tensors side by side, loads before stores.
+    memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, lag: float
+) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.bool_]]:
+    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side.
 
     Args:
-        slots: CTAs at once; rows that they go through again are read again once as many have been begun.
+        lag: how much later stores come than loads; rows that CTAs go through again are read again within it.
     """
-    modes, pieces, places = [], [], []
+    modes, pieces, places, shared = [], [], [], []
+    own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
         own = _pieces(memory, number, operator, access.tensor, by_rows=not rounds.down)
         place = (np.arange(own.size) + 0.5) / max(1, own.size)
-        again, later = access.times, min(1.0, slots / launch.work_tiles) / access.times
+        again, later = access.times, lag / access.times
         if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
             again, later, place = rounds.sections, 1 / rounds.sections, place / rounds.sections
         elif access.rows is Rows.KEY and rounds.waves > 1:  # a section's part in each of its waves
             within = place * rounds.sections % 1.0
             again, later = rounds.waves, 1 / rounds.sections / rounds.waves
             place = (place * rounds.sections - within + within / rounds.waves) / rounds.sections
+        loads = access.mode is Mode.LOAD
         pieces.append(np.tile(own, again))
-        places.append(np.concatenate([place + n * later for n in range(again)]))
+        places.append(np.concatenate([place + (0 if loads else lag) + n * later for n in range(again)]))
         modes.append(np.full(own.size * again, MODES[access.mode], dtype=np.uint8))
+        by_others = access.rows is not own_rows and launch.work_tiles_per_head > 1
+        by_others |= operator.chain.tensors[access.tensor].heads < launch.domain.heads
+        several = loads and launch.outer is not Outer.FLAT and by_others
+        shared.append(np.full(own.size * again, several, dtype=np.bool_))
     if not pieces:
-        return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     order = np.argsort(np.concatenate(places), kind="stable")
-    return np.concatenate(modes)[order], np.concatenate(pieces)[order]
+    return np.concatenate(modes)[order], np.concatenate(pieces)[order], np.concatenate(shared)[order]
 
 
 def _pieces(memory: Memory, number: int, operator: Operator, tensor: str, *, by_rows: bool) -> Int64:
@@ -169,12 +180,10 @@ def _sides(piece: Int64, turn: int) -> npt.NDArray[np.uint8]:
 
 
 def _both_sides(
-    launch: Launch, mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], partitions: int
+    mode: npt.NDArray[np.uint8], piece: Int64, side: npt.NDArray[np.uint8], shared: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.uint8]]:
-    """Loads of a launch with tiles come from SMs of both partitions, one after the other."""
-    if launch.outer is Outer.FLAT or partitions < 2:
-        return mode, piece, side
-    times = np.where(mode == MODES[Mode.LOAD], 2, 1)
+    """What several CTAs load is loaded from both sides, one after the other."""
+    times = np.where(shared, 2, 1)
     first = np.zeros(int(times.sum()), dtype=np.uint8)
     first[np.cumsum(times) - times] = 1
     return np.repeat(mode, times), np.repeat(piece, times), np.repeat(side, times) ^ (1 - first)

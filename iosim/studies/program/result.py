@@ -21,7 +21,7 @@ from iosim.studies.program.row import OperatorTraffic
 if TYPE_CHECKING:
     import pandas
 
-WHOLE = "whole program"
+WHOLE, OWN = "whole program", "(own)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +89,8 @@ class ProgramTraffic(Shown):
         return replace(self, rows=tuple(r for r in self.rows if r.phase == name))
 
     def table(self, depth: int = 2) -> Table:
-        """A row a module, down to `depth` modules below the root, in the order in which they ran; the root is first.
+        """A row a module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
+        module's rows below it add up to it: what ran in none of its children is `(own)`.
 
         Raises:
             InputError: a depth below 0.
@@ -98,13 +99,13 @@ class ProgramTraffic(Shown):
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
         return summed(self.rows, _paths(self.rows, depth), "module", _module_text)
 
-    def by_operator(self) -> Table:
-        """A row for each kind of operator and its phase, the most bytes at HBM first."""
+    def by_operator(self, most: int | None = None) -> Table:
+        """A row for each kind of operator and its phase, the most bytes at HBM first; all of them, or `most`."""
         kinds: dict[tuple[str, ...], list[OperatorTraffic]] = {}
         for row in self.rows:
             kinds.setdefault((_named(row), row.phase), []).append(row)
         order = sorted(kinds, key=lambda kind: -sum(r.hbm for r in kinds[kind]))
-        return summed(self.rows, [(kind, kinds[kind]) for kind in order], "operator", "  ".join)
+        return summed(self.rows, [(kind, kinds[kind]) for kind in order[:most]], "operator", "  ".join)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -143,11 +144,16 @@ def _module_text(path: tuple[str, ...]) -> str:
 
 
 def _paths(rows: Sequence[OperatorTraffic], depth: int) -> list[tuple[tuple[str, ...], list[OperatorTraffic]]]:
-    """Modules with what ran in them, a module before its children, as far down as `depth` below the root."""
+    """Modules with what ran in them, a module before its children and they before what is its own, as far down as
+    `depth` below the root."""
     inside: dict[tuple[str, ...], list[OperatorTraffic]] = {(): list(rows)}
     for row in rows:
         for length in range(1, min(len(row.module), depth + 1) + 1):
             inside.setdefault(row.module[:length], []).append(row)
+    parents = {path[:-1] for path in inside if path}
+    for row in rows:
+        if row.module in parents:
+            inside.setdefault((*row.module, OWN), []).append(row)
     if len({row.module[:1] for row in rows}) == 1 and rows and rows[0].module:
         del inside[()]  # all ran in one module
     place = {path: n for n, path in enumerate(inside)}
