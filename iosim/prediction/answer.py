@@ -70,23 +70,51 @@ def reads(p: Prediction) -> str:
     """Who reads how much from HBM, against the compulsory bytes."""
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
+        if p.l2_start == "warm":
+            return (f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} "
+                    "(compulsory)")  # fmt: skip
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
-    times = "the compulsory bytes" if excess(p) <= ONCE else f"{times_text(excess(p))} times the compulsory bytes"
-    return f"{who(p)} reads {bytes_text(p.total('hbm', 'read'))} from HBM, {times}"
+    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    kept = left_warm(p)
+    start = f"{who(p)} reads {bytes_text(read) if read else 'nothing'} from HBM"
+    if kept:
+        return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
+    return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
+
+
+def left_warm(p: Prediction) -> str:
+    """As `left_in_l2`, of what a prediction reads."""
+    return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
+
+
+def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
+    """That the call before left compulsory bytes in the L2; empty where it is cold, or left hardly any."""
+    if l2_start != "warm" or moved * ONCE >= compulsory:
+        return ""
+    if not moved:
+        return f"the compulsory {bytes_text(compulsory)} lie in the warm L2"
+    return f"the rest of the compulsory {bytes_text(compulsory)} lies in the warm L2"
+
+
+def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
+    """HBM bytes as the compulsory ones, or so many times them."""
+    times = moved / max(1, compulsory)
+    return word if times <= ONCE else f"{times_text(times)} times {word}"
 
 
 def amount(p: Prediction) -> str:
     """The bytes read from HBM and their factor over the compulsory ones, short."""
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
-    times = "compulsory" if excess(p) <= ONCE else f"{times_text(excess(p))} times"
-    return f"{bytes_text(p.total('hbm', 'read'))} ({times})"
+    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    times = left_warm(p) or against(read, compulsory, "compulsory")
+    return f"{bytes_text(read)} ({times.replace(' times compulsory', ' times')})"
 
 
 def why(p: Prediction) -> str:
     """The reason of its HBM reads, as a clause that begins with "because" or "though"; empty where only bounds are
-    known."""
-    if not p.hbm_known:
+    known, or a warm L2 is the reason."""
+    if not p.hbm_known or left_warm(p):
         return ""
     if excess(p) <= ONCE:
         asked = p.total("l2", "read")

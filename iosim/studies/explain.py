@@ -14,7 +14,7 @@ import numpy as np
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch, Role
-from iosim.prediction.answer import reads, trust
+from iosim.prediction.answer import left_warm, reads, trust
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
@@ -155,7 +155,7 @@ def answer(explanations: Sequence[Explanation]) -> str:
 
 def _clause(e: Explanation) -> str:
     text = reads(e.prediction)
-    if e.launches:
+    if e.launches and not left_warm(e.prediction):
         main = max(e.launches, key=lambda one: one.hbm_read_bytes + one.spill_hbm_bytes)
         regime = main.regime.split(",")[0]
         text += f", because {_because(regime, main)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.studies.models.prediction import ModelPrediction
 
 MOST_NAMED = 6
@@ -43,7 +43,9 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
 def _clause(one: ModelPrediction) -> str:
     text = f"{seconds_text(one.time_s)} on {one.profile.name} with {one.kernels}"
     if one.hbm_known:
-        times = one.hbm.read / max(1, one.compulsory.read)
-        least = "the compulsory bytes" if times <= ONCE else f"{times_text(times)} times the compulsory bytes"
-        text += f", reading {bytes_text(one.hbm.read)} from HBM ({least}) and {bytes_text(one.l2.read)} from L2"
+        read, least = one.hbm.read, one.compulsory.read
+        how = against(read, least)
+        if left_in_l2(read, least, one.predictions[0].l2_start):
+            how = f"each layer finds of the compulsory {bytes_text(least)} what its own call before left in the L2"
+        text += f", reading {bytes_text(read)} from HBM ({how}) and {bytes_text(one.l2.read)} from L2"
     return text
