@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
         write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
     if args.out is not None or args.bundle is None:
-        common.emit(text, args.out)
+        common.emit(text, args.out, code=True)
     if args.out is not None or args.bundle is not None:
         print(comparison(raw, measured), end="")
     if not raw.get("counters"):
@@ -103,7 +103,7 @@ def _fit_times(args: argparse.Namespace) -> int:
     found = calibrate_times(rows, stack, profile)
     text = calibration_text(found.constants, stack, profile.name, found.errors)
     if args.out is None:
-        common.emit(text, None)
+        common.emit(text, None, code=True)
         return 0
     common.emit(text, args.out)
     print(

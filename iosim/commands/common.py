@@ -248,8 +248,11 @@ def typed(command: str) -> str:
     return shlex.join(words)
 
 
-def emit(text: str, out: str | None) -> None:
+def emit(text: str, out: str | None, *, code: bool = False) -> None:
     """Print `text`, or write it to `out` whole.
+
+    Args:
+        code: a program reads it, though it is no `--format` for programs: no line is broken at the terminal's width.
 
     Raises:
         InputError: the file cannot be written.
@@ -258,7 +261,7 @@ def emit(text: str, out: str | None) -> None:
         if sys.stdout is None:
             raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(folded(text).encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write((text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
     from iosim.base.files import write_whole

@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not args.install:
-        common.emit(SCRIPTS[args.shell], None)
+        common.emit(SCRIPTS[args.shell], None, code=True)
         return 0
     from iosim.base.files import write_whole
 

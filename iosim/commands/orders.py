@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rankings = ranked(args)
     if args.code is not None:
-        common.emit(code_text(args, rankings), args.out)
+        common.emit(code_text(args, rankings), args.out, code=True)
         return 0
     if args.format == "json":
         text = common.json_text(as_json(rankings, args.top))

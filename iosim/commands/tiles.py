@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.top is not None and args.top < 1:
         raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
     if args.triton is not None:
-        common.emit(triton_text(args), args.out)
+        common.emit(triton_text(args), args.out, code=True)
         return 0
     picks = [
         pick_tiles(
