@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] == "__complete":
             from iosim.commands.completion import candidates
 
-            return _print("".join(f"{candidate}\n" for candidate in candidates(words[1:], COMMANDS, build_parser)), code=True)
+            found = candidates(words[1:], COMMANDS, build_parser)
+            return _print("".join(f"{candidate}\n" for candidate in found), code=True)
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             raise unknown_name("COMMAND", words[0], COMMANDS, likeness=0.6)
         parser = build_parser(words[0] if words[0] in COMMANDS else None)
