@@ -158,6 +158,10 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),
     ({"problem": iosim.AttentionProblem(), "heads": 3}, "heads 3 contradicts problem"),
     ({"problem": 5}, "problem 5 is no AttentionProblem"),
+    ({"causal": "yes"}, "causal 'yes' is no value; accepted: bool"), ({"gpu": None}, "gpu None is no value; accepted: str"),
+    ({"latent_kv": 1}, "latent_kv 1 is no value; accepted: bool"), ({"mask": ""}, "mask '' is not known"),
+    ({"seq_len": []}, "seq_len [] is no length"), ({"method": "replay", "tops": 3}, "no keyword 'tops'; accepted"),
+    ({"context": "1k"}, "no keyword 'context'; accepted by: iosim.decode"),
     ({"kernel": iosim.Kernel("mine", "flash", iosim.Tile(64, 32)), "warps": 4}, "warps is a setting over"),
     ({"overrides": iosim.Overrides(), "warps": 4}, "warps contradicts overrides"),
 ])  # fmt: skip
@@ -166,6 +170,25 @@ def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str
         iosim.predict(**given)
     assert text in str(refused.value)
     assert "`" not in str(refused.value)
+
+
+FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
+             "train_memory", "check_claim", "latency", "sweep")  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) -> None:
+    call = getattr(iosim, function)
+    needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"}}
+    names = [n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    if function == "sweep":
+        names += ["gpu", "kernel", "seq_len", "heads", "causal", "prefix"]
+    for name in names:
+        for value in (b"x", object(), [object()]):
+            with pytest.raises(iosim.InputError) as refused:
+                call(**{**needed.get(function, {}), name: value})
+            told = keywords.KEYWORD_OF.get(name, name)
+            assert any(word in str(refused.value) for word in (name, told, name.replace("_", " "), "one claim")), name
 
 
 def test_names_and_lengths_may_be_lists_or_the_command_lines_text() -> None:

@@ -260,7 +260,7 @@ def orders(
     from iosim.studies.orders.space import pinned_fields
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
-    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile))) for one_tile in sides]
+    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ()))) for one_tile in sides]
     kept = {"order": order, "heavy_first": heavy_first, "fold": fold, "section_heads": section_heads,
             "direction": direction, "scheduler": scheduler, "cluster": cluster}  # fmt: skip
     problems, counts = layer_problems(model, problem, asked, layers, tensor_parallel)

@@ -48,7 +48,10 @@ def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack
     """
     from iosim.studies.formulas.study import describe
 
-    values = {FORMULA[keyword].name: read(keyword, FORMULA[keyword], value) for keyword, value in asked.items()}
+    values = {
+        FORMULA[keyword].name: FORMULA[keyword].check(read(keyword, FORMULA[keyword], value))
+        for keyword, value in asked.items()
+    }
     usual = {about.name: about.default for about in FORMULA.values()}
     return describe({**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")})
 
@@ -294,7 +297,8 @@ def train_memory(
     if model is not None:
         asked |= _of_model(model, asked)
 
-    return predict_training(*model_and_setup(asked), one(gpu, "gpu"), kernel=kernel, reserve_bytes=reserve)
+    which = None if kernel is None else one(kernel, "kernel")
+    return predict_training(*model_and_setup(asked), one(gpu, "gpu"), kernel=which, reserve_bytes=reserve)
 
 
 def _of_model(model: ModelLike, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,17 +15,15 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from iosim.base.errors import InputError
+from iosim.base.names import alike
 
 MAX_FILE_BYTES = 1_000_000
-NEAR = 0.6
-"""How alike a misspelt word must be to a known one to be taken for it (difflib's ratio)."""
 
 
 class Problem(NamedTuple):
@@ -458,13 +456,13 @@ def _path(table: str, name: object) -> str:
 
 def _meant(value: str, choices: Iterable[str]) -> str:
     words = list(choices)
-    near = get_close_matches(value.lower(), words, n=1, cutoff=NEAR)
+    near = alike(value, words, 1)
     return f"did you mean {near[0]}?" if near else f"accepted: {', '.join(words)}"
 
 
 def _unknown(path: str, known: Iterable[str], see: str = "") -> Problem:
     words = list(known)
-    near = get_close_matches(path, words, n=1, cutoff=NEAR)
+    near = alike(path, words, 1)
     if near:
         return Problem(path, f"unknown key; did you mean {near[0]}?")
     return Problem(path, f"unknown key; see {see}" if see else f"unknown key; accepted: {', '.join(words)}")

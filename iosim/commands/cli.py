@@ -12,7 +12,7 @@ from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.commands.options import with_options
-from iosim.commands.parser import CommandParser
+from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS = (
@@ -78,9 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = candidates(words[1:], COMMANDS, build_parser)
             return _print("".join(f"{candidate}\n" for candidate in found), code=True)
         if words[0] not in COMMANDS and not words[0].startswith("-"):
-            raise unknown_name("COMMAND", words[0], COMMANDS, likeness=0.6)
+            raise unknown_name("COMMAND", words[0], COMMANDS)
         parser = build_parser(words[0] if words[0] in COMMANDS else None)
-        args = parser.parse_args(words)
+        try:
+            args = parser.parse_args(words)
+        except UnknownWordError as error:
+            from iosim.commands.hints import hinted
+
+            raise InputError(hinted(error, build_parser())) from None
         if args.version:
             from iosim.base.version import __version__
 

@@ -7,7 +7,7 @@ Values are named by the problem's fields. Not for how a field is spelled: the co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
@@ -49,11 +49,18 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
 
 
 def lengths(value: object, name: str) -> list[Any]:
-    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; numbers are not checked."""
+    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; what they may
+    be is not checked.
+
+    Raises:
+        InputError: no numbers.
+    """
     if isinstance(value, str):
         return list(sizes(value, f"`{name}`"))
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and value and not isinstance(value, bytes):
         return [number for one in value for number in lengths(one, name)]
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"`{name}` {value!r} is no length; accepted: whole numbers, or texts such as '512,4k'")
     return [value]
 
 
@@ -88,4 +95,4 @@ def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"`causal=True` contradicts `mask` {mask}; give one of them")
     blocks = values.get("mask_file") is not None or values.get("mask_blocks") is not None
     implied = "blocks" if blocks else "window" if window is not None else "none"
-    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else mask or implied}
+    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else implied if mask is None else mask}

@@ -181,7 +181,7 @@ def compare(
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
-    kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
+    kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
     request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, _gpu_label(request, where) if where else None)

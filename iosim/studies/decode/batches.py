@@ -10,6 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
 from iosim.hardware.profile import HardwareProfile
+from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.decode.decode import DecodePoint, ModelShape, sweep
 
@@ -41,11 +42,12 @@ def check_contexts(found: Sequence[int], option: str = "`contexts`") -> list[int
     Raises:
         InputError: none, too many, or one below 1.
     """
+    found = lengths(found, option.strip("`"))
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"{option} holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")
     if min(found) < 1:
         raise InputError(f"{option} {min(found)} is out of range; accepted: 1 or more tokens")
-    return list(found)
+    return found
 
 
 @dataclass(frozen=True)
