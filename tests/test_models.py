@@ -235,8 +235,8 @@ def gemma() -> Any:
 
 
 def test_a_model_is_the_sum_of_its_layers(gemma: Any) -> None:
-    sliding = iosim.predict(kernel="fa3", heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
-    full = iosim.predict(kernel="fa3", heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
+    sliding = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
+    full = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
     assert [one.prediction.to_dict() for one in gemma.layers] == [sliding.to_dict(), full.to_dict()]
     assert gemma.hbm.read == 29 * sliding.hbm.read + 5 * full.hbm.read
     assert gemma.l2.write == 29 * sliding.l2.write + 5 * full.l2.write

@@ -12,6 +12,7 @@ from iosim.api.asked import names, one, read
 from iosim.api.keywords import FORMULA, PROBLEM, SHORT, public
 from iosim.api.with_model import model_of, one_problem
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 
 if TYPE_CHECKING:
     from iosim.api.typed import FormulaKeywords, ProblemKeywords
@@ -91,7 +92,7 @@ def decode(
 
     Args:
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
-        kernel: kernels, as a list or "fa2,flash"; by default the one that the GPU's libraries decode with.
+        kernel: kernels, as a list or "fa2,flash"; by default the GPU's own.
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Sizes
             beside it take the place of its own.
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
@@ -167,7 +168,7 @@ def ring(
     *,
     model: ModelLike | None = None,
     tensor_parallel: int | None = None,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     link: str | float = "nvlink",
     gpus_per_node: int | None = None,
     network: str | float | None = None,
@@ -188,7 +189,7 @@ def ring(
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
         tensor_parallel: GPUs that share the heads of the model's layers; each has a ring of its own.
-        kernel: the kernel of a pair of chunks.
+        kernel: the kernel of a pair of chunks; by default the GPU's own.
         link: nvlink, pcie, ib, ib-100g, ib-200g, or gigabytes a second in one direction.
         gpus_per_node: GPUs joined by `link`; needs `network`.
         network: link between nodes, as `link`.

@@ -74,13 +74,19 @@ def add_gpu(
 def add_kernels(parser: argparse.ArgumentParser, usual: str | None, told: str = "") -> None:
     """--kernel, a list: `args.kernel` is a list of names; `told` says what the default is where it is no list."""
     options.add_list(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual.split(",") if usual else None,
-                     metavar="NAME,...", help=f"kernels, such as naive,fa2 (default: {told or usual})")  # fmt: skip
+                     metavar="NAME,...", help=f"kernels, such as naive,fa2{_usual_kernel(told or usual)}")  # fmt: skip
 
 
 def add_kernel(parser: argparse.ArgumentParser, usual: str | None, help: str = "kernel") -> None:
     """--kernel of a command that takes one: `args.kernel` is its name."""
-    told = f"{help} (default: {usual})" if usual else help
+    told = f"{help}{_usual_kernel(usual)}"
     options.add_one(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual, metavar="NAME", help=told)
+
+
+def _usual_kernel(usual: str | None) -> str:
+    """What help says of a default."""
+    own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in (usual or ""))
+    return f" (default: {usual}{own})" if usual else ""
 
 
 def add_l2_option(parser: argparse.ArgumentParser) -> None:

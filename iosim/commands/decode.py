@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "decode", help="attention per generated token: bytes, time, tokens a second over the context's length"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, None, "the one that the GPU's libraries decode with")
+    common.add_kernels(parser, None, "default")
     with_model.add_options(parser, layers=False)
     g = common.group(parser, COMMON)
     options.add(g, FIELDS, ("batch",))

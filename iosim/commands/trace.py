@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         "trace", help="hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"
     )
     common.add_gpu(parser)
-    common.add_kernels(parser, "fa2")
+    common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_l2_option(parser)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text
 from iosim.kernel.launch import Launch, Per, Role
+from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
@@ -125,13 +126,15 @@ def why(p: Prediction) -> str:
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """How HBM bytes were found and what that rests on, in a few words; GPUs of one kind together."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words; GPUs of one kind
+    together."""
+    several = list(predictions)
+    by_default = told((p.kernel, p.profile) for p in several)
     gpus_of: dict[str, dict[str, None]] = {}
-    for p in predictions:
+    for p in several:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
-    if len(gpus_of) == 1:
-        return f"HBM bytes {next(iter(gpus_of))}"
-    return f"HBM bytes {'; '.join(f'on {_list(list(gpus))} {how}' for how, gpus in gpus_of.items())}"
+    how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
+    return "; ".join([*([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}"])
 
 
 def _basis(p: Prediction) -> str:

@@ -2,6 +2,7 @@
 
 from iosim.kernel.libraries import (
     cudnn,
+    default,
     eager,
     fa2,
     fa3,
@@ -15,6 +16,7 @@ from iosim.kernel.libraries import (
     varlen,
 )
 from iosim.kernel.libraries.choice import choice_names, is_choice
+from iosim.kernel.libraries.default import default_kernel
 from iosim.kernel.libraries.loader import check_file, entry, entry_name, entry_names
 from iosim.kernel.libraries.resolver import resolve, split_alike
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
@@ -26,6 +28,8 @@ __all__ = [
     "check_file",
     "choice_names",
     "cudnn",
+    "default",
+    "default_kernel",
     "eager",
     "entry",
     "entry_name",

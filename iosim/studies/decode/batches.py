@@ -73,7 +73,7 @@ class BatchShape(ModelShape):
 
 
 def sweep_batch(
-    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str | None, **settings: Any
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **settings: Any
 ) -> Iterator[DecodePoint]:
     """A step of sequences with these contexts in one launch; `settings` are keyword arguments of `decode_point`.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
 from iosim.prediction.many import Request, predict_many
@@ -21,7 +22,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.decode.work import work_of
-from iosim.studies.models.asked import kernel_for
 
 if TYPE_CHECKING:
     import pandas
@@ -79,11 +79,6 @@ class ModelShape:
     def kept_bytes(self, batch: int, context: int) -> int | None:
         """Bytes of all layers' cache where the shape says; None where it is what the call's tensors take."""
         return None
-
-
-def default_kernel(shape: ModelShape, profile: HardwareProfile) -> str:
-    """The library kernel that a GPU decodes with, as `kernel_for` says."""
-    return kernel_for(shape.problem(1, 1), profile.cc)
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ def decode_point(
     shape: ModelShape,
     context: int,
     gpu: str | HardwareProfile = "a100",
-    kernel: str | None = None,
+    kernel: str = DEFAULT,
     *,
     batch: int = 1,
     new_tokens: int = 1,
@@ -199,7 +194,7 @@ def decode_point(
 
     Args:
         context: tokens in the cache at the end of the step, the new ones included.
-        gpu, kernel: names as in `predict`; the kernel is by default what `default_kernel` says.
+        gpu, kernel: names as in `predict`.
         batch: sequences, all of that context.
         new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
         overrides, method, launched: as in `predict`.
@@ -213,7 +208,7 @@ def decode_point(
 
 
 def sweep(
-    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None,
+    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT,
     **settings: Any,
 ) -> Iterator[DecodePoint]:  # fmt: skip
     """`decode_point` at every context, predicted side by side; `settings` are its keyword arguments."""
@@ -223,7 +218,7 @@ def sweep(
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel or default_kernel(shape, profile), profile, "cold",
+        Request(shape.problem(batch, context, new_tokens), kernel, profile, "cold",
                 settings.get("method"), settings.get("overrides"), launched=settings.get("launched", "alone"))
         for context in at
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import marked, method_of
 from iosim.problem.attention import AttentionProblem
@@ -104,7 +105,7 @@ class StackPoint(DecodePoint):
 
 
 def sweep_model(
-    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None, *,
+    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
     asked: Mapping[str, Any], **settings: Any,
 ) -> Iterator[StackPoint]:  # fmt: skip
     """A whole model's step at every context.

@@ -12,8 +12,9 @@ HARDLY = 0.01
 """Share of the time below which communication is said to be hidden."""
 
 
-def answer(results: Sequence[Result], gpus: str) -> str:
-    """One sentence on the methods of a study over `gpus`, such as "8 x h100-sxm"."""
+def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
+    """One sentence on the methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody
+    asked for."""
     best = min(results, key=lambda r: r.seconds)
     first = f"{best.name} is the fastest of {len(results)} on" if len(results) > 1 else f"{best.name} runs on"
     parts = [f"{first} {gpus}: {seconds_text(best.seconds)}, {times_text(best.speedup)} times as fast as one"]
@@ -30,5 +31,6 @@ def answer(results: Sequence[Result], gpus: str) -> str:
         parts.append(named)
     if best.longest_sequence is not None:
         parts.append(f"up to {best.longest_sequence:,} tokens fit")
+    parts += [by_default] if by_default else []
     parts.append("times by a model of links and GPUs that was not checked against a cluster")
     return f"{'; '.join(parts)}."

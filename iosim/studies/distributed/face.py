@@ -29,7 +29,7 @@ def line(ring: Ring) -> str:
 
 def said(ring: Ring) -> str:
     """The answer in one sentence."""
-    return answer(ring.results, f"{ring.num_gpus} x {ring.profile.name}")
+    return answer(ring.results, f"{ring.num_gpus} x {ring.profile.name}", ring.by_default)
 
 
 def text(ring: Ring) -> str:

@@ -57,8 +57,10 @@ class RingStack:
         more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
         spread = f"{best['layers']} layers of {self.model.title}{more}"
         where = f"Over {one.num_gpus} x {one.profile.name}, {one.problem.seq_q:,} tokens"
+        kernels = dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
         return (f"{where}, {best['name']} is the fastest for the attention of {spread}: "
-                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}.")  # fmt: skip
+                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
+                f"{''.join(kernels)}.")  # fmt: skip
 
     def to_dict(self, *, steps: bool = False) -> dict[str, Any]:
         """The command line's JSON."""

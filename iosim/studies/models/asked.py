@@ -66,25 +66,3 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
             for kind in model.kinds
         ))  # fmt: skip
     return asked
-
-
-def kernel_for(problem: AttentionProblem, cc: int) -> str:
-    """The library kernel that a GPU runs a layer with where none is asked for: FlashMLA and FlashAttention-3 on cc 9.0,
-    FlashAttention-2 from cc 8.0 on, where they take the shape; else the algorithm with any tile."""
-    widths = {problem.head_dim, problem.head_dim_v}
-    half = problem.dtype in ("fp16", "bf16")
-    if problem.latent_kv:
-        takes = half and (problem.head_dim, problem.head_dim_v) == (576, 512) and problem.page_size in (None, 64)
-        return "flashmla" if cc == 90 and takes else "mla"
-    if problem.terms.keys() - {"page_size", "seq_lens", "looks_ahead", "alibi"} or max(widths) > 256:
-        return "flash"
-    if (
-        cc == 90
-        and (half or problem.dtype == "fp8")
-        and problem.bias == "none"
-        and (problem.passes == "fwd" or len(widths) == 1)
-    ):
-        return "fa3"
-    if cc >= 80 and half and len(widths) == 1 and (problem.page_size or 256) % 256 == 0:
-        return "fa2"
-    return "flash"

@@ -23,6 +23,7 @@ def answer(ranking: OrderRanking) -> str:
     else:
         parts.append(f"its own order ({own.choice.words}) {_against(own, best)}")
     parts.append(f"{len(ranking.orders)} orders predicted, {len(ranking.left_out)} left out")
+    parts += [ranking.by_default] if ranking.by_default else []
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
     parts.append(f"HBM bytes by replay, times by a model {times.summary}")
     return f"{'; '.join(parts)}."
@@ -73,6 +74,7 @@ def _constant(check: ConstantCheck) -> str:
         parts.append(f"and move most, {times_text(more)} times the bytes of the best section, at {_problem(heaviest)}")
     if size != check.section_bytes and right > check.right:
         parts.append(f"{capacity_text(size)} are right for {right}")
+    parts += [check.by_default] if check.by_default else []
     return f"{'; '.join(parts)}."
 
 

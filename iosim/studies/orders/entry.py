@@ -154,6 +154,8 @@ class OrderRanking(Shown):
     """Those not predicted, and why."""
     notes: tuple[str, ...] = ()
     """What a reader of the ranking should know."""
+    by_default: str = ""
+    """That nobody named the kernel; empty where it was named."""
 
     @property
     def best(self) -> OrderEntry:

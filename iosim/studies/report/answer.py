@@ -60,7 +60,7 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
         parts.append(f"{against.kernel} moves {_amounts(against)}{f', {reason}' if reason else ''}")
         parts += _from(points, best.kernel, against.kernel)
     parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
-    return f"{'; '.join((*parts, trust([best.prediction])))}."
+    return f"{'; '.join((*parts, trust([p.prediction for p in here])))}."
 
 
 def _best(points: Sequence[Point]) -> Point:

@@ -20,6 +20,7 @@ import numpy as np
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
 from iosim.base.units import size
+from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
@@ -42,7 +43,7 @@ LABELS = {"model": "text", "layer": "text", "count": "int"}
 """Columns that say what a row is of and change nothing, and their types."""
 ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "mask", "window", "passes")
 """Columns of the problem that every row shows."""
-USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", "fa2")} | {
+USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", DEFAULT)} | {
     name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
 }  # fmt: skip
 """Values of what is not given; they are those of `iosim predict`."""
