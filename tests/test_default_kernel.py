@@ -75,8 +75,8 @@ def answers(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return str(json.loads(capsys.readouterr().out)["answer"])
 
 
-USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep", "decode --context 1k", "ring --link pcie",
-        "check-claim --hbm 1MB", "predict --model llama-3-8b", "compare --model llama-3-8b",
+USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep", "decode --context 1k",
+        "ring --link pcie",        "check-claim --hbm 1MB", "predict --model llama-3-8b", "compare --model llama-3-8b",
         "orders --check-constant section=50MiB")  # fmt: skip
 
 

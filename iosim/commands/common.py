@@ -191,10 +191,11 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or --causal beside --window.
     """
-    from iosim.problem.asked import BESIDES, problems
+    from iosim.problem.asked import BESIDES, check_queries, problems
 
     values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
     values |= {name: getattr(args, name) for name in BESIDES}
+    check_queries(values)
     if args.seq_q is None and args.seq_lens is None and args.seq_lens_k is None:
         values["seq_q"] = args.usual_lengths
     axes = {name: value for name, value in values.items() if isinstance(value, list)}

@@ -83,6 +83,9 @@ def values(args: argparse.Namespace) -> list[dict[str, Any]]:
     given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name) and is_given(args, name)}
     given |= {name: getattr(args, name, None) for name in ("prefix", "causal")}
     if args.seq_q is None:
+        from iosim.problem.asked import check_queries
+
+        check_queries(given)
         given["seq_q"] = args.usual_lengths
     axes = {name: value for name, value in given.items() if isinstance(value, list)}
     return [given | dict(zip(axes, one, strict=True)) for one in product(*axes.values())]

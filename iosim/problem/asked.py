@@ -36,6 +36,7 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or two that contradict each other.
     """
+    check_queries(values)
     given = {name: usual(name) for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
     fields |= mask_of(values)
@@ -72,6 +73,19 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
         raise InputError(f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one "
                          "of them")  # fmt: skip
     return prefix + queries
+
+
+def check_queries(values: Mapping[str, Any]) -> None:
+    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named.
+
+    Raises:
+        InputError: they do.
+    """
+    if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
+        keys = values["seq_k"]
+        shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
+        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: `seq_q` 1 (a step of "
+                         f"decoding) or another number; `seq_q` {shown} alone is a whole prompt")  # fmt: skip
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:

@@ -34,17 +34,19 @@ def _where(p: DecodePoint) -> str:
 
 def _clause(p: DecodePoint) -> str:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
-    text = f"{who} allows {count_text(p.tokens_per_s)} tokens a second with attention alone"
-    if isinstance(p, StackPoint):
-        text += f" ({seconds_text(p.step_s / p.tokens)} a token)"
+    each = "one token" if p.tokens == 1 else f"{p.tokens:,} tokens"
+    text = f"{who} takes {seconds_text(p.step_s)} for a step of {each}, {count_text(p.tokens_per_s)} tokens a second"
+    text += " with attention alone"
     read = p.per_token("hbm", "read")
     if read is not None:
         times = read * p.tokens / p.cache_bytes
         whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else f"{times_text(times)} times the cache"
-        text += f", reading {bytes_text(read)} from HBM a token (a step reads {whole} of {bytes_text(p.cache_bytes)})"
+        text += f", reading {bytes_text(read * p.tokens)} from HBM a step ({whole} of {bytes_text(p.cache_bytes)})"
     if p.bound_tokens_per_s is not None:
         share = 100 * p.tokens_per_s / p.bound_tokens_per_s
         text += f", {share:.0f} % of what HBM's bandwidth allows"
     if p.fits is False:
-        text += ", though the cache does not fit in its memory"
+        weights = p.weight_bytes
+        what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
+        text += f", though {what} not fit in its memory"
     return text

@@ -18,7 +18,7 @@ MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
 
 
-def read_contexts(text: str, option: str = "`contexts`") -> list[int]:
+def read_contexts(text: str, option: str = "`batch_contexts`") -> list[int]:
     """Context lengths from a text such as 1k,4k,32k, or from a file with a number or more a line.
 
     Raises:
@@ -36,7 +36,7 @@ def read_contexts(text: str, option: str = "`contexts`") -> list[int]:
     return check_contexts(sizes(words, option), option)
 
 
-def check_contexts(found: Sequence[int], option: str = "`contexts`") -> list[int]:
+def check_contexts(found: Sequence[int], option: str = "`batch_contexts`") -> list[int]:
     """The lengths, each a whole number of tokens.
 
     Raises:
@@ -83,11 +83,11 @@ def sweep_batch(
     new_tokens = settings.get("new_tokens", 1)
     if min(contexts) < new_tokens:
         raise InputError(
-            f"`contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
+            f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
         )
     overrides = settings.get("overrides")
     if overrides is not None and overrides.append_kv:
-        raise InputError("`append_kv=True` contradicts `contexts`; accepted with it: `context`")
+        raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
     known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     batch = BatchShape(**known, contexts=tuple(contexts))
     return sweep(batch, [max(contexts)], gpu, kernel, **{**settings, "batch": len(contexts)})

@@ -114,10 +114,16 @@ class DecodePoint:
         return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.shape.layers
 
     @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the model's weights; None where there is no model, or they are not known."""
+        return None
+
+    @property
     def fits(self) -> bool | None:
-        """Whether the cache alone fits in the GPU's memory; None where its size is not known."""
+        """Whether the cache fits in the GPU's memory, with the weights where they are known; None where the memory's
+        size is not."""
         memory = self.prediction.profile.memory_bytes
-        return None if memory is None else self.cache_bytes <= memory
+        return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
     def per_token(self, level: str, direction: str | None = None) -> float | None:
         """Bytes at `level` a generated token; None for HBM where only bounds are known.
@@ -166,7 +172,7 @@ class DecodePoint:
             "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
             "new_tokens": self.new_tokens, "layers": self.shape.layers, "splits": p.kernel.splits,
             "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
-            "cache_bytes": self.cache_bytes, "fits": self.fits,
+            "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
             "hbm_read_bytes_per_token": self.per_token("hbm", "read"),
             "hbm_write_bytes_per_token": self.per_token("hbm", "write"),
             "l2_read_bytes_per_token": self.per_token("l2", "read"),

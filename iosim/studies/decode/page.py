@@ -32,28 +32,36 @@ MOST_SHORT = 3
 MOST_OPEN = 12
 """Rows of a table that is not folded away."""
 NOTE = (
-    "Attention of all layers alone, per generated token. K/V bound: tokens a second if HBM delivered the kept keys and "
-    "values and nothing else took time."
+    "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
+    "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
 )
+FITS = {
+    True: "fits: the cache and the weights",
+    False: "fits: the cache alone; a model's weights, which take more, are counted with --model where its config says "
+    "them",
+}
+"""What fits, with the weights and without."""
 COLUMNS = (
     Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
-    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"), Column("fits", "fits"),
-    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
-    Column("s_per_token", "time/token", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
+    Column("step_s", "step", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
     Column("bound_tokens_per_s", "K/V bound", "count"), Column("bound_by", "bound by"),
+    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"),
+    Column("weight_bytes", "weights", "bytes"), Column("fits", "fits"),
+    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
 )  # fmt: skip
 Value = Callable[[DecodePoint], float | None]
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
     """A row a point."""
-    return Table(COLUMNS, tuple(
-        (p.prediction.profile.name, p.kernel_name, p.context, p.prediction.kernel.splits, p.cache_bytes,
+    rows = Table(COLUMNS, tuple(
+        (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
+         p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
          {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
-         p.per_token("l2"), p.step_s / p.tokens,
-         p.tokens_per_s, p.bound_tokens_per_s, p.prediction.time.bound_by)
+         p.per_token("l2"))
         for p in points
     ))  # fmt: skip
+    return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
@@ -61,7 +69,8 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     told = legend(one for p in points for one in p.predictions)
     of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
     of_models = dict.fromkeys(n for p in points if isinstance(p, StackPoint) for n in p.model.all_notes)
-    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE)
+    fits = FITS[any(p.weight_bytes for p in points)]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.problem.asked import lengths, usual
+from iosim.problem.asked import check_queries, lengths, usual
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.studies.models.layers import LayerKind, Model
@@ -42,6 +42,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
             raise InputError(f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`")
+    check_queries(values)
     given = {name: value for name, value in values.items() if value is not None}
     fields = {name: value for name, value in given.items() if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)}
     fields["dtype"] = given.get("dtype") or model.dtype or usual("dtype")

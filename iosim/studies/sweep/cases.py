@@ -22,6 +22,7 @@ from iosim.base.fields import About, Kind
 from iosim.base.units import size
 from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.problem.masks.mask import IntArray
@@ -230,6 +231,8 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
             raise InputError(f"`{name}` has no values; accepted: one or more")
         if name in listed:
             raise InputError(f"`{name}` is given twice, as an option and as a column of the rows; give one of them")
+    if "seq_q" not in {*given, *listed}:
+        check_queries(given)
     blocks = []
     if listed:
         blocks.append(_checked(_with_mask(listed)))
