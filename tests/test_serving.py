@@ -143,6 +143,9 @@ def test_every_stack_runs_where_it_says(capsys: pytest.CaptureFixture[str]) -> N
         assert iosim.latency(stack=name, gpu="a100", seq_len=256, kv_heads=8, head_dim=64).points[0].total_s > 0
 
 
+NEW = "--seq-len-k {} leaves open how many tokens are new; accepted with it: --seq-len 1"
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("latency --stack vlm", "--stack 'vlm' is not known; did you mean vllm"),
     ("latency --gpu t4", "--stack vllm: no kernel of it is known on t4, cc 7.5; accepted: GPUs of cc 8.0"),
@@ -150,10 +153,10 @@ def test_every_stack_runs_where_it_says(capsys: pytest.CaptureFixture[str]) -> N
     ("latency --batch-contexts 1k,0", "--batch-contexts 0 is out of range"),
     ("latency --contexts 1k", "--contexts 1k is spelt another way; accepted: --batch-contexts"),
     ("decode --contexts 1k,2k", "--contexts 1k,2k is spelt another way; accepted: --batch-contexts"),
-    ("latency --seq-len-k 8k", "--seq-len-k 8192 leaves open how many tokens are new; accepted with it: --seq-len 1"),
-    ("predict --seq-len-k 8k", "--seq-len-k 8192 leaves open how many tokens are new; accepted with it: --seq-len 1"),
-    ("predict --seq-len-k 8k --model llama-3-8b", "--seq-len-k 8192 leaves open how many tokens are new; accepted with it: --seq-len 1"),
-    ("sweep --seq-len-k 4k,8k", "--seq-len-k 4096,8192 leaves open how many tokens are new; accepted with it: --seq-len 1"),
+    ("latency --seq-len-k 8k", NEW.format("8192")),
+    ("predict --seq-len-k 8k", NEW.format("8192")),
+    ("predict --seq-len-k 8k --model llama-3-8b", NEW.format("8192")),
+    ("sweep --seq-len-k 4k,8k", NEW.format("4096,8192")),
     ("latency --batch-contexts none.txt", "--batch-contexts 'none.txt' cannot be read"),
     ("latency --pass bwd", "--pass bwd: a serving stack runs no backward; accepted: fwd"),
     ("latency --gpu h100,a100 --calibration x.toml", "--calibration is of one stack on one GPU"),
