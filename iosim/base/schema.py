@@ -24,6 +24,8 @@ from iosim.base.errors import InputError
 from iosim.base.names import alike
 
 MAX_FILE_BYTES = 1_000_000
+DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
+"""A dotted key of more parts than any file needs."""
 
 
 class Problem(NamedTuple):
@@ -360,9 +362,21 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
         raise InputError(f"{name} is not UTF-8 text; a TOML file is needed") from None
     if not text.strip():
         raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
+    return parse_toml(text, name)
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML text; `name` names it in messages.
+
+    Raises:
+        InputError: it is not valid, or nested deeper than any file that means something: a dotted key takes tomllib a
+            time that grows with the square of its parts.
+    """
     import tomllib  # costs milliseconds; whoever reads no file need not wait for it
 
     try:
+        if DEEP.search(text):
+            raise RecursionError
         return tomllib.loads(text)
     except RecursionError:
         raise InputError(f"{name} is not what it should be: nested too deeply") from None

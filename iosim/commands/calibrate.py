@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Mapping
 from itertools import count
@@ -115,10 +114,9 @@ def _fit_times(args: argparse.Namespace) -> int:
 
 
 def _name(args: argparse.Namespace) -> str:
-    name = args.name or Path(args.out or args.bundle or "").stem or "my-gpu"
-    if not re.fullmatch(r"[\w.-]{1,64}", name):
-        raise InputError(f"--name '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
-    return str(name)
+    from iosim.evidence.measure.bundle import checked_name
+
+    return checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
 
 
 def _measure(no_profiler: bool) -> dict[str, Any]:

@@ -127,9 +127,10 @@ def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
     if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
-        from iosim.hardware.profile import list_profiles, load_profile
+        from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
-        return sorted({name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)})
+        shipped = {name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)}
+        return sorted({*shipped, *added_profiles()})
     if action.dest == "model" or (command, action.dest) == ("models", "name"):
         from iosim.integrations.models import preset_names
 
