@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iosim.commands.cli import main
-from iosim.evidence.measure.calibrate import derive
+from iosim.evidence.measure.calibrate import derive, sound
 from iosim.evidence.measure.fit import half_missing_bytes, misses_by_time, points_of
 from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
@@ -78,8 +78,8 @@ def test_a_profile_file_is_added_too(tmp_path: Path, place: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: b["raw"].pop("l2_curves"), "lacks l2_curves"),
-        (lambda b: b["raw"].update(sms=-3), "sms is not what"),
+        (lambda b: b["raw"].update(schema=1), "has schema 1"),
+        (lambda b: b["raw"].update(sms=-3), "lack sms"),
         (lambda b: b.update(iosim_bundle=99), "no bundle of version 1"),
         (lambda b: b.update(profile=3), "lacks its raw numbers or its profile"),
         (lambda b: b.update(profile="name = ["), "is not valid TOML"),
@@ -161,7 +161,7 @@ def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, plac
 
 
 def test_times_show_the_cliff_of_an_h200_later_than_counters_do() -> None:
-    by_time = misses_by_time(RAW)
+    by_time = misses_by_time(sound(RAW, []))
     (low, before), (high, after) = next(pair for pair in pairwise(by_time) if pair[0][1] < 0.5 <= pair[1][1])
     half_by_time = low + (high - low) * (0.5 - before) / (after - before)
     half_by_counters = half_missing_bytes(points_of(RAW["counters"]["rows"]), "private_scan")

@@ -55,7 +55,8 @@ def _list(args: argparse.Namespace) -> int:
             unreadable.append(str(error))
             continue
         rows.append({
-            "name": name if name in own else p.name, "title": p.title, "compute_capability": ".".join(map(str, p.compute_capability)),
+            "name": name if name in own else p.name, "title": p.title,
+            "compute_capability": ".".join(map(str, p.compute_capability)),
             "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",

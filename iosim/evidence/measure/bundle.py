@@ -17,7 +17,7 @@ from iosim.base.files import require_file, write_together
 from iosim.base.places import profiles_dir
 from iosim.base.schema import one_line, parse_toml
 from iosim.base.version import __version__
-from iosim.evidence.measure.calibrate import check_raw
+from iosim.evidence.measure.calibrate import check_schema, sound
 from iosim.evidence.measure.fit import misses_by_time
 from iosim.evidence.measure.profile_text import profile_text
 from iosim.hardware.profile import HardwareProfile, added_profiles, load_profile
@@ -35,8 +35,8 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
     return {
         "iosim_bundle": SCHEMA,
         "iosim": __version__,
-        "gpu": raw["gpu"],
-        "l2_misses_by_time": [list(point) for point in misses_by_time(raw)],
+        "gpu": raw.get("gpu"),
+        "l2_misses_by_time": [list(point) for point in misses_by_time(sound(raw, []))],
         "raw": dict(raw),
         "profile": profile,
     }
@@ -66,7 +66,7 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"{where} lacks its raw numbers or its profile; accepted: what iosim calibrate --bundle writes"
         )
-    check_raw(whole["raw"], where)
+    check_schema(whole["raw"], where)
     return whole
 
 
