@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, some, times_of
 from iosim.kernel.launch import Launch, Per, Role
 from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order
@@ -32,7 +32,7 @@ def answer(predictions: Sequence[Prediction]) -> str:
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
-    start = f"At {first.problem.seq_q:,} tokens " if len(set(map(_lengths, predictions))) > 1 else ""
+    start = f"At {some(first.problem.seq_q, 'token')} " if len(set(map(_lengths, predictions))) > 1 else ""
     reason = why(first)
     parts = [f"{reads(first)}, {reason}" if reason else reads(first)]
     others = [p for p in taken if p is not first]
@@ -100,7 +100,7 @@ def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
 def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
     """HBM bytes as the compulsory ones, or so many times them."""
     times = moved / max(1, compulsory)
-    return word if times <= ONCE else f"{times_text(times)} times {word}"
+    return word if times <= ONCE else times_of(times_text(times), word)
 
 
 def amount(p: Prediction) -> str:
@@ -191,7 +191,8 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
     if one > kept:
         return f"{again}: a head's {_list(names)}, {bytes_text(one)}, outgrow the {bytes_text(kept)} that {where}"
     if at_once * one > kept:
-        return (f"{again}: those of the {at_once} heads in progress at once, {bytes_text(at_once * one)}, outgrow the "
+        return (f"{again}: those of the {some(at_once, 'head')} in progress at once, "
+                f"{bytes_text(at_once * one)}, outgrow the "
                 f"{bytes_text(kept)} that {where}")  # fmt: skip
     return (f"{again}: CTAs drift apart or displace each other's lines, though what is in progress would fit in the "
             f"{bytes_text(kept)} that {where}")  # fmt: skip

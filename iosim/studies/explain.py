@@ -370,7 +370,9 @@ def _advice(p: Prediction, tried: Tried) -> str:
     saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)
-        advice = f"none of the {len(tried.trials)} changes tried lowers HBM bytes by 2 % at no cost of time"
+        many = len(tried.trials)
+        none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
+        advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
             advice += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
                      f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip

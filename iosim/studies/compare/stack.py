@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.progress import Progress, silent
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
@@ -77,7 +77,8 @@ class ModelComparison:
         asked = (p.prediction for _, comparison in self.parts for p in comparison.points)
         by_default = told((p.kernel, p.profile) for p in asked)
         clauses += [by_default] if by_default else []
-        return (f"For the attention of the {self.model.layers} layers of {self.model.title} at {longest:,} tokens, "
+        return (f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title} at "
+                f"{some(longest, 'token')}, "
                 f"{'; '.join(clauses)}.")  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, count_text
+from iosim.base.units import bytes_text, count_text, some
 from iosim.prediction.estimates import legend, marked
 from iosim.show import axes
 from iosim.show.bars import Part, bars
@@ -76,15 +76,16 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
 def subject(points: Sequence[DecodePoint]) -> str:
     """The model and the step in one line."""
     p = points[0]
-    tokens = "one new token" if p.new_tokens == 1 else f"{p.new_tokens} new tokens"
+    tokens = "one new token" if p.new_tokens == 1 else some(p.new_tokens, "new token")
     if isinstance(p, StackPoint):
         return f"{p.model.line}; {p.prediction.problem.dtype}; batch {p.batch}, {tokens} a step"
     shape, problem = p.shape, p.prediction.problem
     d, d_v = problem.head_dim, problem.head_dim_v
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
-    kind = "one latent K/V" if shape.latent_kv else f"{shape.kv_heads} key/value heads"
-    pages = f", pages of {shape.page_size} tokens" if shape.page_size else ""
-    return (f"{shape.layers} layers, {shape.heads} query heads, {kind}, head_dim {width}, {problem.dtype}{pages}; "
+    kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
+    pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
+    return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
+            f"{problem.dtype}{pages}; "
             f"batch {p.batch}, {tokens} a step")  # fmt: skip
 
 
@@ -132,11 +133,12 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             ends.append(End(BOUND, list(bounds.values())[-1], axes.NEUTRAL))
         drawn = []
         for n, (kernel, members) in enumerate(of_kernel.items()):
-            hover = [f"{kernel}, {p.context:,} tokens<br>{count_text(p.tokens_per_s)} a second" for p in members]
+            hover = [f"{kernel}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second" for p in members]
             drawn.append(axes.line(kernel, [p.context for p in members], [p.tokens_per_s for p in members], hover, n))
             ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
-            readings.append(f"{kernel} {count_text(members[0].tokens_per_s)} tokens a second at "
-                            f"{members[0].context:,} tokens of context, {count_text(members[-1].tokens_per_s)} at "
+            readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
+                            f"{some(members[0].context, 'token')} of context, "
+                            f"{count_text(members[-1].tokens_per_s)} at "
                             f"{members[-1].context:,}")  # fmt: skip
         panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
                             axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
@@ -148,7 +150,7 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [f"{name}<br>{count_text(p.tokens_per_s)} tokens a second" for name, p in zip(names, points, strict=True)]
+    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second" for name, p in zip(names, points, strict=True)]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
@@ -181,10 +183,10 @@ def _panel(
     for n, names in enumerate(together):
         contexts, ys = zip(*lines[names[0]], strict=True)
         who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"
-        hover = [f"{who}, {c:,} tokens<br>{text(v)}" for c, v in lines[names[0]]]
+        hover = [f"{who}, {some(c, 'token')}<br>{text(v)}" for c, v in lines[names[0]]]
         data.append(axes.line(who, contexts, ys, hover, n))
         ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n)))
-        readings.append(f"{who}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
+        readings.append(f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}")
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(values, "", text)
     heading = f"{title[0].upper()}{title[1:]}"

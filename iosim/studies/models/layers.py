@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 
@@ -222,7 +223,7 @@ class Layers:
     title: str
 
     def __str__(self) -> str:
-        return f"the {self.count} {self.name} layers of {self.title}"
+        return f"the {some(self.count, f'{self.name} layer')} of {self.title}"
 
 
 def _divisors(number: int) -> str:
@@ -332,4 +333,4 @@ def _kind_line(kind: LayerKind) -> str:
     elif kind.kv_heads != kind.heads:
         kv = f" ({kind.kv_heads} key/value)"
     layers = "layer" if kind.count == 1 else "layers"
-    return f"{kind.count} {kind.name} {layers} of {kind.heads} heads{kv}, head_dim {d}, seeing {kind.sees}"
+    return f"{kind.count} {kind.name} {layers} of {some(kind.heads, 'head')}{kv}, head_dim {d}, seeing {kind.sees}"

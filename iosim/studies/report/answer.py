@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, some
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.studies.report import figures
 from iosim.studies.report.collect import Point
@@ -53,7 +53,7 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     best = _best(here)
     others = [p for p in here if p is not best]
     against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
-    parts = [f"On {gpu} at {longest:,} tokens {best.kernel} moves {_amounts(best)}"]
+    parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
     if against is not None:
         parts[0] += f", {_ratios(best, against)}"
         reason = why(against.prediction)
@@ -112,7 +112,7 @@ def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     first = next((n for n in both if not below or n > below[-1]), None)
     if first is None or first == both[0]:
         return []
-    return [f"{kernel} halves the HBM bytes from {first:,} tokens on"]
+    return [f"{kernel} halves the HBM bytes from {some(first, 'token')} on"]
 
 
 __all__ = ["Verdict", "answer", "of_points", "verdicts"]
