@@ -145,7 +145,7 @@ def test_a_batchs_step_and_rate_come_first(capsys: pytest.CaptureFixture[str]) -
 def test_a_ring_names_the_fastest(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
     _, data = both(capsys, outputs, "ring")
     best = min(data["results"], key=lambda r: r["time_s"])
-    assert data["answer"].startswith(f"{best['name']} is the fastest of {len(data['results'])} on 4 x ")
+    assert data["answer"].startswith(f"{best['name']} is the fastest of {len(data['results'])} methods on 4 x ")
     assert seconds_text(best["time_s"]) in data["answer"]
 
 
@@ -170,7 +170,7 @@ def test_a_map_of_what_fits_states_both_ends(capsys: pytest.CaptureFixture[str],
     _, data = both(capsys, outputs, "frontier")
     limits = data["frontier"]
     for value, longest in zip(limits["values"], limits["longest_seq_len"], strict=True):
-        assert f"{longest:,} tokens at layers {value}" in data["answer"]
+        assert f"{longest:,} tokens at {value} layers" in data["answer"]
 
 
 def test_a_formula_states_its_leading_term_or_its_number(

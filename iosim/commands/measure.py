@@ -251,7 +251,7 @@ def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
     rows = [{name: row[name] for name in shown} for row in map(describe, cases)]
     sums = (
         f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "
-        f"{len({c.spec for c in cases})} builds for cc {cc}"
+        f"{some(len({c.spec for c in cases}), 'build')} for cc {cc}"
     )
     return "\n".join([Table.of(rows).text() + sums, *(f"left out: {line}" for line in left)]) + "\n"
 
