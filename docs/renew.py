@@ -66,18 +66,30 @@ def printed(kind: str, code: str) -> str:
         RuntimeError: a command of it fails, or says something on standard error.
     """
     if kind == "python":
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            raise RuntimeError(f"{code}\n{done.stderr}")
-        return done.stdout
+        return ran(["-c", code])
     out, err = io.StringIO(), io.StringIO()
     for line in code.strip().splitlines():
-        words = shlex.split(line.split("&& ")[-1])
+        name, *words = shlex.split(line.split("&& ")[-1])
+        if name == "python":
+            out.write(ran(words, ROOT))
+            continue
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            ended = iosim(words[1:]) if words[0] == "iosim" else 1
+            ended = iosim(words) if name == "iosim" else 1
         if ended or err.getvalue():
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
+
+
+def ran(words: Sequence[str], cwd: Path | None = None) -> str:
+    """What Python prints.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{words[-1]}\n{done.stderr}")
+    return done.stdout
 
 
 def renewed(page: str, *, every: bool = False) -> str:
@@ -140,17 +152,12 @@ def page_text(place: Path) -> str:
     """A page as it should be. Pages of questions run in the repository's root, others in an empty directory."""
     text = place.read_text(encoding="utf-8")
     if place == ROOT / "README.md":
-        table = script(ROOT / "examples" / "measured.py").strip()
+        table = ran(["examples/measured.py"], ROOT).strip()
         text = TABLE.sub(lambda _: table, text)
     with contextlib.ExitStack() as stack:
         there = ROOT if place.parent == QUESTIONS else stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(contextlib.chdir(there))
         return renewed(text)
-
-
-def script(place: Path) -> str:
-    """What a script prints."""
-    return subprocess.run([sys.executable, place], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def pages() -> Iterator[tuple[Path, Callable[[], str]]]:
@@ -159,7 +166,7 @@ def pages() -> Iterator[tuple[Path, Callable[[], str]]]:
         if place == ROOT / "README.md" or BLOCK.search(place.read_text(encoding="utf-8")):
             yield place, partial(page_text, place)
     for place in sorted((ROOT / "examples" / "output").glob("*.txt")):
-        yield place, partial(script, ROOT / "examples" / f"{place.stem}.py")
+        yield place, partial(ran, [f"examples/{place.stem}.py"], ROOT)
 
 
 def renew(place: Path, text: Callable[[], str], check: bool) -> str:
@@ -167,7 +174,7 @@ def renew(place: Path, text: Callable[[], str], check: bool) -> str:
     started = time.perf_counter()
     try:
         new = text()
-    except (RuntimeError, Unlike, subprocess.CalledProcessError) as error:
+    except (RuntimeError, Unlike) as error:
         return f"NOT RENEWED, {error}"
     if new == place.read_text(encoding="utf-8"):
         return f"as it was ({time.perf_counter() - started:.0f} s)"
@@ -180,9 +187,10 @@ def make(place: Path, command: str) -> str:
     """Runs the script that writes a file; what to say of it."""
     started = time.perf_counter()
     before = place.read_bytes()
-    done = subprocess.run([sys.executable, *command.split()], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return f"NOT RENEWED, {command}: {done.stderr.strip().splitlines()[-1]}"
+    try:
+        ran(command.split(), ROOT)
+    except RuntimeError as error:
+        return f"NOT RENEWED, {error}"
     same = place.read_bytes() == before
     return f"{'as it was' if same else 'renewed'} by {command} ({time.perf_counter() - started:.0f} s)"
 
