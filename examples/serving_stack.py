@@ -35,7 +35,7 @@ def batches() -> None:
     """A continuous batch is one launch, whose sequences are all split alike: its longest decides."""
     print("\nvLLM on an A100: 64k tokens of context in all, as one batch")
     for contexts in ([16384] * 4, [1024, 1024, 4096, 59392]):
-        (call,) = iosim.latency(stack="vllm", gpu="a100", contexts=contexts, kv_heads=8)
+        (call,) = iosim.latency(stack="vllm", gpu="a100", batch_contexts=contexts, kv_heads=8)
         print(f"  {', '.join(f'{n:,}' for n in contexts)}: {seconds_text(call.total_s)}")
 
 

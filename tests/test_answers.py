@@ -70,6 +70,41 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     assert "\n" not in sentence
 
 
+WARM = [
+    "predict --gpu h100 --kernel fa2 --seq-len 512", "predict --gpu h100 --kernel fa2,cudnn --seq-len 512",
+    "predict --gpu h200 --kernel cudnn --heads 32 --kv-heads 8 --seq-len 1 --seq-len-k 8k",
+    "predict --gpu h100 --kernel fa2 --seq-len 512 --method bounds", "explain --gpu h100 --kernel fa2 --seq-len 512",
+    "compare --gpu h100 --kernel naive,fa2 --seq-len 512", "predict --gpu h100 --model llama-3-8b --seq-len 512",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", WARM)
+def test_a_warm_call_that_reads_less_is_not_said_to_read_the_compulsory_bytes(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cold, warm = (as_json(capsys, *line.split(), "--l2", start)["answer"] for start in ("cold", "warm"))
+    said = re.compile(r"HBM,? \(?(the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and")
+    assert said.search(cold)
+    assert "warm" not in cold
+    assert not said.search(warm), warm
+    assert "warm L2" in warm or "left in the L2" in warm or "with a cold L2 at least" in warm
+
+
+@settings(deadline=None)
+@given(tokens=st.sampled_from([1, 64, 512, 2048, 4096]), kernel=st.sampled_from(["fa2", "naive"]),
+       gpu=st.sampled_from(["a100", "h200", "t4"]))  # fmt: skip
+def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(tokens: int, kernel: str, gpu: str) -> None:
+    kernel = "cutlass" if gpu == "t4" and kernel == "fa2" else kernel
+    p = predict(problem(tokens, seq_k=4096), kernel, gpu, l2_start="warm")
+    sentence, read, least = answer([p]), p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    if read * 1.05 < least:
+        assert f"compulsory {bytes_text(least)} lie" in sentence
+        assert "in the warm L2" in sentence
+        assert (bytes_text(read) if read else "reads nothing from HBM") in sentence
+    else:
+        assert "even with a warm L2" in sentence
+
+
 def test_the_command_says_it_first_and_json_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "2k"]
     assert main(words) == 0

@@ -121,14 +121,31 @@ def test_decoding_states_the_longest_context(capsys: pytest.CaptureFixture[str],
     _, data = both(capsys, outputs, "decode")
     last = data["points"][-1]
     assert data["answer"].startswith(f"At a context of {last['context']:,} tokens {last['kernel']} on ")
-    assert f"{last['tokens_per_s']:,.0f} tokens a second" in data["answer"]
+    step = f"takes {seconds_text(last['step_s'])} for a step of one token"
+    assert f"{step}, {last['tokens_per_s']:,.0f} tokens a second" in data["answer"]
     assert bytes_text(last["hbm_read_bytes_per_token"]) in data["answer"]
+
+
+def test_a_batchs_step_and_rate_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """A token of a batch of 64 is not made in a 64th of the step."""
+    line = ["decode", "--batch", "64", "--context", "1k", "--gpu", "h100"]
+    assert main(line) == 0
+    text = capsys.readouterr().out
+    assert main([*line, "--format", "json"]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+    step, rate = seconds_text(point["step_s"]), f"{point['tokens_per_s']:,.0f}"
+    assert f"takes {step} for a step of 64 tokens, {rate} tokens a second" in text.splitlines()[0]
+    head, row = text.splitlines()[2:4]
+    assert head.split()[3:5] == ["step", "tokens/s"]
+    assert f"{step} {rate}" in " ".join(row.split())
+    assert seconds_text(point["s_per_token"]) not in text
+    assert "a token" not in text
 
 
 def test_a_ring_names_the_fastest(capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]) -> None:
     _, data = both(capsys, outputs, "ring")
     best = min(data["results"], key=lambda r: r["time_s"])
-    assert data["answer"].startswith(f"{best['name']} is the fastest of {len(data['results'])} on 4 x ")
+    assert data["answer"].startswith(f"{best['name']} is the fastest of {len(data['results'])} methods on 4 x ")
     assert seconds_text(best["time_s"]) in data["answer"]
 
 
@@ -153,7 +170,7 @@ def test_a_map_of_what_fits_states_both_ends(capsys: pytest.CaptureFixture[str],
     _, data = both(capsys, outputs, "frontier")
     limits = data["frontier"]
     for value, longest in zip(limits["values"], limits["longest_seq_len"], strict=True):
-        assert f"{longest:,} tokens at layers {value}" in data["answer"]
+        assert f"{longest:,} tokens at {value} layers" in data["answer"]
 
 
 def test_a_formula_states_its_leading_term_or_its_number(

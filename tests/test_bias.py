@@ -431,7 +431,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"bias": "full", "bias_grad": 1}, "bias_grad 1 is no truth value"),
     ({"key_padding": "yes"}, "key_padding 'yes' is no truth value"),
     ({"bias_dtype": "fp16"}, "bias_dtype 'fp16' has nothing to be the type of"),
-    ({"bias": "full", "bias_dtype": "fp8"}, "bias_dtype 'fp8' is not known; did you mean"),
+    ({"bias": "full", "bias_dtype": "fp8"}, "bias_dtype 'fp8' is not known; accepted: fp32"),
     ({"bias": "full", "bias_dtype": "int8"}, "bias_dtype 'int8' is not known"),
     ({"mask_storage": "bool"}, "mask_storage 'bool' contradicts mask 'none'"),
     ({"mask": "causal", "mask_storage": "packed"}, "mask_storage 'packed' is not known; accepted: implicit, bool"),

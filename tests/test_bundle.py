@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iosim.commands.cli import main
-from iosim.evidence.measure.calibrate import derive
+from iosim.evidence.measure.calibrate import derive, sound
 from iosim.evidence.measure.fit import half_missing_bytes, misses_by_time, points_of
 from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
@@ -78,11 +78,11 @@ def test_a_profile_file_is_added_too(tmp_path: Path, place: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: b["raw"].pop("l2_curves"), "lacks l2_curves"),
-        (lambda b: b["raw"].update(sms=-3), "sms is not what"),
+        (lambda b: b["raw"].update(schema=1), "has schema 1"),
+        (lambda b: b["raw"].update(sms=-3), "lack sms"),
         (lambda b: b.update(iosim_bundle=99), "no bundle of version 1"),
         (lambda b: b.update(profile=3), "lacks its raw numbers or its profile"),
-        (lambda b: b.update(profile="name = ["), "is no TOML"),
+        (lambda b: b.update(profile="name = ["), "is not valid TOML"),
         (lambda b: b["raw"].update(compute_capability="99.0"), "lacks what predictions need"),
     ],
 )
@@ -111,6 +111,46 @@ def test_what_is_no_bundle_is_one_line(
     assert capsys.readouterr().err.count("\n") == 3
 
 
+def test_a_broken_file_among_the_users_own_leaves_the_others_listed(
+    sent: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profiles", "add", str(sent)]) == 0
+    (place / "broken.toml").write_text("sm_count = [")
+    (place / "wrong.toml").write_text('schema = 1\nname = "wrong"\n')
+    capsys.readouterr()
+    assert main(["profiles", "list", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    listed = json.loads(printed.out)
+    assert {row["name"] for row in listed["profiles"]} == {*list_profiles(), "strange"}
+    assert len(listed["unreadable"]) == 2
+    for name, line in zip(("broken.toml", "wrong.toml"), listed["unreadable"], strict=True):
+        assert str(place / name) in line
+        assert line in printed.err
+    assert main(["profiles", "list"]) == 0
+    assert "strange" in capsys.readouterr().out
+    assert main(["predict", "--gpu", "broken", "--seq-len", "64"]) == 2
+    assert "broken.toml' is not valid TOML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asked", "kept"), [
+    ("con.toml", None), ("CON", None), ("nul.json", None), ("mine.toml", "mine"), ("mine.toml.toml", "mine"),
+    ("mine.json", "mine"), ("a.b-1", "a.b-1"), ("mine.", None), ("..", None), ("-x", None), ("m\u00fcller", None),
+    ("x" * 65, None),
+])  # fmt: skip
+def test_names_of_profiles_are_clean(
+    asked: str, kept: str | None, sent: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["profiles", "add", str(sent), f"--name={asked}"])
+    assert code == (2 if kept is None else 0)
+    assert sorted(added_profiles()) == ([] if kept is None else [kept])
+    capsys.readouterr()
+    raw = str(tmp_path / "raw.json")
+    assert main(["calibrate", "--from", raw, f"--name={asked}"]) == code
+    printed = capsys.readouterr()
+    assert (f'name = "{kept}"' in printed.out) == (kept is not None)
+    assert kept is not None or "--name" in printed.err
+
+
 def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, place: Path) -> None:
     whole = json.loads(sent.read_text())
     whole["profile"] = whole["profile"].replace("sm_count = {", "sm_count = { #").replace("132", "1")
@@ -121,7 +161,7 @@ def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, plac
 
 
 def test_times_show_the_cliff_of_an_h200_later_than_counters_do() -> None:
-    by_time = misses_by_time(RAW)
+    by_time = misses_by_time(sound(RAW, []))
     (low, before), (high, after) = next(pair for pair in pairwise(by_time) if pair[0][1] < 0.5 <= pair[1][1])
     half_by_time = low + (high - low) * (0.5 - before) / (after - before)
     half_by_counters = half_missing_bytes(points_of(RAW["counters"]["rows"]), "private_scan")

@@ -6,19 +6,23 @@ import dataclasses
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
+from iosim.base.schema import one_line
 from iosim.commands.cli import main
 from iosim.evidence.cuda.microbench import FOOTPRINTS, SCHEMA, cliff_bytes
 from iosim.evidence.cuda.ncu import Profiled
-from iosim.evidence.measure import counters, fit, profile_text
+from iosim.evidence.measure import calibrate, counters, fit, profile_text
 from iosim.evidence.measure.calibrate import Entry, derive
-from iosim.evidence.measure.fit import USUAL_WAYS, Point
-from iosim.hardware.profile import check_profile_file, list_profiles, load_profile
+from iosim.evidence.measure.fit import USUAL_WAYS, L2Fit, Point
+from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
@@ -246,6 +250,118 @@ def test_a_latency_that_was_known_and_is_overtaken_is_dropped() -> None:
     assert made["dram_latency_cycles"]["value"] == 552
 
 
+# What is left out
+
+
+def test_a_number_out_of_range_is_left_out_and_the_rest_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An H100's fill of 800 MiB read 2.7 MB, which is no launch's code."""
+    monkeypatch.setattr(calibrate, "fit", quick_fit)
+    raw = json.loads(json.dumps(RAW))
+    next(row for row in raw["counters"]["rows"] if row["pattern"] == "fill")["hbm_read"] = 2_654_720
+    given, out = tmp_path / "raw.json", tmp_path / "mine.toml"
+    given.write_text(json.dumps(raw))
+    assert main(["calibrate", "--from", str(given), "-o", str(out)]) == 0
+    told = capsys.readouterr().err
+    assert told.startswith("iosim: left out: launch_fetch_bytes: 2700000 is out of range; accepted: 0 to ")
+    assert told.count("\n") == 1
+    assert f"# Left out: {told.removeprefix('iosim: left out: ').rstrip()}." in out.read_text().splitlines()
+    profile, shipped = load_profile(out), load_profile("h200")
+    assert profile.launch_fetch_bytes == shipped.launch_fetch_bytes
+    assert profile.dram_bandwidth_measured_bytes_per_s == pytest.approx(4.582e12)
+    assert "iosim calibrate" in profile.source_of("l2_dirty_fraction")
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda r: r.update(hbm_write_bandwidth_bytes_per_s=0), "hbm_write_bandwidth_bytes_per_s: 0 is no number above 0"),
+    (lambda r: r.pop("l2_curves"), "l2_curves: no curve of private scans"),
+    (lambda r: r["l2_curves"]["private"].reverse(), None),
+    (lambda r: r["l2_curves"]["private"].insert(0, [0, 0]), "l2_curves: 1 points are no two numbers above 0"),
+    (lambda r: [row.pop("hbm_read") for row in r["counters"]["rows"]], "counters, row 1: hbm_read: missing"),
+    (lambda r: r.update(clock_hz="fast"), "clock_hz: 'fast' is no number above 0"),
+    (lambda r: r.update(l2_bytes=1), "l2_bytes: 1 is out of range"),
+    (lambda r: r.update(hbm_latency_s=1e-7), "contradicts what is known: l2_latency_near_cycles"),
+    (lambda r: r.update(hbm_read_bandwidth_bytes_per_s=9e12), "dram_bandwidth_measured_bytes_per_s: contradicts"),
+    (lambda r: r.pop("sms"), "sms: missing"), (lambda r: r.update(counters=3), "counters: they hold no rows"),
+    (lambda r: r["counters"]["rows"][3].update(passes=10**9), "counters, row 4: passes 1000000000 is no whole number"),
+    (lambda r: r.update(compute_capability=9), "compute_capability: 9, which says nothing"),
+])  # fmt: skip
+def test_what_is_left_out_is_told(change: Any, told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "fit", quick_fit)
+    raw, lines = json.loads(json.dumps(RAW)), []
+    change(raw)
+    text = profile_text.profile_text(raw, "mine", left_out=lines)
+    assert HardwareProfile.from_dict(tomllib.loads(text)).sm_count == 132
+    assert (not lines) if told is None else any(told in line for line in lines), lines
+    assert all(f"# Left out: {one_line(line)}." in text for line in lines)
+    if told is None:
+        assert text == profile_text.profile_text(RAW, "mine")
+
+
+def quick_fit(profile: HardwareProfile, points: Sequence[Point], tried: Any = None) -> L2Fit | None:
+    """In place of the search, which takes a quarter of a minute: whether there is something to fit."""
+    there = fit.partitions_of(points, profile.need_int("l2_bytes")) and fit.cliff(points)
+    return L2Fit(2, USUAL_WAYS, 1.0, 0.05, len(points)) if there else None
+
+
+def entries_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every number, word, list and table."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from entries_of(value[key], (*path, key))
+
+
+PATHS = [path for path in entries_of(RAW) if path != ("schema",)]
+INSTEAD = ("drop", None, 0, -1, 1e-9, 0.5, 10**9, 1e30, "text", True, [], {}, "x = 1\n[y]", "z" * 5000)
+
+
+def changed(path: tuple[Any, ...], instead: Any, **changes: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(json.dumps({**RAW, **changes}))
+    owner: Any = raw
+    for key in path[:-1]:
+        owner = owner[key]
+    if instead == "drop":
+        del owner[path[-1]]
+    elif isinstance(instead, float) and isinstance(owner[path[-1]], int | float):
+        owner[path[-1]] *= instead
+    else:
+        owner[path[-1]] = instead
+    return raw
+
+
+@settings(deadline=None, max_examples=300)
+@given(path=st.sampled_from(PATHS), instead=st.sampled_from(INSTEAD), known=st.booleans())
+def test_one_changed_number_leaves_a_profile(path: tuple[Any, ...], instead: Any, known: bool) -> None:
+    """Of a GPU that is shipped always; of another, unless its SMs or its capability are what is missing."""
+    raw = changed(path, instead, **({} if known else {"gpu": "NVIDIA Strange 1"}))
+    lines: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(calibrate, "fit", quick_fit)
+        try:
+            text = profile_text.profile_text(raw, "mine", left_out=lines)
+        except InputError as error:
+            needed = re.search("lack (compute_capability|sms)", str(error))
+            text = "" if needed and path[0] in ("sms", "compute_capability") and not known else str(error)
+    if not text:
+        return
+    profile = HardwareProfile.from_dict(tomllib.loads(text))
+    assert profile.name == "mine"
+    assert all(f"# Left out: {one_line(line)}." in text for line in lines)
+
+
+@settings(deadline=None, max_examples=12)
+@given(row=st.integers(0, len(RAW["counters"]["rows"]) - 1), instead=st.sampled_from(INSTEAD),
+       name=st.sampled_from(["footprint_bytes", "passes", "ctas", "hbm_read", "hbm_write", "pattern"]))  # fmt: skip
+def test_one_changed_scan_is_fitted_or_left_out(row: int, name: str, instead: Any) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fit, "CAPACITY", (0.9, 1.0))
+        patched.setattr(fit, "FINER", (0.0,))
+        patched.setattr(fit, "WAYS", (USUAL_WAYS,))
+        text = profile_text.profile_text(changed(("counters", "rows", row, name), instead), "mine")
+    assert HardwareProfile.from_dict(tomllib.loads(text)).sm_count == 132
+
+
 # The counters' plan
 
 
@@ -292,7 +408,7 @@ def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "is no JSON"), ("[]", "holds no object"), ("{}", "has schema None"), ('{"schema": 1}', "has schema 1"),
-     (f'{{"schema": {SCHEMA}}}', "lacks gpu"), ("\0", "is no JSON")],
+     (f'{{"schema": {SCHEMA}}}', "lack compute_capability and sms"), ("\0", "is no JSON")],
 )  # fmt: skip
 def test_files_that_are_no_raw_numbers(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,5 +1,4 @@
-"""Every example prints what is recorded of it. To record: python examples/record.py for the questions, and
-python examples/NAME.py > examples/output/NAME.txt for a script."""
+"""Every example prints what is recorded of it; `python docs/renew.py` records it anew."""
 
 from __future__ import annotations
 
@@ -35,9 +34,10 @@ def test_every_recorded_output_has_its_example() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", QUESTIONS, ids=lambda p: p.stem)
-def test_a_questions_commands_print_what_stands_below_them(page: Path) -> None:
+def test_a_questions_commands_print_what_stands_below_them(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
     text = page.read_text(encoding="utf-8")
-    assert load_script("examples/record.py").recorded(text) == text
+    assert load_script("docs/renew.py").renewed(text) == text
 
 
 @pytest.mark.parametrize("page", QUESTIONS, ids=lambda p: p.stem)
@@ -52,7 +52,7 @@ def test_a_question_is_asked_answered_and_led_to(page: Path) -> None:
 
 def test_the_index_names_every_script_and_its_links_lead_somewhere() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    scripts = {p.stem for p in EXAMPLES.glob("*.py")} - {"record"}
+    scripts = {p.stem for p in EXAMPLES.glob("*.py")}
     assert set(re.findall(r"\((\w+)\.py\)", index)) == scripts
     for page in (EXAMPLES / "README.md", *QUESTIONS):
         for target in re.findall(r"\]\(([^)#:\s]+)\)", page.read_text(encoding="utf-8")):

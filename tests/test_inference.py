@@ -32,7 +32,7 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
-from iosim.studies.decode import ModelShape, decode_point, default_kernel, sweep
+from iosim.studies.decode import ModelShape, decode_point, sweep
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -290,15 +290,14 @@ def test_a_latent_cache_is_smaller() -> None:
 @pytest.mark.parametrize(
     ("gpu", "changes", "name"),
     [
-        ("h200", {}, "fa3"), ("a100", {}, "fa2"), ("l4", {}, "fa2"), ("t4", {"dtype": "fp16"}, "flash"),
+        ("h200", {}, "fa3"), ("a100", {}, "fa2"), ("l4", {}, "fa2"), ("t4", {"dtype": "fp16"}, "cutlass"),
+        ("b200", {}, "fa2"),
         ("a100", {"page_size": 16}, "flash"), ("a100", {"page_size": 256}, "fa2"), ("h200", {"dtype": "fp8"}, "fa3"),
-        ("a100", {"head_dim": 512}, "flash"), ("a100", {"latent_kv": True}, "mla"),
+        ("a100", {"head_dim": 512}, "cutlass"), ("a100", {"latent_kv": True}, "mla"),
     ],
 )  # fmt: skip
 def test_default_kernel(gpu: str, changes: dict[str, Any], name: str) -> None:
-    shape = ModelShape(**changes)
-    assert default_kernel(shape, load_profile(gpu)) == name
-    assert decode_point(shape, 2048, gpu).prediction.kernel.name == name
+    assert decode_point(ModelShape(**changes), 2048, gpu).prediction.kernel.name == name
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

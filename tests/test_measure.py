@@ -371,7 +371,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     row = "flash_fwd 1 8 8 4096 4096 128 0 float16 128 64 4 2 head 0 0 ascending 0 1"
     assert " ".join(out.splitlines()[1].split()) == row
-    assert out.splitlines()[-1] == "1 calls, 1 rows, 1 builds for cc 9.0"
+    assert out.splitlines()[-1] == "1 call, 1 row, 1 build for cc 9.0"
 
 
 @pytest.mark.parametrize(

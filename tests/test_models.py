@@ -61,6 +61,48 @@ def test_other_families_are_read_as_transformers_reads_them(name: str) -> None:
     check(load_model(OTHERS[name]["config"]), OTHERS[name]["facts"])
 
 
+POSITIONS = ("gpt2", "gpt2-xl", "gpt_bigcode", "gpt_neo", "opt")
+"""With a table of learned positions, which is not counted."""
+UNKNOWN = ("qwen3-next-80b-a3b",)
+"""Layers that are no attention, whose weights are not counted."""
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *OTHERS])
+def test_weights_are_those_that_transformers_makes(name: str) -> None:
+    """Two bytes a number where none are packed; biases are below 0.04 %."""
+    facts = PRESETS[name] if name in PRESETS else OTHERS[name]["facts"]
+    config = load_model(name).config if name in PRESETS else OTHERS[name]["config"]
+    model = load_model({k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"})
+    made = model.weight_bytes
+    if not model.causal or name in UNKNOWN:
+        assert made is None
+        return
+    assert made is not None
+    off = made / (2 * facts["parameters"]) - 1
+    assert -0.15 < off < 0 if name in POSITIONS else abs(off) < 4e-4, (name, off)
+
+
+def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama 3 70B: 141.1 GB in bf16, which no H100 holds; gpt-oss's experts have 4 bits and a scale for every 32."""
+    line = "decode --gpu h100 --context 8k --format json"
+    fits = {}
+    for model, more in (("llama-3-70b", ""), ("llama-3-70b", " --tensor-parallel 8"), ("gpt-oss-120b", ""), ("", "")):
+        assert main(f"{line}{f' --model {model}' * bool(model)}{more}".split()) == 0
+        made = json.loads(capsys.readouterr().out)
+        (point,) = made["points"]
+        fits[model + more] = point["fits"], point["weight_bytes"]
+        assert ("do not fit in its memory" in made["answer"]) == (not point["fits"])
+    assert fits["llama-3-70b"] == (False, 141_104_775_168)
+    assert fits["llama-3-70b --tensor-parallel 8"] == (True, 141_104_775_168 // 8)
+    assert fits["gpt-oss-120b"][0]
+    assert fits["gpt-oss-120b"][1] == pytest.approx(65.2e9, rel=0.005)
+    assert fits[""] == (True, None)
+    some = load_model("llama-3-8b")
+    four = iosim.decode("h100", model="llama-3-8b", layers=4, context=[1024]).points[0]
+    each = 3 * 4096 * 14336 + 4096 * 128 * (2 * 32 + 2 * 8)
+    assert four.weight_bytes == (some.weight_bytes or 0) - 28 * 2 * each
+
+
 def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
     assert {name.split(":")[0] for name in PRESETS} == set(preset_names())
     for name in preset_names():
@@ -235,8 +277,8 @@ def gemma() -> Any:
 
 
 def test_a_model_is_the_sum_of_its_layers(gemma: Any) -> None:
-    sliding = iosim.predict(kernel="fa3", heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
-    full = iosim.predict(kernel="fa3", heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
+    sliding = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
+    full = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
     assert [one.prediction.to_dict() for one in gemma.layers] == [sliding.to_dict(), full.to_dict()]
     assert gemma.hbm.read == 29 * sliding.hbm.read + 5 * full.hbm.read
     assert gemma.l2.write == 29 * sliding.l2.write + 5 * full.l2.write
@@ -456,7 +498,7 @@ def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixt
     asked: dict[str, Any] = {"batch": 4, "seq_len": 1, "seq_len_k": 4096, "method": "capacity"}
     found = iosim.latency(model="gemma-3-12b", layers=6, gpu="h100", **asked)
     assert found.models[0].total_s == step["time_s"]
-    assert main(["latency", "--model", "gemma-3-12b", "--contexts", "1k,2k", "--gpu", "h100"]) == 2
+    assert main(["latency", "--model", "gemma-3-12b", "--batch-contexts", "1k,2k", "--gpu", "h100"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(iosim.InputError, match="contradicts model"):
-        iosim.latency(model="gemma-3-12b", contexts=[1024])
+        iosim.latency(model="gemma-3-12b", batch_contexts=[1024])

@@ -299,7 +299,7 @@ def test_several_problems_have_one_order() -> None:
 
 def test_blackwells_own_order_is_an_assumption_that_is_told() -> None:
     problem = CAUSAL.with_(seq_q=512, seq_k=512, heads=2, kv_heads=2)
-    ranking = search_orders(problem, None, "b200", pinned={"direction": Direction.DESCENDING})
+    ranking = search_orders(problem, profile="b200", pinned={"direction": Direction.DESCENDING})
     assert ranking.kernel == "fa4"
     assert any("cluster launch control" in note for note in ranking.notes)
 

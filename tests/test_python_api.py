@@ -43,7 +43,7 @@ RESULTS = {
     "comparison": lambda: iosim.compare(kernel="naive,fa2,fa3", gpu=["l4", "a100"], **SMALL),
     "explanation": lambda: iosim.explain(kernel="fa2", gpu="l4", **SMALL),
     "decoding": lambda: iosim.decode(["l4", "t4"], context="1k,2k", layers=2, dtype="fp16"),
-    "latencies": lambda: iosim.latency(stack=["vllm", "sglang"], gpu="a100", contexts="1k,3k", kv_heads=8),
+    "latencies": lambda: iosim.latency(stack=["vllm", "sglang"], gpu="a100", batch_contexts="1k,3k", kv_heads=8),
     "ring": lambda: iosim.ring(num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL),
     "training": lambda: iosim.train_memory("l4", width=256, layers=2),
     "frontier": lambda: iosim.train_memory("l4", layers=2).frontier("batch", [1, 64], "1k,8k"),
@@ -54,7 +54,7 @@ COMMANDS = {
     "prediction": "predict --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "explanation": "explain --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "decoding": "decode --gpu l4,t4 --context 1k,2k --layers 2 --dtype fp16",
-    "latencies": "latency --stack vllm,sglang --gpu a100 --contexts 1k,3k --kv-heads 8",
+    "latencies": "latency --stack vllm,sglang --gpu a100 --batch-contexts 1k,3k --kv-heads 8",
     "ring": "ring --num-gpus 2 --gpu h100 --schedule ring,zigzag --causal --heads 2 --seq-len 256 --head-dim 64",
     "training": "train-memory --gpu l4 --width 256 --layers 2",
     "frontier": "train-memory --gpu l4 --layers 2 --frontier batch --batch 1,64 --seq-len 1k,8k",
@@ -158,6 +158,12 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),
     ({"problem": iosim.AttentionProblem(), "heads": 3}, "heads 3 contradicts problem"),
     ({"problem": 5}, "problem 5 is no AttentionProblem"),
+    ({"causal": "yes"}, "causal 'yes' is no value; accepted: bool"),
+    ({"gpu": None}, "gpu None is no value; accepted: str"),
+    ({"latent_kv": 1}, "latent_kv 1 is no value; accepted: bool"), ({"mask": ""}, "mask '' is not known"),
+    ({"seq_len": []}, "seq_len [] is no length"), ({"method": "replay", "tops": 3}, "no keyword 'tops'; accepted"),
+    ({"seq_len_k": 8192}, "seq_len_k 8192 leaves open how many tokens are new; accepted with it: seq_len 1"),
+    ({"context": "1k"}, "no keyword 'context'; accepted by: iosim.decode"),
     ({"kernel": iosim.Kernel("mine", "flash", iosim.Tile(64, 32)), "warps": 4}, "warps is a setting over"),
     ({"overrides": iosim.Overrides(), "warps": 4}, "warps contradicts overrides"),
 ])  # fmt: skip
@@ -166,6 +172,25 @@ def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str
         iosim.predict(**given)
     assert text in str(refused.value)
     assert "`" not in str(refused.value)
+
+
+FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
+             "train_memory", "check_claim", "latency", "sweep")  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) -> None:
+    call = getattr(iosim, function)
+    needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"}}
+    names = [n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    if function == "sweep":
+        names += ["gpu", "kernel", "seq_len", "heads", "causal", "prefix"]
+    for name in names:
+        for value in (b"x", object(), [object()]):
+            with pytest.raises(iosim.InputError) as refused:
+                call(**{**needed.get(function, {}), name: value})
+            told = keywords.KEYWORD_OF.get(name, name)
+            assert any(word in str(refused.value) for word in (name, told, name.replace("_", " "), "one claim")), name
 
 
 def test_names_and_lengths_may_be_lists_or_the_command_lines_text() -> None:

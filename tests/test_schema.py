@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -250,3 +251,28 @@ def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[st
         assert word in text
     assert main(["kernels", "show", name, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["kernel"] == data
+
+
+@pytest.mark.parametrize("text", [
+    ".".join(["a"] * 20_000) + " = 1", "[" + ".".join(["a"] * 20_000) + "]",
+    'x = {' + ".".join(['"a"'] * 20_000) + " = 1}",
+    "x = " + "[" * 20_000, "x = " + "{a=" * 20_000, " . ".join(["'k'"] * 5_000) + " = 1",
+])  # fmt: skip
+def test_what_is_nested_without_end_is_refused_at_once(text: str, tmp_path: Path) -> None:
+    place = tmp_path / "deep.toml"
+    place.write_text(f"schema = 1\n{text}\n")
+    begin = time.process_time()
+    with pytest.raises(InputError, match=r"nested too deeply|not valid TOML"):
+        read_toml(place)
+    assert time.process_time() - begin < 0.5
+
+
+def test_a_long_text_is_not_taken_for_nesting(tmp_path: Path) -> None:
+    place = tmp_path / "long.toml"
+    sentence = "One two. Three. " * 200 + "." * 500 + " a.b.c.d " * 200
+    place.write_text(
+        f'text = "{sentence}"\nlong = "{"a" * 500_000}"\n' + "\n".join(f"k{n} = 1.5" for n in range(5_000))
+    )
+    begin = time.process_time()
+    assert read_toml(place)["text"] == sentence
+    assert time.process_time() - begin < 2

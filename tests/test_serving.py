@@ -125,9 +125,9 @@ def test_the_parts_of_a_call_are_its_time_and_its_launches() -> None:
 
 def test_a_batch_of_contexts_is_one_launch_with_the_work_of_all() -> None:
     contexts = [1024, 4096, 65536]
-    (together,) = iosim.latency(stack="vllm", gpu="h100", contexts=contexts, kv_heads=8)
+    (together,) = iosim.latency(stack="vllm", gpu="h100", batch_contexts=contexts, kv_heads=8)
     main_bytes = together.prediction.traffic.total("l2", "read", launch="main")
-    apart = [iosim.latency(stack="vllm", gpu="h100", contexts=[n], kv_heads=8).points[0] for n in contexts]
+    apart = [iosim.latency(stack="vllm", gpu="h100", batch_contexts=[n], kv_heads=8).points[0] for n in contexts]
     kv = sum(2 * n * 8 * 128 * 2 for n in contexts)
     assert kv <= main_bytes < 1.01 * kv
     attention = [sum(p.seconds for p in one.parts if p.kind == "attention") for one in (together, *apart)]
@@ -143,12 +143,21 @@ def test_every_stack_runs_where_it_says(capsys: pytest.CaptureFixture[str]) -> N
         assert iosim.latency(stack=name, gpu="a100", seq_len=256, kv_heads=8, head_dim=64).points[0].total_s > 0
 
 
+NEW = "--seq-len-k {} leaves open how many tokens are new; accepted with it: --seq-len 1"
+
+
 @pytest.mark.parametrize(("line", "told"), [
     ("latency --stack vlm", "--stack 'vlm' is not known; did you mean vllm"),
     ("latency --gpu t4", "--stack vllm: no kernel of it is known on t4, cc 7.5; accepted: GPUs of cc 8.0"),
-    ("latency --contexts 1k --batch 3", "--batch 3 contradicts --contexts"),
-    ("latency --contexts 1k,0", "--contexts 0 is out of range"),
-    ("latency --contexts none.txt", "--contexts 'none.txt' cannot be read"),
+    ("latency --batch-contexts 1k --batch 3", "--batch 3 contradicts --batch-contexts"),
+    ("latency --batch-contexts 1k,0", "--batch-contexts 0 is out of range"),
+    ("latency --contexts 1k", "--contexts 1k is spelt another way; accepted: --batch-contexts"),
+    ("decode --contexts 1k,2k", "--contexts 1k,2k is spelt another way; accepted: --batch-contexts"),
+    ("latency --seq-len-k 8k", NEW.format("8192")),
+    ("predict --seq-len-k 8k", NEW.format("8192")),
+    ("predict --seq-len-k 8k --model llama-3-8b", NEW.format("8192")),
+    ("sweep --seq-len-k 4k,8k", NEW.format("4096,8192")),
+    ("latency --batch-contexts none.txt", "--batch-contexts 'none.txt' cannot be read"),
     ("latency --pass bwd", "--pass bwd: a serving stack runs no backward; accepted: fwd"),
     ("latency --gpu h100,a100 --calibration x.toml", "--calibration is of one stack on one GPU"),
     ("calibrate --stack vllm", "--stack 'vllm' goes with --times"),
@@ -263,7 +272,7 @@ def test_split_rules_stand_side_by_side() -> None:
 def test_a_batch_is_one_launch_with_splits_by_sequence() -> None:
     contexts = [1024, 1024, 4096, 61440]
     queue, alike = (
-        iosim.decode("h100", split_rule=rule, contexts=contexts, layers=2).points[0] for rule in ("vllm", "fa2")
+        iosim.decode("h100", split_rule=rule, batch_contexts=contexts, layers=2).points[0] for rule in ("vllm", "fa2")
     )
     work = queue.to_dict()["sequences"]
     assert [(w["context"], w["sequences"], w["splits"], w["work_tiles"]) for w in work] == [
@@ -273,12 +282,12 @@ def test_a_batch_is_one_launch_with_splits_by_sequence() -> None:
     assert queue.cache_bytes == paged
     assert queue.per_token("l2", "read") == pytest.approx(queue.cache_bytes / 4, rel=0.01)
     assert all(w["splits"] == 1 for w in alike.to_dict()["sequences"])  # mha_varlen_fwd splits none without pages
-    (flashinfer,) = iosim.decode("h100", split_rule="flashinfer", contexts=contexts, layers=2)
+    (flashinfer,) = iosim.decode("h100", split_rule="flashinfer", batch_contexts=contexts, layers=2)
     assert len({w["keys_per_split"] for w in flashinfer.to_dict()["sequences"] if w["splits"] > 1}) == 1
 
 
 def test_a_batch_of_one_length_is_the_same_step() -> None:
-    (one,) = iosim.decode("h100", "flashinfer", contexts=[8192] * 4, layers=1, page_size=16)
+    (one,) = iosim.decode("h100", "flashinfer", batch_contexts=[8192] * 4, layers=1, page_size=16)
     (same,) = iosim.decode("h100", "flashinfer", context=8192, batch=4, layers=1, page_size=16)
     assert one.prediction.kernel.splits == same.prediction.kernel.splits
     assert one.step_s == pytest.approx(same.step_s, rel=0.02)
@@ -299,11 +308,11 @@ def test_a_graph_shortens_the_start() -> None:
     ("--split-rule fa9", "--split-rule 'fa9' is not known; did you mean fa"),
     ("--split-rule fa2 --kernel fa3", "--split-rule fa2 contradicts --kernel fa3"),
     ("--split-rule fa3 --gpu a100", "--kernel fa3: FlashAttention-3 needs cc 9.0"),
-    ("--contexts 1k --batch 2", "--batch 2 contradicts --contexts"),
-    ("--contexts 1k --context 2k", "--context 2k contradicts --contexts"),
-    ("--contexts 1k,2 --new-tokens 4", "--contexts 2 is less than --new-tokens 4"),
-    ("--contexts 1k --append-kv", "--append-kv contradicts --contexts"),
-    ("--contexts 1k --model llama-3-8b", "--contexts contradicts --model"),
+    ("--batch-contexts 1k --batch 2", "--batch 2 contradicts --batch-contexts"),
+    ("--batch-contexts 1k --context 2k", "--context 2k contradicts --batch-contexts"),
+    ("--batch-contexts 1k,2 --new-tokens 4", "--batch-contexts 2 is less than --new-tokens 4"),
+    ("--batch-contexts 1k --append-kv", "--append-kv contradicts --batch-contexts"),
+    ("--batch-contexts 1k --model llama-3-8b", "--batch-contexts contradicts --model"),
 ])  # fmt: skip
 def test_bad_input_of_decoding_is_one_line(capsys: pytest.CaptureFixture[str], line: str, told: str) -> None:
     assert main(["decode", *line.split()]) == 2

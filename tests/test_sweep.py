@@ -415,6 +415,24 @@ def test_a_prefix_lengthens_the_keys() -> None:
     assert sorted(zip(frame.seq_q, frame.seq_k, strict=True)) == [(16, 116), (16, 216), (32, 132), (32, 232)]
 
 
+def test_texts_are_lists_in_python_as_on_the_command_line(tmp_path: Path) -> None:
+    words = {"gpu": "a100,l4", "kernel": "naive, flash", "seq_len": "1k:4k:x2", "heads": "8,16", "dtype": "fp16,bf16",
+             "method": "bounds"}  # fmt: skip
+    out = tmp_path / "out.csv"
+    options = [word for name, text in words.items() for word in (f"--{name.replace('_', '-')}", text.replace(" ", ""))]
+    assert main(["sweep", *options, "--out", str(out)]) == 0
+    frame = iosim.sweep(**words)
+    assert len(frame) == 2 * 2 * 3 * 2 * 2
+    assert frame.to_csv(index=False) == iosim.sweep(out=tmp_path / "python.csv", **words).to_csv(index=False)
+    assert out.read_text() == (tmp_path / "python.csv").read_text()
+    tiles = iosim.sweep(kernel="flash", tile="64x32,128x64", seq_len=["1k:2k:x2", 4096], method="bounds")
+    assert sorted(set(tiles["seq_q"])) == [1024, 2048, 4096]
+    assert set(tiles["tile"]) == {"64x32", "128x64"}
+    assert set(iosim.sweep(kernel="flash", prefix="1k,2k", seq_len=64, method="bounds")["seq_k"]) == {1088, 2112}
+    with pytest.raises(iosim.InputError, match="causal 'yes' is no truth value; accepted: True, False"):
+        iosim.sweep(causal="yes", method="bounds")
+
+
 def test_windows_go_with_the_masks_that_take_one() -> None:
     frame = sweep(kernel="flash", mask=["causal", "window"], window=[64, 128], method="bounds")
     assert [(m, None if pandas.isna(w) else int(w)) for m, w in zip(frame["mask"], frame.window, strict=True)] == [

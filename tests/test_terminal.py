@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from iosim.base.units import capacity_text, quantity_text, scaled_text
+from iosim.commands import cli
 from iosim.commands.cli import COMMANDS, main
 from iosim.show.tables import Column, Table
 from iosim.show.terminal import columns, folded
@@ -43,6 +45,47 @@ def test_no_line_is_wider_than_the_terminal(
     assert printed
     wide = [text for text in printed.splitlines() if len(text) > width]
     assert not wide
+
+
+READ_BY_PROGRAMS = (
+    "kernels new --from fa2", "kernels new --from naive --name mine", "schema", "schema predict",
+    *(f"completion {shell}" for shell in ("bash", "zsh", "fish")), "__complete profiles show a",
+    *(f"orders --seq-len 1k --heads 4 --order head --code {one}" for one in ("triton", "cuda", "formula")),
+    "tiles --triton --gpu a100 --seq-len 512 --top 2", "calibrate --from raw.json",
+    "compare --seq-len 512 --method capacity --html page.html --csv rows.csv",
+    "ncu-rule --install .",
+    "train-memory --layers 2 --seq-len 512 --html page.html", "ring --num-gpus 2 --seq-len 1k --html page.html",
+    "report --seq-len 512 --kernel fa2 --method capacity --out .",
+    *(f"{line} --format {form}" for line in (
+        "predict --kernel fa2 --seq-len 512 --method capacity", "compare --seq-len 512 --method capacity",
+        "decode --context 1k", "profiles list", "kernels list", "models show llama-3-8b", "formula fa2 --gpu a100",
+    ) for form in ("json", "csv")), "formula flash --latex --format md", "explain --seq-len 512 --heads 2 --format md",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", READ_BY_PROGRAMS)
+def test_what_a_program_reads_is_as_wide_as_it_is(
+    line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw = json.loads((Path(__file__).parent / "data" / "calibrate_h200.json").read_text(encoding="utf-8"))
+    (tmp_path / "raw.json").write_text(json.dumps(raw | {"counters": None}))
+    written = []
+    for width in ("40", ""):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(line.split()) == 0
+        files = {place.name: place.read_bytes() for place in tmp_path.iterdir()}
+        shown = capsys.readouterr().out
+        written.append((files if "--html" in line or "--out" in line else shown, files))
+    assert written[0] == written[1]
+
+
+def test_every_command_that_prints_code_is_held_to_its_width() -> None:
+    """An output that programs read and no `--format` names says so where it is written, and stands in the list."""
+    held = {line.split()[0].removeprefix("__") for line in READ_BY_PROGRAMS} - {"complete"}
+    for path in (Path(cli.__file__).parent).glob("*.py"):
+        if "code=" in path.read_text(encoding="utf-8") and path.stem not in ("cli", "common"):
+            assert path.stem.replace("_", "-") in held, path.stem
 
 
 def test_a_pipe_and_a_file_have_no_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

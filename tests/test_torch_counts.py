@@ -30,9 +30,7 @@ if not MEASUREMENTS.is_dir():
 
 
 @pytest.mark.slow
-def test_counted_bytes_are_met_and_the_docs_say_how_well(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counted_bytes_are_met(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     script = load_script("experiments/torch_traffic.py")
     with (MEASUREMENTS / "h200_torch_traffic.csv").open(encoding="utf-8", newline="") as file:
@@ -48,10 +46,6 @@ def test_counted_bytes_are_met_and_the_docs_say_how_well(
         assert row["kernel"] == ("" if case[1] == "naive" else "fa2" if case[2] == "flash" else "cudnn")
     for line in lines[len(counted) :]:
         assert abs(_errors(line)[2]) <= IN_PLACE
-    page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8").split("<!-- compare -->\n```\n")[1].split("```")[0]
-    for line, printed in zip(shown.splitlines()[1:], page.splitlines()[1:], strict=True):
-        assert line.split("MB")[0] == printed.split("MB")[0]  # the case, and what was counted of it
-        assert _errors(line)[2] == pytest.approx(_errors(printed)[2], abs=0.01)
 
 
 def _errors(line: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,12 +90,15 @@ def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides 
 def names(value: object, keyword: str) -> list[Any]:
     """One or several kernels or GPUs: an object, a text such as "naive,fa2", or a list of them."""
     several: list[Any]
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(value, str):
         several = [name.strip() for name in value.split(",") if name.strip()]
-    elif isinstance(value, Sequence):
+    elif isinstance(value, Sequence) and not isinstance(value, bytes):
         several = [name for one in value for name in names(one, keyword)]
-    else:
+    elif hasattr(value, "name"):
         several = [value]
+    else:
+        raise InputError(f"`{keyword}` {value!r} is no name; accepted: names as a list or a text, or an object of one")
     if not several:
         raise InputError(f"`{keyword}` is empty; at least one is needed")
     return several

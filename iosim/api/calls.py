@@ -13,6 +13,7 @@ from iosim.api.asked import names, one, overrides_of, problem_of, read
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
 from iosim.api.with_model import layer_problems, model_of, one_problem, several_problems, single, values_of
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -71,8 +72,8 @@ def predict(
 
     Args:
         problem: what is computed, as an AttentionProblem; by default what the keywords say.
-        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default `fa2`, and for a model the one
-            that the GPU's libraries run each kind of its layers with.
+        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default the GPU's own for the problem,
+            and for each kind of a model's layers.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Other
             keywords take the place of its own numbers.
@@ -100,12 +101,12 @@ def predict(
         from iosim.studies.models.prediction import predict_model
 
         results = predict_model(
-            chosen, values_of(asked), [None if kernel is None else one(kernel, "kernel")], [one(gpu, "gpu")],
+            chosen, values_of(asked), [DEFAULT if kernel is None else one(kernel, "kernel")], [one(gpu, "gpu")],
             l2_start=l2, method=method, overrides=overrides_of(asked, kernel, overrides), clocks=clocks,
             launched=launched,
         )  # fmt: skip
         return single(results, asked)
-    kernel = "fa2" if kernel is None else kernel
+    kernel = DEFAULT if kernel is None else kernel
     return predict_typed(
         problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu"), l2_start=l2, method=method,
         overrides=overrides_of(asked, kernel, overrides), clocks=clocks, launched=launched,
@@ -115,7 +116,7 @@ def predict(
 @public(PROBLEM, SHORT)
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
-    kernel: str | Sequence[str] = ("naive", "fa2"),
+    kernel: str | Sequence[str] = ("naive", DEFAULT),
     gpu: str | Sequence[str] = GPU,
     *,
     model: ModelLike | None = None,
@@ -132,7 +133,7 @@ def compare(
 
     Args:
         problem: one or several problems that differ in their length alone; by default what the keywords say.
-        kernel: catalog names, as a list or "naive,fa2".
+        kernel: catalog names, as a list or "naive,fa2"; "default" is each GPU's own.
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
@@ -231,7 +232,7 @@ def orders(
 
     Args:
         problem: what is computed, or several problems that one order is to suit; by default what the keywords say.
-        kernel: a catalog name or a Kernel of your own; by default what the GPU's library runs.
+        kernel: a catalog name or a Kernel of your own; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a config.json or its directory, or what such a file holds: one order for all of
             its layers.
@@ -260,12 +261,12 @@ def orders(
     from iosim.studies.orders.space import pinned_fields
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
-    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile))) for one_tile in sides]
+    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ()))) for one_tile in sides]
     kept = {"order": order, "heavy_first": heavy_first, "fold": fold, "section_heads": section_heads,
             "direction": direction, "scheduler": scheduler, "cluster": cluster}  # fmt: skip
     problems, counts = layer_problems(model, problem, asked, layers, tensor_parallel)
     return search_orders(
-        problems, None if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
+        problems, DEFAULT if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
         weights=counts if weights is None else weights, tiles=tiles, pinned=pinned_fields(kept), l2_start=l2,
     )  # fmt: skip
 
@@ -273,7 +274,7 @@ def orders(
 @public(PROBLEM, SHORT, SETTINGS)
 def explain(
     problem: Prediction | AttentionProblem | None = None,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     gpu: str | HardwareProfile = GPU,
     *,
     l2: str = "cold",
@@ -287,7 +288,7 @@ def explain(
     Args:
         problem: what is computed, or a Prediction made by replay, which says the kernel and the GPU, too; by default
             what the keywords say.
-        kernel: a catalog name or a Kernel of your own.
+        kernel: a catalog name or a Kernel of your own; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         l2: the L2 at the start: "cold" or "warm".
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.

@@ -8,6 +8,7 @@ from iosim.api.asked import one, overrides_of, problem_of
 from iosim.api.calls import GPU
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 
 if TYPE_CHECKING:
     from iosim.api.typed import Keywords
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 @public(PROBLEM, SHORT, SETTINGS)
 def check_claim(
     problem: AttentionProblem | None = None,
-    kernel: str = "fa2",
+    kernel: str = DEFAULT,
     gpu: str | HardwareProfile = GPU,
     *,
     hbm: str | None = None,
@@ -36,7 +37,7 @@ def check_claim(
 
     Args:
         problem: what the number is of; by default what the keywords say.
-        kernel: a catalog name.
+        kernel: a catalog name; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         hbm: bytes that are said to move between HBM and the L2, such as "4.3GB".
         l2: bytes that are said to move between the L2 and the SMs, such as "2.2GB".

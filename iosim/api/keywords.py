@@ -7,16 +7,22 @@ field. What else the command line accepts for an option, and the field's own nam
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import os
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from keyword import iskeyword
-from typing import Any, ParamSpec, TypeVar
+from numbers import Real
+from typing import Any, ParamSpec, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, spelled
 from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described
+from iosim.base.names import alike
+from iosim.base.schema import one_line
+from iosim.base.scope import out_of_scope
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.studies.formulas.names import CHOICES, SIZES
@@ -59,6 +65,10 @@ ALSO = KEYWORD_OF | {
 """Other spelling -> keyword."""
 
 
+_PUBLIC: dict[str, Sequence[str]] = {}
+"""Keywords of the functions that have been loaded."""
+
+
 def public(*tables: Mapping[str, About], skip: Iterable[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function with `**asked` show every keyword of `tables`, and lets its errors name keywords.
 
@@ -78,18 +88,40 @@ def public(*tables: Mapping[str, About], skip: Iterable[str] = ()) -> Callable[[
         whole_signature = signature.replace(parameters=[*own, *rest])
         named = [p.name for p in (*own, *rest) if p.kind is not inspect.Parameter.VAR_POSITIONAL]
 
+        _PUBLIC[function.__name__] = named
+
         @functools.wraps(function)
+        @in_keywords
         def called(*args: P.args, **given: P.kwargs) -> R:
-            try:
-                return function(*args, **_by_keyword(function.__name__, given, named))
-            except InputError as error:
-                raise type(error)(spelled(error.marked, _keyword)) from None
+            values = _by_keyword(function.__name__, given, named)
+            check_types(dict(zip(named, args, strict=False)) | values, whole_signature, {p.name for p in own})
+            return function(*args, **values)
 
         called.__signature__ = whole_signature  # type: ignore[attr-defined]
         called.__doc__ = _documented(function, keywords)
         return called
 
     return decorated
+
+
+def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Lets a function's errors name keywords where what is further down names fields."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **given: P.kwargs) -> R:
+        try:
+            return function(*args, **given)
+        except InputError as error:
+            raise type(error)(spelled(error.marked, _keyword)) from None
+
+    return called
+
+
+def _functions_with(keyword: str) -> list[str]:
+    """The functions that have a keyword."""
+    for module in ("calls", "claims", "models", "serving"):
+        importlib.import_module(f"{__package__}.{module}")
+    return [name for name, keywords in _PUBLIC.items() if keyword in keywords]
 
 
 def _keyword(name: str, value: str | None) -> str:
@@ -109,15 +141,54 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str]) -
         keyword = name if name in named else ALSO.get(name, name)
         if keyword not in named:
             known = {n: n for n in named} | {other: own for other, own in ALSO.items() if own in named}
-            near = get_close_matches(name, known, n=3)
-            own_names = ", ".join(dict.fromkeys(known[n] for n in near))
-            hint = f"did you mean {own_names}?" if near else f"accepted: {', '.join(named)}"
+            near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
+            others = ", ".join(f"iosim.{other}" for other in _functions_with(keyword))
+            hint = (f"accepted by: {others}" if others else out_of_scope("option", name)
+                    or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}"))  # fmt: skip
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
         if keyword in values:
             twice = " and ".join(n for n in given if keyword in (n, ALSO.get(n)))
             raise InputError(f"`{keyword}` is given twice, as {twice}; give one of them")
         values[keyword] = value
     return values
+
+
+def check_types(values: Mapping[str, Any], signature: inspect.Signature, own: Collection[str]) -> None:
+    """Refuse a value of a type that its keyword does not have, so that what is wrong is told by the keyword's name.
+
+    Args:
+        own: keywords whose default None does not stand for; None is the default of all others.
+
+    Raises:
+        InputError: one of them.
+    """
+    for name, value in values.items():
+        parameter = signature.parameters.get(name)
+        if parameter is None or (value is None and name not in own) or (value is not None and name in READ_LATER):
+            continue
+        kinds = str(parameter.annotation)
+        if not any(_is(value, kind) for kind in re.sub(r"\[.*?\](?=$| )", "", kinds).split(" | ")):
+            default = "" if value is not None else f", or without it: {parameter.default!r}"
+            raise InputError(f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}")
+
+
+READ_LATER = ("problem", "kernel", "gpu")
+"""Keywords whose lists and objects have refusals of their own."""
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether a value has a type that an annotation names."""
+    simple: dict[str, Callable[[], bool]] = {
+        "None": lambda: value is None,
+        "bool": lambda: isinstance(value, bool),
+        "int": lambda: isinstance(value, SupportsIndex) and not isinstance(value, bool),
+        "float": lambda: isinstance(value, Real) and not isinstance(value, bool),
+        "str": lambda: isinstance(value, str | os.PathLike),
+        "tuple": lambda: isinstance(value, tuple | list),
+        "Sequence": lambda: isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping),
+        "ModelLike": lambda: isinstance(value, str | os.PathLike | Mapping) or _is(value, "Model"),
+    }
+    return simple[kind]() if kind in simple else any(one.__name__ == kind for one in type(value).__mro__)
 
 
 def usual(about: About) -> Any:

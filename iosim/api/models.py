@@ -12,6 +12,7 @@ from iosim.api.asked import names, one, read
 from iosim.api.keywords import FORMULA, PROBLEM, SHORT, public
 from iosim.api.with_model import model_of, one_problem
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 
 if TYPE_CHECKING:
     from iosim.api.typed import FormulaKeywords, ProblemKeywords
@@ -48,7 +49,10 @@ def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack
     """
     from iosim.studies.formulas.study import describe
 
-    values = {FORMULA[keyword].name: read(keyword, FORMULA[keyword], value) for keyword, value in asked.items()}
+    values = {
+        FORMULA[keyword].name: FORMULA[keyword].check(read(keyword, FORMULA[keyword], value))
+        for keyword, value in asked.items()
+    }
     usual = {about.name: about.default for about in FORMULA.values()}
     return describe({**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")})
 
@@ -62,7 +66,7 @@ def decode(
     tensor_parallel: int | None = None,
     split_rule: str | Sequence[str] | None = None,
     context: int | str | Sequence[int | str] = CONTEXTS,
-    contexts: str | Sequence[int] | None = None,
+    batch_contexts: str | Sequence[int] | None = None,
     batch: int = 1,
     heads: int | None = None,
     kv_heads: int | None = None,
@@ -82,21 +86,21 @@ def decode(
 
         >>> iosim.decode("h100", heads=32, kv_heads=8, layers=32, context=[1024, 8192])
         >>> iosim.decode("h100", model="gemma-3-12b")
-        >>> iosim.decode("h100", split_rule="fa3,vllm,flashinfer", contexts=[1024, 4096, 65536])
+        >>> iosim.decode("h100", split_rule="fa3,vllm,flashinfer", batch_contexts=[1024, 4096, 65536])
 
     The defaults are the sizes of Llama-3-8B; those of a model are its own.
 
     Args:
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
-        kernel: kernels, as a list or "fa2,flash"; by default the one that the GPU's libraries decode with.
+        kernel: kernels, as a list or "fa2,flash"; by default the GPU's own.
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Sizes
             beside it take the place of its own.
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
         split_rule: in place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer, as a list or a
             text.
         context: tokens in the cache at the end of a step: a number, a list, or a text such as "1k:128k:x2".
-        contexts: in place of `batch` and `context`: sequences of these contexts in one launch, as a list, a text, or
-            the path of a file.
+        batch_contexts: in place of `batch` and `context`: sequences of these contexts in one launch, as a list, a
+            text, or the path of a file.
         batch: sequences.
         heads: query heads; by default 32.
         kv_heads: key/value heads; by default 8, or 1 with `latent_kv`.
@@ -130,12 +134,12 @@ def decode(
     step = {"new_tokens": new_tokens, "overrides": Overrides(splits=splits, append_kv=append_kv), "launched": launched}
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "head_dim_v": head_dim_v, "window": window}
     model_asked = model_of(model, None, sizes, layers if model is not None else None, tensor_parallel)
-    if contexts is not None and (model_asked is not None or batch != 1 or context != CONTEXTS):
+    if batch_contexts is not None and (model_asked is not None or batch != 1 or context != CONTEXTS):
         other = "model" if model_asked is not None else "batch" if batch != 1 else "context"
-        raise InputError(f"`contexts` contradicts `{other}`; give one of them")
+        raise InputError(f"`batch_contexts` contradicts `{other}`; give one of them")
     made: list[DecodePoint] = []
     for gpu_name in names(gpu, "gpu"):
-        for name, page in chosen_kernels(gpu_name, kernels, rules, page_size, contexts is not None):
+        for name, page in chosen_kernels(gpu_name, kernels, rules, page_size, batch_contexts is not None):
             if model_asked is not None:
                 asked = {"dtype": dtype, "page_size": page}
                 at = lengths(context, "context")
@@ -148,8 +152,9 @@ def decode(
                 layers=32 if layers is None else layers, dtype="bf16" if dtype is None else dtype, latent_kv=latent_kv,
                 page_size=page, window=window,
             )  # fmt: skip
-            if contexts is not None:
-                keys = read_contexts(contexts) if isinstance(contexts, str) else check_contexts(contexts)
+            if batch_contexts is not None:
+                given = batch_contexts
+                keys = read_contexts(given) if isinstance(given, str) else check_contexts(given)
                 made += sweep_batch(shape, keys, gpu_name, name, **step)
             else:
                 made += sweep(shape, lengths(context, "context"), gpu_name, name, batch=batch, **step)
@@ -164,7 +169,7 @@ def ring(
     *,
     model: ModelLike | None = None,
     tensor_parallel: int | None = None,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     link: str | float = "nvlink",
     gpus_per_node: int | None = None,
     network: str | float | None = None,
@@ -185,7 +190,7 @@ def ring(
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
         tensor_parallel: GPUs that share the heads of the model's layers; each has a ring of its own.
-        kernel: the kernel of a pair of chunks.
+        kernel: the kernel of a pair of chunks; by default the GPU's own.
         link: nvlink, pcie, ib, ib-100g, ib-200g, or gigabytes a second in one direction.
         gpus_per_node: GPUs joined by `link`; needs `network`.
         network: link between nodes, as `link`.
@@ -294,7 +299,8 @@ def train_memory(
     if model is not None:
         asked |= _of_model(model, asked)
 
-    return predict_training(*model_and_setup(asked), one(gpu, "gpu"), kernel=kernel, reserve_bytes=reserve)
+    which = None if kernel is None else one(kernel, "kernel")
+    return predict_training(*model_and_setup(asked), one(gpu, "gpu"), kernel=which, reserve_bytes=reserve)
 
 
 def _of_model(model: ModelLike, asked: Mapping[str, Any]) -> dict[str, Any]:

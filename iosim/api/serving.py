@@ -29,7 +29,7 @@ def latency(
     model: ModelLike | None = None,
     layers: int | None = None,
     tensor_parallel: int | None = None,
-    contexts: str | Sequence[int] | None = None,
+    batch_contexts: str | Sequence[int] | None = None,
     cache_write: bool = True,
     calibration: str | None = None,
     l2: str = "warm",
@@ -41,7 +41,7 @@ def latency(
     """What an attention call takes inside serving stacks, part by part: kernel, combine, cache write, gap.
 
         >>> iosim.latency(stack=["vllm", "sglang"], gpu="h100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k")
-        >>> iosim.latency(stack="vllm", gpu="a100", contexts=[1024, 4096, 65536], kv_heads=8).points[0].total_s
+        >>> iosim.latency(stack="vllm", gpu="a100", batch_contexts=[1024, 4096, 65536], kv_heads=8).points[0].total_s
 
     The mask is causal where none is named.
 
@@ -53,8 +53,8 @@ def latency(
             kind of its layers, and all of them in `l.models`.
         layers: the model's first layers; by default all.
         tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
-        contexts: decode one token a sequence over these many keys, all in one launch: a list, or "1k,4k,32k", or the
-            path of a file.
+        batch_contexts: decode one token a sequence over these many keys, all in one launch: a list, or "1k,4k,32k",
+            or the path of a file.
         cache_write: whether the call first writes the new K and V to the cache, where the stack does.
         calibration: path of constants that `iosim calibrate --times` fitted, of the one stack on the one GPU.
         l2: the L2 at the start: "warm", as the call before left it, or "cold".
@@ -79,11 +79,11 @@ def latency(
             raise InputError("`calibration` is of one stack on one GPU; accepted with it: one `stack` and one `gpu`")
         profile = load_profile(gpus[0]) if isinstance(gpus[0], str) else gpus[0]
         constants = read_calibration(calibration, stacks[0], profile.name)
-    if model is not None and contexts is not None:
-        raise InputError("`contexts` contradicts `model`; accepted with it: `batch`, `seq_len` and `seq_len_k`")
+    if model is not None and batch_contexts is not None:
+        raise InputError("`batch_contexts` contradicts `model`; accepted with it: `batch`, `seq_len` and `seq_len_k`")
     chosen = model_of(model, problem, asked, layers, tensor_parallel)
     which, problems = (
-        _of_model(chosen, asked) if chosen is not None else (None, _problems(problem, contexts, {**asked}))
+        _of_model(chosen, asked) if chosen is not None else (None, _problems(problem, batch_contexts, {**asked}))
     )
     return latencies(
         problems, stacks, gpus, write=None if cache_write else False, l2_start=l2,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
+from iosim.api.keywords import check_types, in_keywords
 from iosim.api.with_model import model_of
+from iosim.problem.asked import BESIDES
 from iosim.studies.sweep import sweep as sweep_rows
 from iosim.studies.sweep.cases import name_of
 from iosim.studies.sweep.study import several
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from iosim.api.with_model import ModelLike
 
 
+@in_keywords
 def sweep(
     problems: str | os.PathLike[str] | pandas.DataFrame | None = None,
     *,
@@ -58,6 +62,9 @@ def sweep(
     Raises:
         InputError: values that make no sense, every row refused, or a file that cannot be written.
     """
+    options = {"problems": problems, "model": model, "layers": layers, "tensor_parallel": tensor_parallel, "out": out,
+               "method": method, "l2_start": l2_start, "jobs": jobs, "dask": dask, "fresh": fresh}  # fmt: skip
+    check_types(options, inspect.signature(sweep), ("l2_start", "fresh"))
     rest: dict[str, Any] = {"out": out, "method": method, "l2_start": l2_start, "jobs": jobs, "dask": dask}
     chosen = model_of(model, None, {} if model is None else _shape(values), layers, tensor_parallel)
     return sweep_rows(problems, **rest, fresh=fresh, model=chosen, **values)
@@ -67,6 +74,9 @@ def _shape(values: dict[str, Any]) -> dict[str, Any]:
     """What takes the place of a model's own numbers, or contradicts it; several values of one are refused there."""
     from iosim.studies.models.changes import FIXED, SHAPE
 
-    named = {name_of(word): several(value) for word, value in values.items()
-             if word not in ("causal", "prefix") and value is not None}  # fmt: skip
+    named = {
+        name: several(name, value)
+        for name, value in ((word if word in BESIDES else name_of(word), value) for word, value in values.items())
+        if name not in BESIDES and value is not None
+    }
     return {name: many[0] if len(many) == 1 else many for name, many in named.items() if name in (*SHAPE, *FIXED)}

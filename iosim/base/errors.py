@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+
+from iosim.base.names import alike
+from iosim.base.scope import out_of_scope
 
 FEW_NAMES = 12
 """So many accepted names are listed beside the nearest of them."""
@@ -35,17 +37,16 @@ class EngineWarning(UserWarning):
     """No replay engine is there, and what it would have found is estimated."""
 
 
-def unknown_name(what: str, value: str, known: Iterable[str], likeness: float = 0.5) -> InputError:
-    """An `InputError` for a name that is not in `known`: the nearest known names, and all where they are few.
-
-    Names count as near from a `likeness` on, the share of letters that they have in common.
-    """
+def unknown_name(what: str, value: str, known: Iterable[str], shown: Iterable[str] = ()) -> InputError:
+    """An `InputError` for a name that is not in `known`: those that are like it, and all (those in `shown`, where there
+    are some) where they are few or none is like it; or why iosim has none of that name."""
     names = list(dict.fromkeys(known))
     if len(names) > FEW_NAMES:
         names.sort()
-    near = get_close_matches(value.lower(), names, n=3, cutoff=likeness)
-    meant = f"did you mean {', '.join(near)}?" if near else ""
-    accepted = f"accepted: {', '.join(names)}" if len(names) <= FEW_NAMES or not near else ""
+    beyond = out_of_scope(what.strip("`"), value)
+    near = [] if beyond else alike(value, names)
+    meant = f"did you mean {', '.join(near)}?" if near else f"{beyond};" if beyond else ""
+    accepted = f"accepted: {', '.join(shown or names)}" if len(names) <= FEW_NAMES or not near else ""
     return InputError(f"{what} '{value}' is not known; {' '.join(filter(None, (meant, accepted)))}")
 
 

@@ -15,17 +15,17 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from iosim.base.errors import InputError
+from iosim.base.names import alike
 
 MAX_FILE_BYTES = 1_000_000
-NEAR = 0.6
-"""How alike a misspelt word must be to a known one to be taken for it (difflib's ratio)."""
+DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
+"""A dotted key of more parts than any file needs."""
 
 
 class Problem(NamedTuple):
@@ -362,9 +362,21 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
         raise InputError(f"{name} is not UTF-8 text; a TOML file is needed") from None
     if not text.strip():
         raise InputError(f"{name} is empty" + (f"; {such_as} shows what belongs in it" if such_as else ""))
+    return parse_toml(text, name)
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The tables of a TOML text; `name` names it in messages.
+
+    Raises:
+        InputError: it is not valid, or nested deeper than any file that means something: a dotted key takes tomllib a
+            time that grows with the square of its parts.
+    """
     import tomllib  # costs milliseconds; whoever reads no file need not wait for it
 
     try:
+        if DEEP.search(text):
+            raise RecursionError
         return tomllib.loads(text)
     except RecursionError:
         raise InputError(f"{name} is not what it should be: nested too deeply") from None
@@ -458,13 +470,13 @@ def _path(table: str, name: object) -> str:
 
 def _meant(value: str, choices: Iterable[str]) -> str:
     words = list(choices)
-    near = get_close_matches(value.lower(), words, n=1, cutoff=NEAR)
+    near = alike(value, words, 1)
     return f"did you mean {near[0]}?" if near else f"accepted: {', '.join(words)}"
 
 
 def _unknown(path: str, known: Iterable[str], see: str = "") -> Problem:
     words = list(known)
-    near = get_close_matches(path, words, n=1, cutoff=NEAR)
+    near = alike(path, words, 1)
     if near:
         return Problem(path, f"unknown key; did you mean {near[0]}?")
     return Problem(path, f"unknown key; see {see}" if see else f"unknown key; accepted: {', '.join(words)}")

@@ -25,7 +25,7 @@ def seconds_text(s: float) -> str:
     for size, unit in _TIME_UNITS:
         if s >= size:
             return f"{s / size:.3g} {unit}"
-    return f"{s * 1e9:.3g} ns"
+    return f"{round(s * 1e9, 6):.3g} ns"
 
 
 def joules_text(joules: float) -> str:
@@ -37,6 +37,16 @@ def joules_text(joules: float) -> str:
 def count_text(n: int | float) -> str:
     """65536 -> "65,536"."""
     return f"{n:,.0f}"
+
+
+def some(number: float, one: str) -> str:
+    """1 "token" -> "1 token", 4096 "token" -> "4,096 tokens"."""
+    return f"{number:,.0f} {one}{'' if f'{number:,.0f}' == '1' else 's'}"
+
+
+def times_of(number: str, what: str) -> str:
+    """2.4 and "the cache" -> "2.4 times the cache"; 1 -> "the cache"."""
+    return what if number == "1" else f"{number} times {what}"
 
 
 def number_text(x: float) -> str:

@@ -11,3 +11,5 @@ CLOCKS = ("boost", "sustained")
 power limit."""
 LAUNCHED = ("alone", "graph")
 """alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
+DEFAULT = "default"
+"""In place of a kernel's name: the GPU's own, as `iosim.kernel.libraries.default` chooses it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Mapping
 from itertools import count
@@ -63,16 +62,19 @@ def run(args: argparse.Namespace) -> int:
     raw = _read(args.given) if args.given else _measure(args.no_profiler)
     if args.raw:
         write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
-    measured = _derive(raw)
-    text = profile_text(raw, name, measured)
+    left_out: list[str] = []
+    measured = _derive(raw, left_out)
+    text = profile_text(raw, name, measured, left_out)
     if args.bundle is not None:
         from iosim.evidence.measure.bundle import bundle
 
         write_whole(args.bundle, json.dumps(bundle(raw, text), indent=1) + "\n")
     if args.out is not None or args.bundle is None:
-        common.emit(text, args.out)
+        common.emit(text, args.out, code=True)
     if args.out is not None or args.bundle is not None:
         print(comparison(raw, measured), end="")
+    for line in left_out:
+        announce(f"iosim: left out: {line}", in_pipes=True)
     if not raw.get("counters"):
         print(f"iosim: no miss counters ({raw.get('no_counters')}); the L2's constants are not measured",
               file=sys.stderr)  # fmt: skip
@@ -103,7 +105,7 @@ def _fit_times(args: argparse.Namespace) -> int:
     found = calibrate_times(rows, stack, profile)
     text = calibration_text(found.constants, stack, profile.name, found.errors)
     if args.out is None:
-        common.emit(text, None)
+        common.emit(text, None, code=True)
         return 0
     common.emit(text, args.out)
     print(
@@ -115,10 +117,9 @@ def _fit_times(args: argparse.Namespace) -> int:
 
 
 def _name(args: argparse.Namespace) -> str:
-    name = args.name or Path(args.out or args.bundle or "").stem or "my-gpu"
-    if not re.fullmatch(r"[\w.-]{1,64}", name):
-        raise InputError(f"--name '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
-    return str(name)
+    from iosim.evidence.measure.bundle import checked_name
+
+    return checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
 
 
 def _measure(no_profiler: bool) -> dict[str, Any]:
@@ -138,14 +139,14 @@ def _measure(no_profiler: bool) -> dict[str, Any]:
         return raw | {"counters": None, "no_counters": str(reason)}
 
 
-def _derive(raw: Mapping[str, Any]) -> dict[str, Entry]:
+def _derive(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Entry]:
     """With a bar on standard error, on a terminal only: the fit takes seconds."""
     from iosim.evidence.measure.calibrate import derive
     from iosim.evidence.measure.fit import TRIALS
 
     with counter(TRIALS, "fitting the L2's constants") as shown:
         tried = count(1)
-        return derive(raw, lambda: shown(next(tried)))
+        return derive(raw, lambda: shown(next(tried)), left_out)
 
 
 def _announce(what: str) -> None:
@@ -154,7 +155,7 @@ def _announce(what: str) -> None:
 
 def _read(path: str) -> dict[str, Any]:
     from iosim.base.files import require_file
-    from iosim.evidence.measure.calibrate import check_raw
+    from iosim.evidence.measure.calibrate import check_schema
 
     where = f"--from '{path}'"
     try:
@@ -169,7 +170,7 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{where} is no JSON: {error}; accepted: JSON of calibrate --raw") from None
     if not isinstance(raw, dict):
         raise InputError(f"{where} holds no object; accepted: JSON of calibrate --raw")
-    check_raw(raw, where)
+    check_schema(raw, where)
     return raw
 
 
@@ -177,7 +178,7 @@ def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
     """What was measured beside what the shipped profile of the GPU says."""
     from iosim.evidence.measure.profile_text import base_profile
 
-    base = base_profile(str(raw["gpu"]))
+    base = base_profile(str(raw.get("gpu")))
     rows = [
         {
             "quantity": name,

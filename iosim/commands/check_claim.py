@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--layers", type=options.whole, action=options.One, metavar="N",
                    help="layers of the model, where the number may be of all of them")  # fmt: skip
     common.add_gpu(parser)
-    common.add_kernel(parser, "fa2")
+    common.add_kernel(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_output_options(parser)

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from iosim.base.errors import EngineWarning, InputError, unknown_name
 from iosim.commands.options import with_options
-from iosim.commands.parser import CommandParser
+from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.show.terminal import coloured, output
 
 COMMAND_GROUPS = (
@@ -75,11 +75,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] == "__complete":
             from iosim.commands.completion import candidates
 
-            return _print("".join(f"{candidate}\n" for candidate in candidates(words[1:], COMMANDS, build_parser)))
+            found = candidates(words[1:], COMMANDS, build_parser)
+            return _print("".join(f"{candidate}\n" for candidate in found), code=True)
         if words[0] not in COMMANDS and not words[0].startswith("-"):
-            raise unknown_name("COMMAND", words[0], COMMANDS, likeness=0.6)
+            raise unknown_name("COMMAND", words[0], COMMANDS)
         parser = build_parser(words[0] if words[0] in COMMANDS else None)
-        args = parser.parse_args(words)
+        try:
+            args = parser.parse_args(words)
+        except UnknownWordError as error:
+            from iosim.commands.hints import hinted
+
+            raise InputError(hinted(error, build_parser())) from None
         if args.version:
             from iosim.base.version import __version__
 
@@ -111,10 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _print(text: str) -> int:
+def _print(text: str, *, code: bool = False) -> int:
     from iosim.commands.common import emit
 
-    emit(text, None)
+    emit(text, None, code=code)
     return 0
 
 

@@ -74,13 +74,19 @@ def add_gpu(
 def add_kernels(parser: argparse.ArgumentParser, usual: str | None, told: str = "") -> None:
     """--kernel, a list: `args.kernel` is a list of names; `told` says what the default is where it is no list."""
     options.add_list(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual.split(",") if usual else None,
-                     metavar="NAME,...", help=f"kernels, such as naive,fa2 (default: {told or usual})")  # fmt: skip
+                     metavar="NAME,...", help=f"kernels, such as naive,fa2{_usual_kernel(told or usual)}")  # fmt: skip
 
 
 def add_kernel(parser: argparse.ArgumentParser, usual: str | None, help: str = "kernel") -> None:
     """--kernel of a command that takes one: `args.kernel` is its name."""
-    told = f"{help} (default: {usual})" if usual else help
+    told = f"{help}{_usual_kernel(usual)}"
     options.add_one(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual, metavar="NAME", help=told)
+
+
+def _usual_kernel(usual: str | None) -> str:
+    """What help says of a default."""
+    own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in (usual or ""))
+    return f" (default: {usual}{own})" if usual else ""
 
 
 def add_l2_option(parser: argparse.ArgumentParser) -> None:
@@ -185,10 +191,11 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or --causal beside --window.
     """
-    from iosim.problem.asked import BESIDES, problems
+    from iosim.problem.asked import BESIDES, check_queries, problems
 
     values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
     values |= {name: getattr(args, name) for name in BESIDES}
+    check_queries(values)
     if args.seq_q is None and args.seq_lens is None and args.seq_lens_k is None:
         values["seq_q"] = args.usual_lengths
     axes = {name: value for name, value in values.items() if isinstance(value, list)}
@@ -248,8 +255,11 @@ def typed(command: str) -> str:
     return shlex.join(words)
 
 
-def emit(text: str, out: str | None) -> None:
+def emit(text: str, out: str | None, *, code: bool = False) -> None:
     """Print `text`, or write it to `out` whole.
+
+    Args:
+        code: a program reads it, though it is no `--format` for programs: no line is broken at the terminal's width.
 
     Raises:
         InputError: the file cannot be written.
@@ -258,7 +268,7 @@ def emit(text: str, out: str | None) -> None:
         if sys.stdout is None:
             raise InputError("standard output is closed; accepted: --out FILE, or an open standard output")
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(folded(text).encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.write((text if code else folded(text)).encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
         return
     from iosim.base.files import write_whole

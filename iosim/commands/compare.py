@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
         "compare", help="kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, "naive,fa2")
+    common.add_kernels(parser, "naive,default")
     parser.add_argument(
         "--baseline",
         metavar="KERNEL[@GPU]",

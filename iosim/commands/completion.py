@@ -61,7 +61,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not args.install:
-        common.emit(SCRIPTS[args.shell], None)
+        common.emit(SCRIPTS[args.shell], None, code=True)
         return 0
     from iosim.base.files import write_whole
 
@@ -89,8 +89,8 @@ def candidates(
         return _starting(current, (*commands, "--help", "--version"))
     if before[0] not in commands:
         return []
-    parser = _subparsers(parser_of(before[0]))[before[0]]
-    inner = _subparsers(parser)
+    parser = subparsers(parser_of(before[0]))[before[0]]
+    inner = subparsers(parser)
     if inner and len(before) == 1:
         return _starting(current, inner)
     parser = inner.get(before[1], parser) if inner else parser
@@ -98,15 +98,16 @@ def candidates(
         before = before[:-1]
     option = parser._option_string_actions.get(before[-1])
     if option is not None and option.nargs != 0:
-        return _in_list(current, _values(option, parser))
+        return _in_list(current, values(option, parser))
     if current.startswith("-"):
         shown = (a for a in parser._actions if a.help != argparse.SUPPRESS)
         return _starting(current, (spelling for a in shown for spelling in a.option_strings if len(spelling) > 2))
     positional = next((a for a in parser._actions if not a.option_strings and a.dest != "action"), None)
-    return [] if positional is None else _starting(current, _values(positional, parser))
+    return [] if positional is None else _starting(current, values(positional, parser))
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a parser's commands or actions, by name."""
     return next((dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
 
 
@@ -120,15 +121,16 @@ def _in_list(current: str, names: Sequence[str]) -> list[str]:
     return [f"{first}{comma}{name}" for name in _starting(rest, names)]
 
 
-def _values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
+def values(action: argparse.Action, parser: argparse.ArgumentParser) -> Sequence[str]:
     """What an option or a positional word may be; nothing for numbers and files."""
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     command = parser.prog.split()[1]
     if action.dest == "gpu" or (command, action.dest) == ("profiles", "name"):
-        from iosim.hardware.profile import list_profiles, load_profile
+        from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
-        return sorted({name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)})
+        shipped = {name for p in map(load_profile, list_profiles()) for name in (p.name, *p.aliases)}
+        return sorted({*shipped, *added_profiles()})
     if action.dest == "model" or (command, action.dest) == ("models", "name"):
         from iosim.integrations.models import preset_names
 

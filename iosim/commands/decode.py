@@ -32,17 +32,23 @@ def add_parser(subparsers: Any) -> None:
         "decode", help="attention per generated token: bytes, time, tokens a second over the context's length"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, None, "the one that the GPU's libraries decode with")
+    common.add_kernels(parser, None, "default")
     with_model.add_options(parser, layers=False)
     g = common.group(parser, COMMON)
     options.add(g, FIELDS, ("batch",))
     g.add_argument("--context", default=CONTEXTS, metavar="N,...", action=options.Joined,
                    help="tokens in the cache: 4096, 1k,8k or 1k:128k:x2 (the default)")  # fmt: skip
     g.add_argument(
-        "--contexts",
+        "--batch-contexts",
         metavar="N,...",
         action=options.Joined,
         help="in place of --batch and --context: sequences of these contexts in one launch, or a file",
+    )
+    g.add_argument(
+        "--contexts",
+        action=options.Gone,
+        dest="gone",
+        instead="--batch-contexts (one batch), or --context (each by itself)",
     )
     kv_heads = replace(FIELDS["kv_heads"], default_text="8; 1 with --latent-kv")
     options.add(g, {**FIELDS, "kv_heads": kv_heads}, USUAL_SHAPE, dtype="bf16")
@@ -84,8 +90,8 @@ def points(args: argparse.Namespace) -> Iterable[DecodePoint]:
                 "new_tokens": args.new_tokens}  # fmt: skip
     model = with_model.model(args)
     if model is not None:
-        if args.contexts is not None:
-            raise InputError("--contexts contradicts --model; accepted with it: sizes such as --heads and --layers")
+        if args.batch_contexts is not None:
+            raise InputError("--batch-contexts contradicts --model; accepted with it: --batch, --heads, --layers")
         asked = {name: getattr(args, name) for name in (*SHAPE, "page_size") if with_model.is_given(args, name)}
         for gpu in args.gpu:
             for kernel, page in chosen_kernels(gpu, args.kernel, args.split_rule, args.page_size):
@@ -115,12 +121,12 @@ def _contexts(args: argparse.Namespace) -> list[int] | None:
     """
     from iosim.studies.decode.batches import read_contexts
 
-    if args.contexts is None:
+    if args.batch_contexts is None:
         return None
     if args.batch != 1 or args.context != CONTEXTS:
         named = f"--batch {args.batch}" if args.batch != 1 else f"--context {args.context}"
-        raise InputError(f"{named} contradicts --contexts, which says the sequences; give one of them")
-    return read_contexts(args.contexts, "--contexts")
+        raise InputError(f"{named} contradicts --batch-contexts, which says the sequences; give one of them")
+    return read_contexts(args.batch_contexts, "--batch-contexts")
 
 
 def run(args: argparse.Namespace) -> int:

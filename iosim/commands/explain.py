@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
         "explain", help="why a kernel's HBM bytes are what they are, and what would lower them"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, "fa2")
+    common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_l2_option(parser)

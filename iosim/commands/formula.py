@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         text = f"{answer(description)}\n\n{markdown(description, args.latex)}"
     else:
         text = f"{answer(description)}\n\n{table(description, 'latex' if args.latex else 'text')}"
-    common.emit(text, args.out)
+    common.emit(text, args.out, code=args.latex)
     return 0
 
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "new":
         from iosim.kernel.libraries.new_file import new_file
 
-        common.emit(new_file(args.base, args.named), args.out)
+        common.emit(new_file(args.base, args.named), args.out, code=True)
         return 0
     if args.action == "show":
         data = entry(args.name)

@@ -29,10 +29,16 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser)
     s = common.group(parser, "the call")
     s.add_argument(
-        "--contexts",
+        "--batch-contexts",
         metavar="N,...",
         action=options.Joined,
         help="decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file",
+    )
+    s.add_argument(
+        "--contexts",
+        action=options.Gone,
+        dest="gone",
+        instead="--batch-contexts (one batch), or --seq-len 1 --seq-len-k N,... (each by itself)",
     )
     s.add_argument("--no-cache-write", action="store_true", help="without the write of new K and V to the cache")
     s.add_argument("--calibration", metavar="FILE", action=options.One,
@@ -86,29 +92,29 @@ def _layers_and_problems(args: argparse.Namespace) -> tuple[list[Any], list[Any]
     """Which layers of a model each problem is of, none without --model, and the problems.
 
     Raises:
-        InputError: --contexts beside --model.
+        InputError: --batch-contexts beside --model.
     """
     if args.model is None:
         with_model.model(args)
         problems = _problems(args)
         return [None] * len(problems), problems
-    if args.contexts is not None:
-        raise InputError("--contexts contradicts --model; accepted with it: --batch, --seq-len and --seq-len-k")
+    if args.batch_contexts is not None:
+        raise InputError("--batch-contexts contradicts --model; accepted with it: --batch, --seq-len and --seq-len-k")
     both = with_model.layer_problems(args)
     return [layers for layers, _ in both], [problem for _, problem in both]
 
 
 def _problems(args: argparse.Namespace) -> list[Any]:
-    """The problems asked for: causal where nothing else is said; --contexts makes one of all its sequences.
+    """The problems asked for: causal where nothing else is said; --batch-contexts makes one of all its sequences.
 
     Raises:
-        InputError: --contexts beside other lengths.
+        InputError: --batch-contexts beside other lengths.
     """
     from iosim.studies.latency.asked import as_served, of_contexts
 
     given = {name: value for name, value in vars(args).items() if value is not None}
     asked = {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in given.items()}
-    served = as_served(asked if args.contexts is None else of_contexts(args.contexts, asked))
+    served = as_served(asked if args.batch_contexts is None else of_contexts(args.batch_contexts, asked))
     for name in ("mask", "causal", "seq_lens", "seq_lens_k"):
         setattr(args, name, served.get(name, getattr(args, name)))
     return list(common.problems(args))

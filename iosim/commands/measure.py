@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from iosim.base import words
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
+from iosim.base.units import some
 from iosim.commands import common, options
 from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
@@ -127,7 +128,10 @@ def run(args: argparse.Namespace) -> int:
     command = " ".join(["iosim measure", *_words(args)])
     collected = _measure(args, cases, cc, command)
     lines = [*left, *collected.left_out]
-    print(f"{collected.measured} of {len(cases)} calls measured now; {args.out} holds {collected.rows} rows")
+    print(
+        f"{collected.measured} of {some(len(cases), 'call')} measured now; {args.out} holds "
+        f"{some(collected.rows, 'row')}"
+    )
     for line in lines:
         print(f"iosim: left out: {line}", file=sys.stderr)
     return 1 if collected.left_out else 0
@@ -151,7 +155,10 @@ def _run_chains(args: argparse.Namespace) -> int:
     collected = collect_chains(
         Path(args.out), cases, cc, launches_out=launches, command=command, progress=progress("measuring")
     )
-    print(f"{collected.measured} of {len(cases)} chains measured now; {args.out} holds {len(collected.rows)} rows")
+    print(
+        f"{collected.measured} of {some(len(cases), 'chain')} measured now; {args.out} holds "
+        f"{some(len(collected.rows), 'row')}"
+    )
     for line in collected.left_out:
         print(f"iosim: left out: {line}", file=sys.stderr)
     return 1 if collected.left_out else 0
@@ -220,7 +227,7 @@ def chain_listing(cases: Sequence[ChainCase]) -> str:
     """The chains of a plan as a table."""
     from iosim.evidence.measure.chain_case import describe
 
-    return Table.of([describe(case) for case in cases]).text() + f"{len(cases)} chains, a row each\n"
+    return Table.of([describe(case) for case in cases]).text() + f"{some(len(cases), 'chain')}, a row each\n"
 
 
 def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Collected:
@@ -295,7 +302,8 @@ def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
              "splits", "note")  # fmt: skip
     rows = [{name: row[name] for name in shown} for row in map(describe, cases)]
     sums = (
-        f"{len(cases)} calls, {sum(c.launches for c in cases)} rows, {len({c.spec for c in cases})} builds for cc {cc}"
+        f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "
+        f"{some(len({c.spec for c in cases}), 'build')} for cc {cc}"
     )
     return "\n".join([Table.of(rows).text() + sums, *(f"left out: {line}" for line in left)]) + "\n"
 

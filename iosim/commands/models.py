@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from iosim.base.units import some
 from iosim.commands import common
 from iosim.show.tables import Cell, Column, Table
 
@@ -76,7 +77,8 @@ def _show(args: argparse.Namespace) -> int:
     token = m.cache_bytes(1, 1, kind)
     keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
     answer = (
-        f"{m.title}: {m.layers} layers of attention ({', '.join(f'{k.count} {k.name}' for k in m.kinds)}), {keeps}."
+        f"{m.title}: {some(m.layers, 'layer')} of attention "
+        f"({', '.join(f'{k.count} {k.name}' for k in m.kinds)}), {keeps}."
     )
     if args.format == "json":
         common.emit(common.json_text({"schema": 1, "answer": answer, "model": m.to_dict()}), args.out)
@@ -93,7 +95,7 @@ def _show(args: argparse.Namespace) -> int:
     ranks = ""
     if latent is not None:
         queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
-        ranks = (f"latent: {latent.kv_rank} columns for keys and values and {latent.rope} with positions, "
+        ranks = (f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "
                  f"{latent.nope} "
                  f"without; {queries}; absorbed for a step of decoding: one key/value head of {latent.width}/"
                  f"{latent.kv_rank}\n")  # fmt: skip

@@ -57,7 +57,7 @@ def _install(args: argparse.Namespace) -> int:
     written = install(args.install, [*gpu, *profiled.words(args)], [pattern for pattern, _ in KERNELS])
     place = shlex.quote(args.install)
     use = f"ncu --section-folder {place} --section {SECTION} --nvtx PROGRAM"
-    common.emit(f"wrote {' and '.join(map(str, written))}\nuse: {use}\n", args.out)
+    common.emit(f"wrote {' and '.join(map(str, written))}\nuse: {use}\n", args.out, code=True)
     return 0
 
 

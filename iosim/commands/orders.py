@@ -32,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "orders", help="in which order tiles should start: orders ranked by time and HBM bytes, and their code"
     )
     common.add_gpus(parser)
-    common.add_kernel(parser, None, "kernel whose orders are searched (default: what the GPU's library runs)")
+    common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     with_model.add_options(parser)
     common.add_l2_option(parser)
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rankings = ranked(args)
     if args.code is not None:
-        common.emit(code_text(args, rankings), args.out)
+        common.emit(code_text(args, rankings), args.out, code=True)
         return 0
     if args.format == "json":
         text = common.json_text(as_json(rankings, args.top))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from iosim.base.errors import InputError, unknown_name
@@ -13,6 +11,14 @@ COMMON = "common options"
 """The group that help prints first: about ten options, alike in every command."""
 HELP_WIDTH = 100
 """The widest that help is printed; a narrower terminal has its own width."""
+
+
+class UnknownWordError(InputError):
+    """A word that is no option of a command, and none of its positional words; `hints` says what was meant."""
+
+    def __init__(self, parser: CommandParser, word: str) -> None:
+        super().__init__(word)
+        self.parser, self.word = parser, word
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -34,17 +40,11 @@ class CommandParser(argparse.ArgumentParser):
         """Words that are no option of this command are refused here, where the command is known."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(self._unknown(unknown))
+            raise UnknownWordError(self, unknown[0].split("=")[0])
         return parsed, unknown
 
-    def _unknown(self, words: Sequence[str]) -> str:
-        word = words[0].split("=")[0]
-        if not word.startswith("-"):
-            return f"'{word}' is one word too many"
-        near = get_close_matches(word, self._spellings(), n=3, cutoff=0.7)
-        return f"{word} is no option of '{self.prog}'" + (f"; did you mean {' or '.join(near)}?" if near else "")
-
-    def _spellings(self) -> list[str]:
+    def spellings(self) -> list[str]:
+        """The options, those of old left out."""
         return [s for action in self._actions if action.help != argparse.SUPPRESS for s in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

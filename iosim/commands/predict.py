@@ -19,9 +19,7 @@ def add_parser(subparsers: Any) -> None:
         "predict", help="bytes by level and tensor, bounds, time and memory of attention on a GPU"
     )
     common.add_gpus(parser)
-    common.add_kernels(
-        parser, "naive,fa2", "naive,fa2; with --model the one that the GPU's libraries run its layers with"
-    )
+    common.add_kernels(parser, "naive,default", "naive,default; with --model default")
     with_model.add_options(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.progress import announce
 from iosim.base.units import quantity_text
 from iosim.commands import common
 from iosim.show.tables import RIGHT, Column, Table
@@ -45,20 +46,27 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from iosim.hardware.profile import added_profiles, list_profiles, load_profile
 
-    rows = []
+    rows, unreadable = [], []
     own = added_profiles()
     for name in (*list_profiles(), *own):
-        p = load_profile(own.get(name, name))
+        try:
+            p = load_profile(own.get(name, name))
+        except InputError as error:  # a file of the user's own, which the others need not wait for
+            unreadable.append(str(error))
+            continue
         rows.append({
-            "name": p.name, "title": p.title, "compute_capability": ".".join(map(str, p.compute_capability)),
+            "name": name if name in own else p.name, "title": p.title,
+            "compute_capability": ".".join(map(str, p.compute_capability)),
             "sm_count": p.sm_count, "l2_bytes": p.l2_bytes, "l2_partitions": p.l2_partitions,
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",
         })  # fmt: skip
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "profiles": rows}), args.out)
+        common.emit(common.json_text({"schema": 1, "profiles": rows, "unreadable": unreadable}), args.out)
     else:
         common.emit(Table.of(rows).csv() if args.format == "csv" else Table(COLUMNS, _cells(rows)).text(), args.out)
+    for line in unreadable:
+        announce(f"iosim: left out: {line}", in_pipes=True)
     return 0
 
 

@@ -20,7 +20,7 @@ def add_parser(subparsers: Any) -> None:
         "report", help="one HTML and one Markdown report over GPUs, kernels and sequence lengths"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, "naive,fa2")
+    common.add_kernels(parser, "naive,default")
     with_model.add_options(parser)
     common.add_problem_options(parser, lengths="1k:64k:x2")
     common.add_l2_option(parser)

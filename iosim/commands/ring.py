@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
     number.add_argument("--num-gpus", type=options.whole, default=8, metavar="P", action=options.One,
                         help="number of GPUs (default: 8)")  # fmt: skip
     number.add_argument("--gpus", action=options.Gone, dest="gone", instead="--num-gpus N, and --gpu NAME")
-    common.add_kernel(parser, "fa2", "kernel of a pair of chunks")
+    common.add_kernel(parser, "default", "kernel of a pair of chunks")
     with_model.add_options(parser, layers=False)
     common.add_problem_options(parser, several=())
     g = common.group(parser, "GPUs, links and schedules")

@@ -30,12 +30,12 @@ def documented() -> list[str]:
 def run(args: argparse.Namespace) -> int:
     commands = documented()
     if not args.name:
-        common.emit("".join(f"{command}\n" for command in commands), args.out)
+        common.emit("".join(f"{command}\n" for command in commands), args.out, code=True)
         return 0
     command = " ".join(args.name)
     if command not in commands:
         raise unknown_name("COMMAND", command, commands)
-    common.emit(_path(command).read_text(encoding="utf-8"), args.out)
+    common.emit(_path(command).read_text(encoding="utf-8"), args.out, code=True)
     return 0
 
 

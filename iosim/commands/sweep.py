@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind
 from iosim.base.progress import announce
+from iosim.base.words import DEFAULT
 from iosim.commands import common, options, with_model
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
@@ -30,7 +32,7 @@ def add_parser(subparsers: Any) -> None:
         "sweep", help="predictions of a whole grid, or of the rows of a file, as CSV or Parquet"
     )
     common.add_gpus(parser)
-    common.add_kernels(parser, "naive,fa2")
+    common.add_kernels(parser, "naive,default")
     with_model.add_options(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
     else:
         made = _cases_of(model, args, listed is not None)
-    asked, where = checked(made, args.method, args.l2), Where(args.jobs, args.dask)
+    asked, where, kernels = checked(made, args.method, args.l2), Where(args.jobs, args.dask), made.values("kernel")
     if args.out is not None and args.format != "json":
         if args.format == "csv" and kind_of(args.out) == PARQUET:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")
@@ -77,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
                      in_pipes=True)  # fmt: skip
             raise
         _tell(summary, args)
-        common.emit(f"{_told(summary)}: {args.out}\n", None)
+        common.emit(f"{_told(summary, kernels)}: {args.out}\n", None)
         return 0
     if args.fresh:
         raise InputError("--fresh goes with --out FILE.csv or FILE.parquet, which is begun anew")
@@ -92,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
     elif args.format == "json":
         columns = {name: column.to_list() for name, column in cells.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        text = common.json_text({"schema": 1, "answer": _told(summary), "rows": rows})
+        text = common.json_text({"schema": 1, "answer": _told(summary, kernels), "rows": rows})
     else:
-        text = f"{_told(summary)}\n\n{_table(cells).text()}"
+        text = f"{_told(summary, kernels)}\n\n{_table(cells).text()}"
     common.emit(text, args.out)
     return 0
 
@@ -137,12 +139,13 @@ def _unasked(name: str) -> Any:
     return None if field is None else field.default
 
 
-def _told(summary: Summary) -> str:
+def _told(summary: Summary, kernels: Collection[str]) -> str:
     """What there is, in one line."""
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""
-    return f"{rows}{refused}{resumed}"
+    own = "; kernel default: each GPU's own, as runs_as says" * (DEFAULT in kernels)
+    return f"{rows}{refused}{resumed}{own}"
 
 
 def _tell(summary: Summary, args: argparse.Namespace) -> None:
@@ -168,6 +171,7 @@ def _table(cells: Cells) -> Table:
     values = {name: column.to_list() for name, column in cells.items()}
     asked = [n for n, c in cells.items() if isinstance(c, Words) and n not in FOUND and len({*values[n]}) > 1]
     asked = [n for n in asked if values.get(FOLLOWS.get(n, "")) != values[n]] or ["gpu", "kernel"]
+    asked += ["runs_as"] * (DEFAULT in values["kernel"])
     columns = [Column(name, name, "text" if isinstance(values[name][0], str) else "right") for name in asked]
     known = {name for name, column in values.items() if any(value is not None for value in column)}
     columns += [Column(name, title, "bytes") for name, title in SHOWN if name in known]

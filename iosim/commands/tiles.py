@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.top is not None and args.top < 1:
         raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
     if args.triton is not None:
-        common.emit(triton_text(args), args.out)
+        common.emit(triton_text(args), args.out, code=True)
         return 0
     picks = [
         pick_tiles(
@@ -135,12 +135,8 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 def heading(ranking: TileRanking) -> str:
     """What the tiles are for, in one line."""
-    p = ranking.problem
-    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     layers = "" if ranking.layers is None else f" for {ranking.layers}"
-    return (f"Tiles{layers} on {ranking.profile.name}: batch {p.batch}, {p.heads} heads{kv}, "
-            f"{p.seq_q} x {p.seq_k} tokens, head_dim {p.head_dim}, {p.dtype}, mask {p.mask_text}, "
-            f"{p.passes}")  # fmt: skip
+    return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
 
 def triton_text(args: argparse.Namespace) -> str:

@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
         "trace", help="hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"
     )
     common.add_gpu(parser)
-    common.add_kernels(parser, "fa2")
+    common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_l2_option(parser)
@@ -79,10 +79,9 @@ def as_text(traces: Sequence[TraceResult], form: str) -> str:
 def _tables(traces: Sequence[TraceResult]) -> str:
     from iosim.studies.trace.page import drift_table, reuse_table, tensor_table
 
-    q = traces[0].prediction.problem
+    first = traces[0].prediction
     out = [
-        f"Trace on {traces[0].prediction.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.seq_k} "
-        f"tokens, head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}, {q.passes}\n",
+        f"Trace on {first.profile.name}: {first.problem.line}\n",
         "Bytes that SMs ask of the L2, and what of it misses\n" + tensor_table(traces).text(),
         "CTAs, and what they have in use at once (ranges between the first and the last CTA of every head)\n"
         + drift_table(traces).text(),

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.units import some
 
 if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
@@ -34,20 +35,16 @@ class TritonList:
         how = "by the compiler's report" if best.compiled else "estimated"
         spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
         return (
-            f"On {self.profile} at {p.seq_q:,} tokens and head_dim {p.head_dim} the fastest Triton configuration is "
-            f"{best.config.block_m}x{best.config.block_n} with {best.config.num_warps} warps and "
-            f"{best.config.num_stages} stages: {best.time_s * MS_PER_S:.4g} ms, bound by {best.bound_by}, "
+            f"On {self.profile} at {some(p.seq_q, 'token')} and head_dim {p.head_dim} the fastest Triton "
+            "configuration is "
+            f"{best.config.block_m}x{best.config.block_n} with {some(best.config.num_warps, 'warp')} and "
+            f"{some(best.config.num_stages, 'stage')}: {best.time_s * MS_PER_S:.4g} ms, bound by {best.bound_by}, "
             f"{best.registers} registers a thread, {how}{spilled}."
         )
 
     @property
     def heading(self) -> str:
-        p = self.problem
-        kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
-        return (
-            f"{self.profile}: batch {p.batch}, {p.heads} heads{kv}, {p.seq_q} x {p.seq_k} tokens, head_dim "
-            f"{p.head_dim}, {p.dtype}, mask {p.mask_text}"
-        )
+        return f"{self.profile}: {self.problem.line}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Plain types, one a configuration."""

@@ -83,14 +83,19 @@ def values(args: argparse.Namespace) -> list[dict[str, Any]]:
     given = {name: getattr(args, name) for name in FIELDS if hasattr(args, name) and is_given(args, name)}
     given |= {name: getattr(args, name, None) for name in ("prefix", "causal")}
     if args.seq_q is None:
+        from iosim.problem.asked import check_queries
+
+        check_queries(given)
         given["seq_q"] = args.usual_lengths
     axes = {name: value for name, value in given.items() if isinstance(value, list)}
     return [given | dict(zip(axes, one, strict=True)) for one in product(*axes.values())]
 
 
-def kernels(args: argparse.Namespace) -> Sequence[str | None]:
-    """The kernels asked for; None for the one that a GPU's libraries run a layer with."""
-    return [None] if args.kernel is None or isinstance(args.kernel, options.Usual) else args.kernel
+def kernels(args: argparse.Namespace) -> Sequence[str]:
+    """The kernels asked for, by default each GPU's own."""
+    from iosim.base.words import DEFAULT
+
+    return [DEFAULT] if args.kernel is None or isinstance(args.kernel, options.Usual) else args.kernel
 
 
 def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:

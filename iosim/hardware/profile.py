@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -310,7 +309,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     shown, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
     names = [*stems, *(alias for stem in list_profiles() for alias in _head_names(stem)[1:])]
-    raise unknown_name("GPU", shown, names if get_close_matches(shown.lower(), names, cutoff=0.5) else stems)
+    raise unknown_name("GPU", shown, names, stems)
 
 
 def list_profiles() -> list[str]:

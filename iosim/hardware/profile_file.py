@@ -210,6 +210,7 @@ def _contradictions(v: Mapping[str, Any]) -> Iterator[Problem]:
     yield from exceeds("sustained_clock_hz", "boost_clock_hz")
     yield from exceeds("l2_latency_near_cycles", "l2_latency_far_cycles")
     yield from exceeds("l2_latency_far_cycles", "dram_latency_cycles")
+    yield from exceeds("l2_latency_near_cycles", "dram_latency_cycles")
     yield from exceeds("dram_bandwidth_measured_bytes_per_s", "dram_bandwidth_bytes_per_s", 1.2)
     yield from exceeds("l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s", 1.2)
     yield from exceeds("dram_bandwidth_bytes_per_s", "l2_read_bandwidth_bytes_per_s")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, some, times_of
 from iosim.kernel.launch import Launch, Per, Role
+from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
@@ -31,7 +32,7 @@ def answer(predictions: Sequence[Prediction]) -> str:
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
-    start = f"At {first.problem.seq_q:,} tokens " if len(set(map(_lengths, predictions))) > 1 else ""
+    start = f"At {some(first.problem.seq_q, 'token')} " if len(set(map(_lengths, predictions))) > 1 else ""
     reason = why(first)
     parts = [f"{reads(first)}, {reason}" if reason else reads(first)]
     others = [p for p in taken if p is not first]
@@ -70,23 +71,51 @@ def reads(p: Prediction) -> str:
     """Who reads how much from HBM, against the compulsory bytes."""
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
+        if p.l2_start == "warm":
+            return (f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} "
+                    "(compulsory)")  # fmt: skip
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
-    times = "the compulsory bytes" if excess(p) <= ONCE else f"{times_text(excess(p))} times the compulsory bytes"
-    return f"{who(p)} reads {bytes_text(p.total('hbm', 'read'))} from HBM, {times}"
+    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    kept = left_warm(p)
+    start = f"{who(p)} reads {bytes_text(read) if read else 'nothing'} from HBM"
+    if kept:
+        return f"{start}: {kept}, which serves the {bytes_text(p.total('l2', 'read'))} that the SMs read"
+    return f"{start}, {against(read, compulsory)}{' even with a warm L2' * (p.l2_start == 'warm')}"
+
+
+def left_warm(p: Prediction) -> str:
+    """As `left_in_l2`, of what a prediction reads."""
+    return left_in_l2(p.total("hbm", "read"), p.hbm_bounds.compulsory_read, p.l2_start)
+
+
+def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
+    """That the call before left compulsory bytes in the L2; empty where it is cold, or left hardly any."""
+    if l2_start != "warm" or moved * ONCE >= compulsory:
+        return ""
+    if not moved:
+        return f"the compulsory {bytes_text(compulsory)} lie in the warm L2"
+    return f"the rest of the compulsory {bytes_text(compulsory)} lies in the warm L2"
+
+
+def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
+    """HBM bytes as the compulsory ones, or so many times them."""
+    times = moved / max(1, compulsory)
+    return word if times <= ONCE else times_of(times_text(times), word)
 
 
 def amount(p: Prediction) -> str:
     """The bytes read from HBM and their factor over the compulsory ones, short."""
     if not p.hbm_known:
         return f"{bytes_text(p.hbm_bounds.compulsory_read)} to {bytes_text(p.hbm_bounds.no_l2_read)}"
-    times = "compulsory" if excess(p) <= ONCE else f"{times_text(excess(p))} times"
-    return f"{bytes_text(p.total('hbm', 'read'))} ({times})"
+    read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
+    times = left_warm(p) or against(read, compulsory, "compulsory")
+    return f"{bytes_text(read)} ({times.replace(' times compulsory', ' times')})"
 
 
 def why(p: Prediction) -> str:
     """The reason of its HBM reads, as a clause that begins with "because" or "though"; empty where only bounds are
-    known."""
-    if not p.hbm_known:
+    known, or a warm L2 is the reason."""
+    if not p.hbm_known or left_warm(p):
         return ""
     if excess(p) <= ONCE:
         asked = p.total("l2", "read")
@@ -97,13 +126,15 @@ def why(p: Prediction) -> str:
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """How HBM bytes were found and what that rests on, in a few words; GPUs of one kind together."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words; GPUs of one kind
+    together."""
+    several = list(predictions)
+    by_default = told((p.kernel, p.profile) for p in several)
     gpus_of: dict[str, dict[str, None]] = {}
-    for p in predictions:
+    for p in several:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
-    if len(gpus_of) == 1:
-        return f"HBM bytes {next(iter(gpus_of))}"
-    return f"HBM bytes {'; '.join(f'on {_list(list(gpus))} {how}' for how, gpus in gpus_of.items())}"
+    how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
+    return "; ".join([*([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}"])
 
 
 def _basis(p: Prediction) -> str:
@@ -160,7 +191,8 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
     if one > kept:
         return f"{again}: a head's {_list(names)}, {bytes_text(one)}, outgrow the {bytes_text(kept)} that {where}"
     if at_once * one > kept:
-        return (f"{again}: those of the {at_once} heads in progress at once, {bytes_text(at_once * one)}, outgrow the "
+        return (f"{again}: those of the {some(at_once, 'head')} in progress at once, "
+                f"{bytes_text(at_once * one)}, outgrow the "
                 f"{bytes_text(kept)} that {where}")  # fmt: skip
     return (f"{again}: CTAs drift apart or displace each other's lines, though what is in progress would fit in the "
             f"{bytes_text(kept)} that {where}")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, joules_text, seconds_text
+from iosim.base.units import bytes_text, joules_text, seconds_text, some
 from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
@@ -18,7 +18,8 @@ ENERGY_TITLES = {"hbm": "HBM", "l2": "L2", "smem": "shared memory", "tensor": "t
 def line(p: Prediction) -> str:
     """What is read at either level, the time and what bounds it."""
     hbm = f", HBM {bytes_text(p.hbm.read)} ({p.method})" if p.hbm_known else ""
-    return (f"{p.kernel.name} on {p.profile.name}, {p.problem.seq_q:,} tokens: reads SM<->L2 {bytes_text(p.l2.read)}"
+    return (f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: reads SM<->L2 "
+            f"{bytes_text(p.l2.read)}"
             f"{hbm}; {seconds_text(p.time_s)}, bound by {p.bound_by}")  # fmt: skip
 
 
@@ -39,15 +40,11 @@ def _indented(table: str) -> list[str]:
 
 def head_lines(p: Prediction) -> list[str]:
     """What was computed, and how, as the text's first lines."""
-    q, k = p.problem, p.kernel
-    kv = "" if q.group == 1 else f" ({q.kv_heads} key/value)"
-    width = str(q.head_dim) if q.head_dim == q.head_dim_v else f"{q.head_dim}/{q.head_dim_v}"
-    seq = str(q.seq_q) if q.seq_q == q.seq_k else f"{q.seq_q} x {q.seq_k}"
+    k = p.kernel
     return [
-        f"{k.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads{kv}, {seq} tokens, head_dim {width}, "
-        f"{q.dtype}, mask {q.mask_text}, {q.passes}",
-        f"  tile {k.tile}, {k.tile.warps} warps, {k.tile.stages} stage(s), order {k.schedule.order}, keys "
-        f"{k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
+        f"{k.name} on {p.profile.name}: {p.problem.line}",
+        f"  tile {k.tile}, {some(k.tile.warps, 'warp')}, {some(k.tile.stages, 'stage')}, order {k.schedule.order}, "
+        f"keys {k.schedule.direction}, {k.schedule.scheduler}" + (f", {k.splits} splits" if k.splits > 1 else ""),
     ]
 
 
@@ -137,7 +134,7 @@ def panels(p: Prediction) -> tuple[Panel, ...]:
 def _panel(p: Prediction, level: str) -> Panel:
     moved = p.traffic.tensors(level)
     names = list(dict.fromkeys(tensor for tensor, _ in moved))
-    title = f"{LEVELS[level]} bytes by tensor: {p.kernel.name} on {p.profile.name}, {p.problem.seq_q:,} tokens"
+    title = f"{LEVELS[level]} bytes by tensor: {p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}"
     data, readings = [], []
     for n, (direction, word) in enumerate((("read", "read"), ("write", "written"))):
         mine = [(t, int(moved[t, direction])) for t in names if (t, direction) in moved]

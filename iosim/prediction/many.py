@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.base.workers import cores, working
 from iosim.prediction.predictor import predict_with
 from iosim.prediction.replays import Replays
@@ -42,7 +43,7 @@ class Request:
     """What `predict` is asked; the fields are its arguments. `chain` stands in place of that of the kernel."""
 
     problem: AttentionProblem
-    kernel: str | Kernel = "fa2"
+    kernel: str | Kernel = DEFAULT
     profile: str | HardwareProfile = "a100"
     l2_start: str = "cold"
     method: str | None = None

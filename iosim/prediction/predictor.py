@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
-from iosim.base.words import L2_STARTS, METHODS
+from iosim.base.words import DEFAULT, L2_STARTS, METHODS
 from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
@@ -39,7 +39,7 @@ QUICK_ACCESSES = 30_000_000
 
 def predict(
     problem: AttentionProblem,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     profile: str | HardwareProfile = "a100",
     *,
     l2_start: str = "cold",
@@ -52,7 +52,7 @@ def predict(
 
     Args:
         problem: what is computed.
-        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own.
+        kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default the GPU's own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         l2_start: "cold" (flushed) or "warm": as the same call just before left it, its dirty lines included.
         method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),

@@ -7,7 +7,7 @@ Values are named by the problem's fields. Not for how a field is spelled: the co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
@@ -36,6 +36,7 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or two that contradict each other.
     """
+    check_queries(values)
     given = {name: usual(name) for name in FIELDS} | {n: v for n, v in values.items() if v is not None}
     prefix, fields = given.pop("prefix", None), {n: v for n, v in given.items() if n in FIELDS}
     fields |= mask_of(values)
@@ -49,11 +50,18 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
 
 
 def lengths(value: object, name: str) -> list[Any]:
-    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; numbers are not checked."""
+    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; what they may
+    be is not checked.
+
+    Raises:
+        InputError: no numbers.
+    """
     if isinstance(value, str):
         return list(sizes(value, f"`{name}`"))
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and value and not isinstance(value, bytes):
         return [number for one in value for number in lengths(one, name)]
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InputError(f"`{name}` {value!r} is no length; accepted: whole numbers, or texts such as '512,4k'")
     return [value]
 
 
@@ -65,6 +73,19 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
         raise InputError(f"`prefix` {prefix} contradicts `seq_k` {keys}: both say how many keys there are; give one "
                          "of them")  # fmt: skip
     return prefix + queries
+
+
+def check_queries(values: Mapping[str, Any]) -> None:
+    """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named.
+
+    Raises:
+        InputError: they do.
+    """
+    if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
+        keys = values["seq_k"]
+        shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
+        raise InputError(f"`seq_k` {shown} leaves open how many tokens are new; accepted with it: `seq_q` 1 (a step of "
+                         f"decoding) or another number; `seq_q` {shown} alone is a whole prompt")  # fmt: skip
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:
@@ -88,4 +109,4 @@ def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"`causal=True` contradicts `mask` {mask}; give one of them")
     blocks = values.get("mask_file") is not None or values.get("mask_blocks") is not None
     implied = "blocks" if blocks else "window" if window is not None else "none"
-    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else mask or implied}
+    return {n: values.get(n) for n in OF_MASKS} | {"mask": "causal" if causal else implied if mask is None else mask}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, documented
+from iosim.base.units import some
 from iosim.problem.dtypes import DType, dtype
 from iosim.problem.fields import FIELDS, LIST_MASKS, MAX_TOKENS, ProblemFields
 from iosim.problem.masks import words
@@ -119,6 +120,17 @@ class AttentionProblem(ProblemFields):
     def mask_text(self) -> str:
         """The mask in words, with what a list of blocks or packed sequences amount to."""
         return words.mask_text(self)
+
+    @property
+    def line(self) -> str:
+        """The problem in one line of words."""
+        kv = "" if self.group == 1 else f" ({self.kv_heads} key/value)"
+        tokens = "" if self.seq_q == self.seq_k else f"{self.seq_q:,} x "
+        width = f"{self.head_dim}" if self.head_dim == self.head_dim_v else f"{self.head_dim}/{self.head_dim_v}"
+        return (
+            f"batch {self.batch}, {some(self.heads, 'head')}{kv}, {tokens}{some(self.seq_k, 'token')}, "
+            f"head_dim {width}, {self.dtype}, mask {self.mask_text}, {self.passes}"
+        )
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:

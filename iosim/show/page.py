@@ -102,10 +102,11 @@ class Figure:
         """The table in few rows and columns."""
         return self.table.pivoted(self.by, self.pivot, self.shows) if self.short is None else self.short
 
-    def section(self, *, folded: bool = True) -> Section:
-        """The figure as a section of a page."""
+    def section(self, marks: str | None = None, *, folded: bool = True) -> Section:
+        """The figure as a section of a page; `marks` says what the marks behind its numbers mean, if it has any."""
+        told = (f"{marks}.",) if marks and self.table.marked else ()
         return Section(
-            self.id, self.title, (self.caption,), self.legend if self.panels else (), self.panels,
+            self.id, self.title, (self.caption, *told), self.legend if self.panels else (), self.panels,
             tuple(f"Left out: {line}" for line in self.left_out), self.table, folded=folded,
             fold_table=bool(self.panels), brief=self.brief, most_across=self.most_across,
         )  # fmt: skip

@@ -125,6 +125,11 @@ class Table:
         columns = (replace(c, colours=colours) if c.key == key else c for c in self.columns)
         return Table(tuple(columns), self.rows)
 
+    @property
+    def marked(self) -> bool:
+        """Whether a number carries a mark."""
+        return any(getattr(cell, "mark", "") for row in self.rows for cell in row)
+
     def cells(self) -> list[list[str]]:
         """Every cell as a person reads it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]

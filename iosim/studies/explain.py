@@ -14,7 +14,7 @@ import numpy as np
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch, Role
-from iosim.prediction.answer import reads, trust
+from iosim.prediction.answer import left_warm, reads, trust
 from iosim.prediction.result import Prediction
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
@@ -155,7 +155,7 @@ def answer(explanations: Sequence[Explanation]) -> str:
 
 def _clause(e: Explanation) -> str:
     text = reads(e.prediction)
-    if e.launches:
+    if e.launches and not left_warm(e.prediction):
         main = max(e.launches, key=lambda one: one.hbm_read_bytes + one.spill_hbm_bytes)
         regime = main.regime.split(",")[0]
         text += f", because {_because(regime, main)}"
@@ -370,7 +370,9 @@ def _advice(p: Prediction, tried: Tried) -> str:
     saved, faster = 1 - best.hbm_bytes / now, 1 - best.time_s / time_now
     if best.time_s > SAME_TIME * time_now or (saved < HELPS and faster < HELPS):
         least = min(tried.trials, key=lambda t: t.hbm_bytes)
-        advice = f"none of the {len(tried.trials)} changes tried lowers HBM bytes by 2 % at no cost of time"
+        many = len(tried.trials)
+        none = "the one change tried does not lower" if many == 1 else f"none of the {many} changes tried lowers"
+        advice = f"{none} HBM bytes by 2 % at no cost of time"
         if least.hbm_bytes < (1 - HELPS) * now:
             advice += (f"; '{least.words}' saves {bytes_text(now - least.hbm_bytes)} and takes "
                      f"{100 * (least.time_s / time_now - 1):.0f} % longer")  # fmt: skip

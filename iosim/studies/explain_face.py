@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part
@@ -14,7 +14,10 @@ def line(e: Explanation) -> str:
     """What is explained, and its regime."""
     p = e.prediction
     regimes = ", ".join(dict.fromkeys(one.regime for one in e.launches)) or "nothing at HBM"
-    return f"{p.kernel.name} on {p.profile.name}, {p.problem.seq_q:,} tokens: {regimes}; HBM {bytes_text(p.hbm.total)}"
+    return (
+        f"{p.kernel.name} on {p.profile.name}, {some(p.problem.seq_q, 'token')}: {regimes}; HBM "
+        f"{bytes_text(p.hbm.total)}"
+    )
 
 
 def text(e: Explanation) -> str:
@@ -72,10 +75,9 @@ def _percent(then: float, now: float) -> str:
 
 def heads(e: Explanation) -> tuple[str, str]:
     """What was computed; its bytes at HBM against the compulsory ones, and its time."""
-    p, q, once = e.prediction, e.prediction.problem, e.prediction.hbm_bounds
+    p, once = e.prediction, e.prediction.hbm_bounds
     return (
-        f"{p.kernel.name} on {p.profile.name}: batch {q.batch}, {q.heads} heads, {q.seq_q} x {q.seq_k} tokens, "
-        f"head_dim {q.head_dim}, {q.dtype}, mask {q.mask_text}, {q.passes}; tile {p.kernel.tile}",
+        f"{p.kernel.name} on {p.profile.name}: {p.problem.line}; tile {p.kernel.tile}",
         f"HBM read {bytes_text(p.hbm.read)} (compulsory {bytes_text(once.compulsory_read)}), written "
         f"{bytes_text(p.hbm.write)} (compulsory {bytes_text(once.compulsory_write)}); time "
         f"{seconds_text(p.time.total_s)}, bound by {p.time.bound_by}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.units import some
 from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
@@ -98,7 +99,7 @@ def changes(now: Prediction) -> Iterator[Change]:
     yield from _orders(now)
     tile = kernel.tile_backward if backward else kernel.tile
     for changed_tile in _tiles(tile):
-        yield Change("tile", f"tile {changed_tile}, {changed_tile.warps} warps", _tiled(changed_tile, backward))
+        yield Change("tile", f"tile {changed_tile}, {some(changed_tile.warps, 'warp')}", _tiled(changed_tile, backward))
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:

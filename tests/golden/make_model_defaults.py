@@ -31,6 +31,9 @@ KEYS = """
     num_kv_heads multi_query new_decoder_architecture sliding_window use_sliding_window max_window_layers
     attention_chunk_size local_attention window_size q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim
     index_topk index_n_heads index_head_dim alibi
+    vocab_size intermediate_size tie_word_embeddings n_inner ffn_dim n_routed_experts num_local_experts num_experts
+    moe_intermediate_size n_shared_experts shared_expert_intermediate_size first_k_dense_replace decoder_sparse_step
+    interleave_moe_layer_step intermediate_size_mlp
 """
 DERIVED = ("num_key_value_heads", "head_dim", "v_head_dim")
 """Kept where they do not follow from other sizes."""

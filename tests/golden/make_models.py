@@ -49,6 +49,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Other families, small."""
 OF_MODULES = ("num_heads", "num_attention_heads", "num_key_value_heads", "num_kv_heads", "head_dim", "is_causal")
+QUANTISED = "quantization_config"
+"""The key of weights in another type, whose numbers are packed."""
 OF_CONFIGS = ("sliding_window", "attention_chunk_size", "local_attention", "window_size")
 
 
@@ -57,7 +59,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import CONFIG_MAPPING, AutoModel, Llama4VisionModel
 
-    parsed = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config) | {"pad_token_id": 0})
+    parsed = CONFIG_MAPPING[config["model_type"]].from_dict(
+        {key: value for key, value in config.items() if key != QUANTISED} | {"pad_token_id": 0}
+    )
     with torch.device("meta"):
         alone = {"llama4_vision_model": Llama4VisionModel}.get(config["model_type"])
         model = AutoModel.from_config(parsed) if alone is None else alone(parsed)
@@ -69,6 +73,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     kinds = getattr(parsed, "layer_types", None) or getattr(parsed, "attention_layers", None)
     return {
+        "parameters": parameters(parsed),
         "attention_modules": len(outer),
         "attention_parameters": sum(
             p.numel() for _, m in outer for n, p in m.named_parameters() if p.ndim == 2 and "norm" not in n
@@ -77,6 +82,18 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         **{key: values for key, values in said.items() if values},
         **{key: getattr(parsed, key) for key in OF_CONFIGS if isinstance(getattr(parsed, key, None), int)},
     }
+
+
+def parameters(parsed: Any) -> int | None:
+    """Numbers in all matrices of a decoder with its head; None for what is none."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if type(parsed) not in AutoModelForCausalLM._model_mapping:
+        return None
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(parsed)
+    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
 def is_attention(module: Any) -> bool:

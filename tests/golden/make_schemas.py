@@ -88,7 +88,7 @@ LINES: dict[str, tuple[str, ...]] = {
     ),
     "latency": (
         "--stack vllm,sglang --gpu a100 --batch 4 --kv-heads 8 --seq-len 1 --seq-len-k 4k",
-        "--gpu h100 --contexts 1k,3k --kv-heads 8",
+        "--gpu h100 --batch-contexts 1k,3k --kv-heads 8",
         "--stack flashinfer --gpu l4 --seq-len 512 --launched alone --no-cache-write",
         "--stack list",
     ),
@@ -102,7 +102,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "decode": (
         "--context 1k,8k",
         "--gpu h100 --kernel fa3 --context 1k",
-        "--gpu h100 --split-rule fa3,vllm --contexts 1k,3k --launched graph",
+        "--gpu h100 --split-rule fa3,vllm --batch-contexts 1k,3k --launched graph",
         "--latent-kv --kernel flashmla --gpu h100 "
         "--heads 16 --head-dim 576 --head-dim-v 512 --context 1k --page-size 64",
         "--model gemma-3-4b --layers 6 --gpu h100 --context 2k",

@@ -9,6 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.base.words import DEFAULT
 from iosim.evidence.claims import readings, slips
 from iosim.evidence.claims.amount import Amount
 from iosim.evidence.claims.readings import Reading
@@ -119,7 +120,7 @@ class Check(Shown):
 def check(
     claim: Amount,
     problem: AttentionProblem,
-    kernel: str = "fa2",
+    kernel: str = DEFAULT,
     profile: str | HardwareProfile = "a100",
     *,
     tolerance: float | None = None,

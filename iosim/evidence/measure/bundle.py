@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, write_together
 from iosim.base.places import profiles_dir
+from iosim.base.schema import one_line, parse_toml
 from iosim.base.version import __version__
-from iosim.evidence.measure.calibrate import check_raw
+from iosim.evidence.measure.calibrate import check_schema, sound
 from iosim.evidence.measure.fit import misses_by_time
 from iosim.evidence.measure.profile_text import profile_text
 from iosim.hardware.profile import HardwareProfile, added_profiles, load_profile
@@ -25,7 +25,9 @@ from iosim.hardware.profile_file import missing_for_predictions, parse
 
 SCHEMA = 1
 MAX_BYTES = 4 << 20
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
+RESERVED = re.compile(r"con|prn|aux|nul|(com|lpt)\d", re.IGNORECASE)
+"""Names of devices, which Windows has no files of."""
 
 
 def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
@@ -33,8 +35,8 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
     return {
         "iosim_bundle": SCHEMA,
         "iosim": __version__,
-        "gpu": raw["gpu"],
-        "l2_misses_by_time": [list(point) for point in misses_by_time(raw)],
+        "gpu": raw.get("gpu"),
+        "l2_misses_by_time": [list(point) for point in misses_by_time(sound(raw, []))],
         "raw": dict(raw),
         "profile": profile,
     }
@@ -64,7 +66,7 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"{where} lacks its raw numbers or its profile; accepted: what iosim calibrate --bundle writes"
         )
-    check_raw(whole["raw"], where)
+    check_schema(whole["raw"], where)
     return whole
 
 
@@ -90,14 +92,14 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
     else:
         whole = read_bundle(path)
         raw = whole["raw"]
-        own = _toml(whole["profile"], f"the profile in '{path}'").get("name", "")
-        text = profile_text(raw, _checked_name(name or str(own)))
-    values = _toml(text, f"'{path}'")
+        own = parse_toml(whole["profile"], f"the profile in '{path}'").get("name", "")
+        text = profile_text(raw, checked_name(name or str(own)))
+    values = parse_toml(text, f"'{path}'")
     profile = HardwareProfile.from_dict(values, f"'{path}'")
     missing = missing_for_predictions(parse(values).values)
     if missing:
         raise InputError(f"'{path}' lacks what predictions need: {missing[0]}; 'iosim profiles check' lists all of it")
-    place = _place(_checked_name(name or profile.name), replace)
+    place = _place(checked_name(name or profile.name), replace)
     if place.stem != profile.name:
         text = re.sub(r"(?m)^name\s*=.*$", f'name = "{place.stem}"', text, count=1)
     files = {place: text}
@@ -107,17 +109,17 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
     return place.stem, place
 
 
-def _toml(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where} is no TOML: {error}; accepted: a profile file, see docs/profiles.md") from None
+def checked_name(name: str) -> str:
+    """A profile's name as it is kept: without the ending of a file.
 
-
-def _checked_name(name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise InputError(f"`name` '{name}' is no name; accepted: letters, digits, dots and dashes, such as my-gpu")
-    return name
+    Raises:
+        InputError: it is none, or one that a file cannot have everywhere.
+    """
+    clean = re.sub(r"(\.(toml|json))+$", "", name, flags=re.IGNORECASE)
+    if not NAME.fullmatch(clean) or clean.endswith(".") or RESERVED.fullmatch(clean.partition(".")[0]):
+        raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: letters, digits, dots and "
+                         "dashes, such as my-gpu")  # fmt: skip
+    return clean
 
 
 def _place(name: str, replace: bool) -> Path:

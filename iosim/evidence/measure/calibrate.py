@@ -7,27 +7,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.schema import one_line, shown
 from iosim.evidence.cuda.microbench import MIB, SCHEMA
 from iosim.evidence.measure.fit import L2Fit, fit, points_of
 from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.quantities import QUANTITIES
 from iosim.readers.replay.scan import PATTERNS
 
-NEEDED = ("gpu", "compute_capability", "date", "sms", "l2_bytes", "memory_bytes", "clock_hz",
-          "hbm_read_bandwidth_bytes_per_s", "l2_curves")  # fmt: skip
-TEXTS = ("gpu", "compute_capability", "date", "driver_cuda", "compiler", "no_counters")
+NEEDED = ("sms", "l2_bytes", "memory_bytes", "clock_hz", "hbm_read_bandwidth_bytes_per_s")
+TEXTS = {"gpu": "a GPU without a name", "date": "an unknown date", "compute_capability": "", "driver_cuda": "?",
+         "compiler": "?", "no_counters": "no profiler"}  # fmt: skip
+"""Words of a raw file, and what stands for those that are not there."""
 TABLES = ("l2_curves", "counters")
 COUNTED = ("hbm_read", "hbm_write")
 LARGEST = 1e20
+MOST = {"footprint_bytes": 1 << 40, "passes": 64, "ctas": 1 << 16}
+"""Of a scan that was counted: what nobody would wait for."""
+MOST_READ = 1.2
+"""What a scan reads from HBM at most, over the bytes that it asks for; and OTHERS besides, of other programs."""
+OTHERS = 64 * MIB
 WGMMA_CC = 90
+"""From here on other instructions than mma.sync reach the tensor cores' full rate."""
 FILLED = 23 / 24
 """Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
 copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
-"""From here on other instructions than mma.sync reach the tensor cores' full rate."""
 
 
 @dataclass(frozen=True)
@@ -39,41 +47,60 @@ class Entry:
     kind: str = "measured"
 
 
-def check_raw(raw: Mapping[str, Any], origin: str) -> None:
+def check_schema(raw: Mapping[str, Any], origin: str) -> None:
     """Refuses what is no raw file of this version.
 
     Raises:
-        InputError: another schema, or a number is missing.
+        InputError: it has another schema.
     """
     if raw.get("schema") != SCHEMA:
         raise InputError(
-            f"{origin} has schema {raw.get('schema')}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
+            f"{origin} has schema {shown(raw.get('schema'))}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
         )
-    missing = [name for name in NEEDED if name not in raw]
-    if missing:
-        raise InputError(f"{origin} lacks {', '.join(missing)}; accepted: what iosim calibrate --raw writes")
-    wrong = next(_wrong(raw), None)
-    if wrong is not None:
-        raise InputError(f"{origin}: {wrong} is not what iosim calibrate --raw writes there")
 
 
-def _wrong(raw: Mapping[str, Any]) -> Iterator[str]:
-    """Names of entries that do not hold what they should."""
-    yield from (name for name in TEXTS if not isinstance(raw.get(name, ""), str))
-    if not re.fullmatch(r"\d{1,2}\.\d", str(raw["compute_capability"])):
-        yield "compute_capability"
-    for name, value in raw.items():
-        optional = name not in NEEDED and value is None
-        if name not in (*TEXTS, *TABLES, "schema") and not optional and not _positive(value):
-            yield name
-    private = raw["l2_curves"].get("private") if isinstance(raw["l2_curves"], Mapping) else None
-    if not isinstance(private, list) or not private or not all(_point(point) for point in private):
-        yield "l2_curves"
-    counters = raw.get("counters")
-    if counters and not (isinstance(counters, Mapping) and isinstance(counters.get("rows"), list)):
-        yield "counters"
-    elif counters and not all(_counted(row) for row in counters["rows"]):
-        yield "a row of counters"
+def sound(raw: Mapping[str, Any], left_out: list[str]) -> dict[str, Any]:
+    """What of a raw file can be used: numbers above 0, points of curves, rows of counters.
+
+    Args:
+        left_out: takes a line for each that cannot, with its reason.
+    """
+    kept = {name: raw[name] for name in raw if name not in (*TEXTS, *TABLES)}
+    for name, usual in TEXTS.items():
+        value = raw.get(name, usual)
+        if not isinstance(value, str) or (name == "compute_capability" and not re.fullmatch(r"\d{1,2}\.\d", value)):
+            left_out.append(f"{name}: {shown(value) or 'missing'}, which says nothing")
+            value = usual
+        kept[name] = one_line(value, 80)
+    for name, value in list(kept.items()):
+        if name not in (*TEXTS, "schema") and value is not None and not _positive(value):
+            left_out.append(f"{name}: {shown(value)} is no number above 0")
+            del kept[name]
+    left_out += [f"{name}: missing" for name in NEEDED if raw.get(name) is None]
+    curves = raw.get("l2_curves")
+    private = curves.get("private") if isinstance(curves, Mapping) else None
+    points = [p for p in private if _point(p)] if isinstance(private, list) else []
+    if not points:
+        left_out.append("l2_curves: no curve of private scans")
+    elif len(points) < len(private or ()):
+        left_out.append(f"l2_curves: {len(private or ()) - len(points)} points are no two numbers above 0")
+    by_size = dict(sorted((int(size), rate) for size, rate in points))
+    return kept | {"private": list(by_size.items()), "rows": _rows(raw.get("counters"), kept, left_out)}
+
+
+def _rows(counters: Any, kept: Mapping[str, Any], left_out: list[str]) -> list[Mapping[str, Any]]:
+    """The rows of the counters that say what was scanned, and what was read or written."""
+    rows = counters.get("rows") if isinstance(counters, Mapping) else None
+    if counters is not None and not isinstance(rows, list):
+        left_out.append("counters: they hold no rows")
+    usable = []
+    for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
+        why = _why_not(row)
+        if why:
+            left_out.append(f"counters, row {number}: {why}")
+        else:
+            usable.append(row)
+    return usable
 
 
 def _number(value: Any) -> bool:
@@ -85,33 +112,60 @@ def _positive(value: Any) -> bool:
 
 
 def _point(point: Any) -> bool:
-    return isinstance(point, list) and len(point) == 2 and all(_positive(number) for number in point)
+    return isinstance(point, list | tuple) and len(point) == 2 and all(map(_positive, point)) and point[0] >= 1
 
 
-def _counted(row: Any) -> bool:
-    """Whether a row of the counters says what was scanned, and how much was read and written."""
+def _why_not(row: Any) -> str:
+    """Why a row of the counters cannot be used; empty where it can."""
     if not isinstance(row, Mapping) or not isinstance(row.get("pattern"), str):
-        return False
-    sizes = [row.get(name) for name in ("footprint_bytes", "passes", "ctas")]
-    if not all(isinstance(size, int) and _positive(size) for size in sizes):
-        return False
-    if row["pattern"] in PATTERNS and row["passes"] < 2:
-        return False
-    return all(name in row and (row[name] is None or _number(row[name])) for name in COUNTED)
+        return "it does not say what was scanned"
+    for name, most in MOST.items():
+        if not isinstance(row.get(name), int) or not _positive(row[name]) or row[name] > most:
+            return f"{name} {shown(row.get(name))} is no whole number of 1 to {most:,}"
+    for name in COUNTED:
+        if row.get(name) is not None and not _number(row[name]):
+            return f"{name} {shown(row[name])} is no number"
+    if row["pattern"] in PATTERNS:
+        asked = row["passes"] * row["footprint_bytes"]
+        if row["passes"] < 2:
+            return "a scan of one pass reads nothing again"
+        if row.get("hbm_read") is None:
+            return "hbm_read: missing"
+        if not 0 <= row["hbm_read"] <= MOST_READ * asked + OTHERS:
+            return f"hbm_read {shown(row['hbm_read'])}, though the scan asks for {asked:,} bytes"
+    return ""
 
 
-def derive(raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None) -> dict[str, Entry]:
+def derive(
+    raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None, left_out: list[str] | None = None
+) -> dict[str, Entry]:
     """What was measured, as entries of a profile; tables by dtype as `table.dtype`.
 
     Args:
         raw: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was at hand.
         tried: as `fit` calls it.
+        left_out: takes a line for each number that is not used, with its reason.
 
     Raises:
-        InputError: the raw numbers lack something.
+        InputError: another schema.
     """
-    check_raw(raw, "the raw file")
-    return _driver(raw) | _rates(raw) | _latencies(raw) | tensor(raw) | _from_counters(raw, tried)
+    check_schema(raw, "the raw file")
+    told: list[str] = [] if left_out is None else left_out
+    kept = sound(raw, told)
+    found = _driver(kept) | _rates(kept) | _latencies(kept) | tensor(kept) | _from_counters(kept, tried, told)
+    return in_range(found, told)
+
+
+def in_range(entries: Mapping[str, Entry], left_out: list[str]) -> dict[str, Entry]:
+    """The entries that a profile may hold; `left_out` takes the others with their reasons."""
+    fitting = {}
+    for name, entry in entries.items():
+        wrong = next(iter(QUANTITIES[name.partition(".")[0]].value.problems(entry.value, name)), None)
+        if wrong is None:
+            fitting[name] = entry
+        else:
+            left_out.append(f"{str(wrong).partition('; check')[0]} ({entry.source.rpartition(': ')[2]})")
+    return fitting
 
 
 def _said(raw: Mapping[str, Any], what: str) -> str:
@@ -120,11 +174,10 @@ def _said(raw: Mapping[str, Any], what: str) -> str:
 
 def _driver(raw: Mapping[str, Any]) -> dict[str, Entry]:
     told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
-    return {
-        "sm_count": Entry(int(raw["sms"]), told),
-        "l2_bytes": Entry(int(raw["l2_bytes"]), told),
-        "boost_clock_hz": Entry(float(raw["clock_hz"]), told),
-    }
+    kinds: tuple[tuple[str, str, type[int] | type[float]], ...] = (
+        ("sm_count", "sms", int), ("l2_bytes", "l2_bytes", int), ("boost_clock_hz", "clock_hz", float)
+    )  # fmt: skip
+    return {name: Entry(kind(raw[key]), told) for name, key, kind in kinds if raw.get(key)}
 
 
 def digits(value: float, count: int = 4) -> float:
@@ -133,21 +186,20 @@ def digits(value: float, count: int = 4) -> float:
 
 
 def _rates(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    private = sorted(raw["l2_curves"]["private"])
-    best = max(rate for _, rate in private)
-    entries = {
-        "dram_bandwidth_measured_bytes_per_s": Entry(
-            digits(raw["hbm_read_bandwidth_bytes_per_s"]),
-            _said(raw, "best of 3 reads of far more than the L2"),
-        ),
-        "l2_read_bandwidth_measured_bytes_per_s": Entry(
-            digits(best), _said(raw, "private scans, the best footprint of the curve")
-        ),
-        "l2_read_bandwidth_by_footprint_bytes_per_s": Entry(
-            [[int(size), digits(rate)] for size, rate in private], _said(raw, "private scans, each SM its own part")
-        ),
-    }
-    if raw.get("exp_clock_hz") and raw.get("exp_per_s"):
+    entries, private = {}, raw["private"]
+    if raw.get("hbm_read_bandwidth_bytes_per_s"):
+        entries["dram_bandwidth_measured_bytes_per_s"] = Entry(
+            digits(raw["hbm_read_bandwidth_bytes_per_s"]), _said(raw, "best of 3 reads of far more than the L2")
+        )
+    if private:
+        best = digits(max(rate for _, rate in private))
+        entries["l2_read_bandwidth_measured_bytes_per_s"] = Entry(
+            best, _said(raw, "private scans, the best footprint of the curve")
+        )
+        entries["l2_read_bandwidth_by_footprint_bytes_per_s"] = Entry(
+            [[size, digits(rate)] for size, rate in private], _said(raw, "private scans, each SM its own part")
+        )
+    if raw.get("exp_clock_hz") and raw.get("exp_per_s") and raw.get("sms"):
         per_clock = raw["exp_per_s"] / (raw["exp_clock_hz"] * raw["sms"])
         entries["exp_per_clock_per_sm"] = Entry(digits(per_clock, 3), _said(raw, "ex2 instructions on all SMs"))
     return entries
@@ -171,7 +223,7 @@ def _latencies(raw: Mapping[str, Any]) -> dict[str, Entry]:
 
 def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
     """The rate that products reach, where mma.sync is what reaches it."""
-    if _capability(raw) >= WGMMA_CC or "tensor_fp16_mma_flop_per_s" not in raw:
+    if not 0 < _capability(raw) < WGMMA_CC or not raw.get("tensor_fp16_mma_flop_per_s"):
         return {}
     rate, source = digits(raw["tensor_fp16_mma_flop_per_s"]), _said(raw, "mma.sync m16n8k16 on all SMs, fp32 sums")
     entries = {"tensor_flops_achieved_per_s.fp16": Entry(rate, source)}
@@ -180,26 +232,29 @@ def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
             rate, "the fp16 figure: both have the same rate", "inferred"
         )
     if raw.get("sustained_clock_hz"):
-        clock = digits(min(raw["sustained_clock_hz"], raw["clock_hz"]))
+        clock = digits(min(raw["sustained_clock_hz"], raw.get("clock_hz") or LARGEST))
         entries["sustained_clock_hz"] = Entry(clock, _said(raw, "after a second of mma.sync on all SMs"))
     return entries
 
 
 def _capability(raw: Mapping[str, Any]) -> int:
+    """Ten times the compute capability; 0 where it is not known."""
     major, _, minor = str(raw["compute_capability"]).partition(".")
-    return 10 * int(major) + int(minor)
+    return 10 * int(major) + int(minor) if major else 0
 
 
-def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None]) -> dict[str, Entry]:
+def _from_counters(raw: Mapping[str, Any], tried: Callable[[], None], left_out: list[str]) -> dict[str, Entry]:
     """Constants of the L2's model; none where no profiler counted."""
-    counters = raw.get("counters")
-    if not counters:
-        return {}
-    rows = counters["rows"]
-    fitted = fit(_enough(raw), points_of(rows), tried)
+    rows, fitted = raw["rows"], None
+    points = points_of(rows)
+    if points:
+        try:
+            fitted = fit(_enough(raw), points, tried)
+        except InputError as error:
+            left_out.append(f"partitions, ways and capacity of the L2: {error}")
     entries = _fitted(raw, fitted) if fitted is not None else {}
     by_pattern = {row["pattern"]: row for row in rows}
-    if "fill" in by_pattern:
+    if "fill" in by_pattern and raw.get("l2_bytes"):
         copies = fitted is not None and fitted.partitions == 2
         entries |= _fill(raw, by_pattern["fill"], by_pattern.get("sum", {}), FILLED if copies else 1.0)
     return entries
@@ -214,10 +269,10 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
         filled: what a long fill leaves dirty, over what the sets may hold.
     """
     size, entries = f"{fill['footprint_bytes'] >> 20} MiB", {}
-    if fill["hbm_read"] is not None:
+    if fill.get("hbm_read") is not None:
         fetched = int(digits(fill["hbm_read"], 2))
         entries["launch_fetch_bytes"] = Entry(fetched, _said(raw, f"read during a fill of {size}"))
-    if fill["hbm_write"] is not None:
+    if fill.get("hbm_write") is not None:
         foreign = once.get("hbm_write") or 0
         stays = fill["footprint_bytes"] - (fill["hbm_write"] - foreign)
         share = min(1.0, max(0.0, stays / raw["l2_bytes"] / filled))
@@ -239,11 +294,19 @@ def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
 
 
 def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
-    """A profile that holds what a replay of scans asks for."""
+    """A profile that holds what a replay of scans asks for.
+
+    Raises:
+        InputError: a number of them is missing or out of range.
+    """
     entries = _driver(raw) | _rates(raw) | _latencies(raw)
-    entries["dram_bandwidth_bytes_per_s"] = entries["dram_bandwidth_measured_bytes_per_s"]
-    header = {"schema": 1, "name": "raw", "compute_capability": str(raw["compute_capability"])}
-    return HardwareProfile.from_dict(header | {name: plain(entry) for name, entry in entries.items()}, "the raw file")
+    measured = entries.get("dram_bandwidth_measured_bytes_per_s")
+    if measured is not None:
+        entries["dram_bandwidth_bytes_per_s"] = measured
+    capability = raw["compute_capability"] or "9.0"
+    header = {"schema": 1, "name": "raw", "compute_capability": capability}
+    fitting = in_range(entries, [])
+    return HardwareProfile.from_dict(header | {name: plain(e) for name, e in fitting.items()}, "the raw file")
 
 
 def plain(entry: Entry) -> dict[str, Any]:

@@ -99,11 +99,16 @@ def points_of(rows: Iterable[Mapping[str, Any]]) -> list[Point]:
 def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
     """(footprint in bytes, share of re-reads that miss) of private scans, from their times alone.
 
+    Args:
+        raw: the sound numbers of a raw file.
+
     A scan's time is that of the L2, the best of the curve, where it hits, and that of memory where it misses. NB: on an
     H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters (tests/test_bundle.py): misses hide
     behind hits as long as memory keeps up. So no constant of the L2's model is taken from times.
     """
-    curve = sorted(raw["l2_curves"]["private"])
+    curve = raw["private"]
+    if not curve or not raw.get("hbm_read_bandwidth_bytes_per_s"):
+        return []
     fast, slow = 1 / max(rate for _, rate in curve), 1 / raw["hbm_read_bandwidth_bytes_per_s"]
     if slow <= fast:
         return [(int(size), 0.0) for size, _ in curve]

@@ -7,14 +7,15 @@ profile of the same capability. What was measured and has no key stands in comme
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
-from iosim.evidence.measure.calibrate import Entry, derive, digits, plain, tensor
+from iosim.base.schema import Problem, one_line
+from iosim.evidence.measure.calibrate import Entry, derive, digits, in_range, plain, sound, tensor
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
-from iosim.hardware.profile_file import read_toml
+from iosim.hardware.profile_file import parse, read_toml
 from iosim.hardware.quantities import source_heads
 
 VENDORS = ("boost_clock_hz",)
@@ -41,16 +42,20 @@ def relative_profile(compute_capability: str) -> HardwareProfile | None:
 
 
 def specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's."""
+    """For a GPU without a shipped profile: what the driver says of its memory, and rates scaled from a relative's.
+
+    Args:
+        raw: the sound numbers of a raw file.
+    """
     told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
-    entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)}
+    entries = {"memory_bytes": Entry(int(raw["memory_bytes"]), told)} if raw.get("memory_bytes") else {}
     if raw.get("memory_clock_hz") and raw.get("memory_bus_bits"):
         rate = digits(raw["memory_clock_hz"] * BURST * raw["memory_bus_bits"] / 8)
-        least = raw["hbm_read_bandwidth_bytes_per_s"]
+        least = raw.get("hbm_read_bandwidth_bytes_per_s") or 0
         source = f"{told}: memory clock x {BURST} x bus width"
         entries["dram_bandwidth_bytes_per_s"] = Entry(max(rate, digits(least)), source, "inferred")
     relative = relative_profile(str(raw["compute_capability"]))
-    if relative is None or relative.boost_clock_hz is None:
+    if relative is None or relative.boost_clock_hz is None or not raw.get("sms") or not raw.get("clock_hz"):
         return entries | _mma_as_specified(raw)
     share = raw["sms"] * raw["clock_hz"] / (relative.sm_count * relative.boost_clock_hz)
     source = f"{relative.name}'s, by SMs and clock"
@@ -71,26 +76,67 @@ def _mma_as_specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
     return entries
 
 
-def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -> dict[str, Any]:
+def combined(
+    raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str, left_out: list[str] | None = None
+) -> dict[str, Any]:
     """The whole profile as the structure of a profile file: what was measured over what was known.
 
     Args:
         measured: what `derive` made of `raw`.
+        left_out: takes a line for each number that contradicts what is known of the GPU, and so is not used.
 
     Raises:
-        InputError: no valid profile comes of it.
+        InputError: no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its
+            compute capability is not known.
     """
-    base = base_profile(str(raw["gpu"]))
+    told: list[str] = [] if left_out is None else left_out
+    kept = sound(raw, [])
+    base = base_profile(str(kept["gpu"]))
+    entries = dict(measured) if base is not None else in_range(specified(kept), told) | dict(measured)
+    if base is not None:
+        entries = {key: entry for key, entry in entries.items() if key not in VENDORS}
+    needed = {"compute_capability": kept["compute_capability"], "sms": "sm_count" in entries}
+    missing = [key for key, there in needed.items() if not there]
+    if base is None and missing:
+        raise InputError(f"no shipped profile describes '{kept['gpu']}', and its raw numbers lack "
+                         f"{' and '.join(missing)}; accepted: what iosim calibrate --raw writes")  # fmt: skip
+    while True:
+        values = _values(kept, base, entries, name)
+        wrong = parse(values).problems
+        guilty = _guilty(wrong, entries, lambda less: parse(_values(kept, base, less, name)).problems)
+        if not wrong or guilty is None:
+            break
+        told.append(f"{guilty}: contradicts what is known: {wrong[0]}")
+        del entries[guilty]
+    HardwareProfile.from_dict(values, "the calibrated profile")
+    return values
+
+
+def _guilty(
+    wrong: Sequence[Problem], entries: Mapping[str, Entry], problems: Callable[[Mapping[str, Entry]], Sequence[Problem]]
+) -> str | None:
+    """The entry without which a profile has fewer problems: one that they name, if that is enough; None where none
+    is."""
+    named = [key for key in entries if any(problem.key == key for problem in wrong)]
+    for key in dict.fromkeys((*named, *entries)):
+        if len(problems({k: e for k, e in entries.items() if k != key})) < len(wrong):
+            return key
+    return None
+
+
+def _values(
+    raw: Mapping[str, Any], base: HardwareProfile | None, entries: Mapping[str, Entry], name: str
+) -> dict[str, Any]:
+    """Entries over what the shipped profile has, if there is one."""
     capability = str(raw["compute_capability"])
+    if base is not None:
+        capability = ".".join(map(str, base.compute_capability))
     title = f"{raw['gpu']}, calibrated"
     values: dict[str, Any] = {"schema": 1, "name": name, "title": title, "compute_capability": capability}
-    if base is None:
-        measured = specified(raw) | dict(measured)
-    else:
+    if base is not None:
         known = read_toml(data_dir("hardware_profiles") / f"{base.name}.toml")
         values |= {key: value for key, value in known.items() if key not in (*values, "aliases")}
-        measured = {key: entry for key, entry in measured.items() if key not in VENDORS}
-    for key, entry in measured.items():
+    for key, entry in entries.items():
         table, _, dtype = key.partition(".")
         if dtype:
             values[table] = {**values.get(table, {}), dtype: plain(entry)}
@@ -100,7 +146,6 @@ def combined(raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str) -
     if "sources" in values:
         used = source_heads(values)
         values["sources"] = {name: text for name, text in values["sources"].items() if name in used}
-    HardwareProfile.from_dict(values, "the calibrated profile")
     return values
 
 
@@ -112,17 +157,23 @@ def _drop_contradictions(known: dict[str, Any]) -> None:
         del known[order[1]]
 
 
-def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None) -> str:
+def profile_text(
+    raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None, left_out: list[str] | None = None
+) -> str:
     """The profile as a TOML file, with what no key holds as comments.
+
+    Args:
+        left_out: what `derive` left out; takes a line for each further number that is not used.
 
     Raises:
         InputError: no valid profile comes of it.
     """
-    values = combined(raw, derive(raw) if measured is None else measured, name)
-    lines = [
-        f"# Written by iosim calibrate: {raw['gpu']}, {raw['date']}, driver for CUDA {raw.get('driver_cuda', '?')}."
-    ]
-    lines += [f"# {line}" for line in remarks(raw)]
+    told: list[str] = [] if left_out is None else left_out
+    values = combined(raw, derive(raw, left_out=told) if measured is None else measured, name, told)
+    kept = sound(raw, [])
+    gpu, date, driver = (one_line(kept[key]) for key in ("gpu", "date", "driver_cuda"))
+    lines = [f"# Written by iosim calibrate: {gpu}, {date}, driver for CUDA {driver}."]
+    lines += [f"# {line}" for line in (*remarks(kept), *(f"Left out: {one_line(one)}." for one in told))]
     tables: list[str] = []
     for key, value in values.items():
         if not isinstance(value, dict):
@@ -138,7 +189,7 @@ def profile_text(raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry
 
 
 def remarks(raw: Mapping[str, Any]) -> list[str]:
-    """What was measured and has no key in a profile."""
+    """What was measured and has no key in a profile, of the sound numbers of a raw file."""
     base = base_profile(str(raw["gpu"]))
     lines = [f"Over the shipped profile {base.name}." if base else "No shipped profile describes this GPU."]
     for key, text in (
@@ -150,8 +201,8 @@ def remarks(raw: Mapping[str, Any]) -> list[str]:
     ):
         if raw.get(key):
             lines.append("Measured: " + text.format(raw[key]) + ".")
-    if not raw.get("counters"):
-        reason = raw.get("no_counters") or "no profiler"
+    if not raw["rows"]:
+        reason = raw["no_counters"]
         lines.append(f"Not measured ({reason}): partitions, ways, effective capacity, dirty share.")
     return lines
 

@@ -3,6 +3,7 @@
 from iosim.kernel.libraries import (
     cudnn,
     cutlass,
+    default,
     eager,
     fa2,
     fa3,
@@ -16,6 +17,7 @@ from iosim.kernel.libraries import (
     varlen,
 )
 from iosim.kernel.libraries.choice import choice_names, is_choice
+from iosim.kernel.libraries.default import default_kernel
 from iosim.kernel.libraries.loader import check_file, entry, entry_name, entry_names
 from iosim.kernel.libraries.resolver import resolve, split_alike
 from iosim.kernel.libraries.rules import Rules, rule_book, rule_books
@@ -28,6 +30,8 @@ __all__ = [
     "choice_names",
     "cudnn",
     "cutlass",
+    "default",
+    "default_kernel",
     "eager",
     "entry",
     "entry_name",

@@ -20,10 +20,10 @@ def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
     told = [f"{comparison.legend}."] if comparison.legend else []
     there = tuple(e for e in comparison.entries if e.point is not None)
     sections = (
-        first.section(folded=False),
+        first.section(comparison.legend, folded=False),
         Section("summary", "Side by side", (ratios, *told), table=summary(there).without("reason")),
         *listed("missing", "Cannot run", tuple(missing)),
-        *(f.section() for f in others),
+        *(f.section(comparison.legend) for f in others),
         *listed("notes", "Notes", comparison.notes, folded=True),
         Section("reading", "How to read this page", (words.LEVELS,), folded=True),
     )

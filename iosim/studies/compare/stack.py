@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.progress import Progress, silent
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
+from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
 from iosim.studies.compare.study import QUANTITIES, Comparison, compare
@@ -40,9 +41,10 @@ class ModelComparison:
         found: dict[tuple[int, str, str], dict[str, Any]] = {}
         for group, comparison in self.parts:
             for entry in comparison.entries:
-                key = (group.lengths[entry.seq_len], entry.gpu, entry.kernel)
+                key = (group.lengths[entry.seq_len], entry.gpu, entry.asked)
                 row = found.setdefault(key, {"sums": dict.fromkeys(OF_SUM, 0.0), "bases": dict.fromkeys(OF_SUM, 0.0),
-                                             "cannot": []})  # fmt: skip
+                                             "cannot": [], "kernels": {}})  # fmt: skip
+                row["kernels"][entry.kernel] = None
                 if entry.point is None:
                     row["cannot"].append(group.kind.name)
                 for name in OF_SUM:
@@ -72,7 +74,11 @@ class ModelComparison:
             best = min(able, key=lambda row: row["time_s"])
             hbm = "" if best["hbm_bytes"] is None else f", moving {bytes_text(best['hbm_bytes'])} at HBM"
             clauses.append(f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}")
-        return (f"For the attention of the {self.model.layers} layers of {self.model.title} at {longest:,} tokens, "
+        asked = (p.prediction for _, comparison in self.parts for p in comparison.points)
+        by_default = told((p.kernel, p.profile) for p in asked)
+        clauses += [by_default] if by_default else []
+        return (f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title} at "
+                f"{some(longest, 'token')}, "
                 f"{'; '.join(clauses)}.")  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,9 +110,9 @@ def _plus(total: float | None, value: float | None, count: int) -> float | None:
 
 
 def _row(key: tuple[int, str, str], found: Mapping[str, Any]) -> dict[str, Any]:
-    length, gpu, kernel = key
+    length, gpu, _ = key
     sums, bases = found["sums"], found["bases"]
-    row: dict[str, Any] = {"gpu": gpu, "kernel": kernel, "seq_len": length}
+    row: dict[str, Any] = {"gpu": gpu, "kernel": ", ".join(found["kernels"]), "seq_len": length}
     row |= {f"{name}_bytes": None if sums[name] is None else round(sums[name]) for name in ("l2", "hbm")}
     row["time_s"] = sums["time"]
     row |= {f"{n}_ratio": bases[n] / sums[n] if bases[n] is not None and sums[n] else None for n in OF_SUM}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.words import L2_STARTS, METHODS
+from iosim.base.words import DEFAULT, L2_STARTS, METHODS
 from iosim.kernel.algorithms import algorithm_of
 from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.estimates import legend, marked
@@ -19,7 +19,7 @@ from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
-from iosim.studies.report.request import ReportRequest
+from iosim.studies.report.request import ReportRequest, name_on
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +50,8 @@ class Entry:
     point: Point | None
     reason: str | None = None
     baseline: Point | None = None
+    asked: str = ""
+    """The kernel as it was asked for, which may be the GPU's own."""
 
     def value(self, quantity: str) -> float | None:
         """Bytes at "l2" or "hbm", seconds ("time") or bytes at the peak ("memory"); None where it is not known."""
@@ -181,7 +183,7 @@ def compare(
     if l2_start not in L2_STARTS:
         raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
-    kernel, _, where = (baseline or _first_naive(names)).strip().lower().partition("@")
+    kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)
     request = ReportRequest.of(tuple(gpus), names, tuple(problems), l2_start=l2_start, method=method)
     against = Baseline(kernel, _gpu_label(request, where) if where else None)
@@ -189,18 +191,16 @@ def compare(
     if method == "bounds":
         notes = ("time: without that of HBM, whose bytes the bounds alone do not give",)
     points, omissions, commands = collect(request, progress)
-    if baseline is None and all(p.kernel != kernel for p in points):
+    if baseline is None and all(kernel not in (p.kernel, DEFAULT) for p in points):
         against = Baseline(points[0].kernel)
     by_row = {(p.gpu.label, p.kernel, p.seq_len): p for p in points}
     reasons = {(o.gpu, o.kernel, n): o.reason for o in omissions for n in o.lengths}
-    entries = tuple(
-        Entry(g.label, k, n, by_row.get((g.label, k, n)), reasons.get((g.label, k, n)),
-              by_row.get((against.gpu or g.label, against.kernel, n)))
-        for n in request.lengths
-        for g in request.gpus
-        for k in names
-    )  # fmt: skip
-    return Comparison(request, against, entries, (*notes, *said(points)), commands)
+    entries = []
+    for gpu, name, problem, asked in sorted(request.jobs, key=lambda job: job[2].seq_q):
+        other = next((g for g in request.gpus if g.label == against.gpu), gpu)
+        row, base = (gpu.label, name, problem.seq_q), (other.label, name_on(other, against.kernel, problem))
+        entries.append(Entry(*row, by_row.get(row), reasons.get(row), by_row.get((*base, problem.seq_q)), asked))
+    return Comparison(request, against, tuple(entries), (*notes, *said(points)), commands)
 
 
 def _first_naive(kernels: Sequence[str]) -> str:

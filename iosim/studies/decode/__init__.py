@@ -1,5 +1,5 @@
 """Serving: what attention costs a generated token, for a model's shape on a GPU."""
 
-from iosim.studies.decode.decode import DecodePoint, Decoding, ModelShape, decode_point, default_kernel, sweep
+from iosim.studies.decode.decode import DecodePoint, Decoding, ModelShape, decode_point, sweep
 
-__all__ = ["DecodePoint", "Decoding", "ModelShape", "decode_point", "default_kernel", "sweep"]
+__all__ = ["DecodePoint", "Decoding", "ModelShape", "decode_point", "sweep"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.serving import kernel_by_rule
 
-Chosen = tuple[str | None, int | None]
-"""A kernel, None for the GPU's own, and the tokens of a page."""
+Chosen = tuple[str, int | None]
+"""A kernel, and the tokens of a page."""
 
 
 def chosen_kernels(
@@ -26,7 +27,7 @@ def chosen_kernels(
         InputError: kernels and rules, or a rule that is not known or has no kernel on the GPU.
     """
     if not rules:
-        return [(name, page_size) for name in kernels] if kernels else [(None, page_size)]
+        return [(name, page_size) for name in kernels] if kernels else [(DEFAULT, page_size)]
     if kernels:
         raise InputError(f"`split_rule` {', '.join(rules)} contradicts `kernel` {', '.join(kernels)}; give one of them")
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu

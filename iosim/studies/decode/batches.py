@@ -10,6 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
 from iosim.hardware.profile import HardwareProfile
+from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.decode.decode import DecodePoint, ModelShape, sweep
 
@@ -17,7 +18,7 @@ MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
 
 
-def read_contexts(text: str, option: str = "`contexts`") -> list[int]:
+def read_contexts(text: str, option: str = "`batch_contexts`") -> list[int]:
     """Context lengths from a text such as 1k,4k,32k, or from a file with a number or more a line.
 
     Raises:
@@ -35,17 +36,18 @@ def read_contexts(text: str, option: str = "`contexts`") -> list[int]:
     return check_contexts(sizes(words, option), option)
 
 
-def check_contexts(found: Sequence[int], option: str = "`contexts`") -> list[int]:
+def check_contexts(found: Sequence[int], option: str = "`batch_contexts`") -> list[int]:
     """The lengths, each a whole number of tokens.
 
     Raises:
         InputError: none, too many, or one below 1.
     """
+    found = lengths(found, option.strip("`"))
     if not 1 <= len(found) <= MAX_SEQUENCES:
         raise InputError(f"{option} holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")
     if min(found) < 1:
         raise InputError(f"{option} {min(found)} is out of range; accepted: 1 or more tokens")
-    return list(found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class BatchShape(ModelShape):
 
 
 def sweep_batch(
-    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str | None, **settings: Any
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **settings: Any
 ) -> Iterator[DecodePoint]:
     """A step of sequences with these contexts in one launch; `settings` are keyword arguments of `decode_point`.
 
@@ -81,11 +83,11 @@ def sweep_batch(
     new_tokens = settings.get("new_tokens", 1)
     if min(contexts) < new_tokens:
         raise InputError(
-            f"`contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
+            f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
         )
     overrides = settings.get("overrides")
     if overrides is not None and overrides.append_kv:
-        raise InputError("`append_kv=True` contradicts `contexts`; accepted with it: `context`")
+        raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
     known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     batch = BatchShape(**known, contexts=tuple(contexts))
     return sweep(batch, [max(contexts)], gpu, kernel, **{**settings, "batch": len(contexts)})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides
 from iosim.prediction.many import Request, predict_many
@@ -21,7 +22,6 @@ from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
 from iosim.studies.decode.work import work_of
-from iosim.studies.models.asked import kernel_for
 
 if TYPE_CHECKING:
     import pandas
@@ -81,11 +81,6 @@ class ModelShape:
         return None
 
 
-def default_kernel(shape: ModelShape, profile: HardwareProfile) -> str:
-    """The library kernel that a GPU decodes with, as `kernel_for` says."""
-    return kernel_for(shape.problem(1, 1), profile.cc)
-
-
 @dataclass(frozen=True)
 class DecodePoint:
     """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token.
@@ -119,10 +114,16 @@ class DecodePoint:
         return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.shape.layers
 
     @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the model's weights; None where there is no model, or they are not known."""
+        return None
+
+    @property
     def fits(self) -> bool | None:
-        """Whether the cache alone fits in the GPU's memory; None where its size is not known."""
+        """Whether the cache fits in the GPU's memory, with the weights where they are known; None where the memory's
+        size is not."""
         memory = self.prediction.profile.memory_bytes
-        return None if memory is None else self.cache_bytes <= memory
+        return None if memory is None else self.cache_bytes + (self.weight_bytes or 0) <= memory
 
     def per_token(self, level: str, direction: str | None = None) -> float | None:
         """Bytes at `level` a generated token; None for HBM where only bounds are known.
@@ -171,7 +172,7 @@ class DecodePoint:
             "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
             "new_tokens": self.new_tokens, "layers": self.shape.layers, "splits": p.kernel.splits,
             "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
-            "cache_bytes": self.cache_bytes, "fits": self.fits,
+            "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
             "hbm_read_bytes_per_token": self.per_token("hbm", "read"),
             "hbm_write_bytes_per_token": self.per_token("hbm", "write"),
             "l2_read_bytes_per_token": self.per_token("l2", "read"),
@@ -187,7 +188,7 @@ def decode_point(
     shape: ModelShape,
     context: int,
     gpu: str | HardwareProfile = "a100",
-    kernel: str | None = None,
+    kernel: str = DEFAULT,
     *,
     batch: int = 1,
     new_tokens: int = 1,
@@ -199,7 +200,7 @@ def decode_point(
 
     Args:
         context: tokens in the cache at the end of the step, the new ones included.
-        gpu, kernel: names as in `predict`; the kernel is by default what `default_kernel` says.
+        gpu, kernel: names as in `predict`.
         batch: sequences, all of that context.
         new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
         overrides, method, launched: as in `predict`.
@@ -213,7 +214,7 @@ def decode_point(
 
 
 def sweep(
-    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None,
+    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT,
     **settings: Any,
 ) -> Iterator[DecodePoint]:  # fmt: skip
     """`decode_point` at every context, predicted side by side; `settings` are its keyword arguments."""
@@ -223,7 +224,7 @@ def sweep(
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel or default_kernel(shape, profile), profile, "cold",
+        Request(shape.problem(batch, context, new_tokens), kernel, profile, "cold",
                 settings.get("method"), settings.get("overrides"), launched=settings.get("launched", "alone"))
         for context in at
     ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iosim.base.units import some
 from iosim.show.page import Panel
 from iosim.show.shown import Part, panels_of
 from iosim.show.tables import Table
@@ -17,7 +18,7 @@ from iosim.studies.decode.work import work_table
 def line(decoding: Decoding) -> str:
     """The model, and the contexts."""
     contexts = sorted({p.context for p in decoding})
-    return f"{subject(decoding.points)}; {contexts[0]:,} to {contexts[-1]:,} tokens of context"
+    return f"{subject(decoding.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
 
 
 def text(decoding: Decoding) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, count_text
+from iosim.base.units import bytes_text, count_text, some
 from iosim.prediction.estimates import legend, marked
 from iosim.show import axes
 from iosim.show.bars import Part, bars
@@ -32,28 +32,36 @@ MOST_SHORT = 3
 MOST_OPEN = 12
 """Rows of a table that is not folded away."""
 NOTE = (
-    "Attention of all layers alone, per generated token. K/V bound: tokens a second if HBM delivered the kept keys and "
-    "values and nothing else took time."
+    "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
+    "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
 )
+FITS = {
+    True: "fits: the cache and the weights",
+    False: "fits: the cache alone; a model's weights, which take more, are counted with --model where its config says "
+    "them",
+}
+"""What fits, with the weights and without."""
 COLUMNS = (
     Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
-    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"), Column("fits", "fits"),
-    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
-    Column("s_per_token", "time/token", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
+    Column("step_s", "step", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
     Column("bound_tokens_per_s", "K/V bound", "count"), Column("bound_by", "bound by"),
+    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"),
+    Column("weight_bytes", "weights", "bytes"), Column("fits", "fits"),
+    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
 )  # fmt: skip
 Value = Callable[[DecodePoint], float | None]
 
 
 def table(points: Sequence[DecodePoint]) -> Table:
     """A row a point."""
-    return Table(COLUMNS, tuple(
-        (p.prediction.profile.name, p.kernel_name, p.context, p.prediction.kernel.splits, p.cache_bytes,
+    rows = Table(COLUMNS, tuple(
+        (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
+         p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
          {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
-         p.per_token("l2"), p.step_s / p.tokens,
-         p.tokens_per_s, p.bound_tokens_per_s, p.prediction.time.bound_by)
+         p.per_token("l2"))
         for p in points
     ))  # fmt: skip
+    return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
 
 
 def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
@@ -61,21 +69,23 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
     told = legend(one for p in points for one in p.predictions)
     of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
     of_models = dict.fromkeys(n for p in points if isinstance(p, StackPoint) for n in p.model.all_notes)
-    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE)
+    fits = FITS[any(p.weight_bytes for p in points)]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE, fits)
 
 
 def subject(points: Sequence[DecodePoint]) -> str:
     """The model and the step in one line."""
     p = points[0]
-    tokens = "one new token" if p.new_tokens == 1 else f"{p.new_tokens} new tokens"
+    tokens = "one new token" if p.new_tokens == 1 else some(p.new_tokens, "new token")
     if isinstance(p, StackPoint):
         return f"{p.model.line}; {p.prediction.problem.dtype}; batch {p.batch}, {tokens} a step"
     shape, problem = p.shape, p.prediction.problem
     d, d_v = problem.head_dim, problem.head_dim_v
     width = f"{d}" if d_v == d else f"{d}/{d_v}"
-    kind = "one latent K/V" if shape.latent_kv else f"{shape.kv_heads} key/value heads"
-    pages = f", pages of {shape.page_size} tokens" if shape.page_size else ""
-    return (f"{shape.layers} layers, {shape.heads} query heads, {kind}, head_dim {width}, {problem.dtype}{pages}; "
+    kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
+    pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
+    return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
+            f"{problem.dtype}{pages}; "
             f"batch {p.batch}, {tokens} a step")  # fmt: skip
 
 
@@ -123,11 +133,12 @@ def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
             ends.append(End(BOUND, list(bounds.values())[-1], axes.NEUTRAL))
         drawn = []
         for n, (kernel, members) in enumerate(of_kernel.items()):
-            hover = [f"{kernel}, {p.context:,} tokens<br>{count_text(p.tokens_per_s)} a second" for p in members]
+            hover = [f"{kernel}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second" for p in members]
             drawn.append(axes.line(kernel, [p.context for p in members], [p.tokens_per_s for p in members], hover, n))
             ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
-            readings.append(f"{kernel} {count_text(members[0].tokens_per_s)} tokens a second at "
-                            f"{members[0].context:,} tokens of context, {count_text(members[-1].tokens_per_s)} at "
+            readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
+                            f"{some(members[0].context, 'token')} of context, "
+                            f"{count_text(members[-1].tokens_per_s)} at "
                             f"{members[-1].context:,}")  # fmt: skip
         panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
                             axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
@@ -139,7 +150,7 @@ def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
     if len(points) < 2:
         return ()
     names = [_name(p) for p in points]
-    hover = [f"{name}<br>{count_text(p.tokens_per_s)} tokens a second" for name, p in zip(names, points, strict=True)]
+    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second" for name, p in zip(names, points, strict=True)]
     part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
     readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
     return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
@@ -172,10 +183,10 @@ def _panel(
     for n, names in enumerate(together):
         contexts, ys = zip(*lines[names[0]], strict=True)
         who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"
-        hover = [f"{who}, {c:,} tokens<br>{text(v)}" for c, v in lines[names[0]]]
+        hover = [f"{who}, {some(c, 'token')}<br>{text(v)}" for c, v in lines[names[0]]]
         data.append(axes.line(who, contexts, ys, hover, n))
         ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n)))
-        readings.append(f"{who}: {text(ys[0])} at {contexts[0]:,} tokens to {text(ys[-1])} at {contexts[-1]:,}")
+        readings.append(f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}")
     x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
     y = axes.log_axis(values, "", text)
     heading = f"{title[0].upper()}{title[1:]}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import marked, method_of
 from iosim.problem.attention import AttentionProblem
@@ -81,6 +82,10 @@ class StackPoint(DecodePoint):
         return sum(part.cache_bytes for part in self.parts)
 
     @property
+    def weight_bytes(self) -> int | None:
+        return self.model.weight_bytes
+
+    @property
     def kept_read_bytes(self) -> int:
         return sum(part.kept_read_bytes for part in self.parts)
 
@@ -104,7 +109,7 @@ class StackPoint(DecodePoint):
 
 
 def sweep_model(
-    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str | None = None, *,
+    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
     asked: Mapping[str, Any], **settings: Any,
 ) -> Iterator[StackPoint]:  # fmt: skip
     """A whole model's step at every context.
@@ -132,7 +137,7 @@ def sweep_model(
 COLUMNS = (
     Column("gpu", "gpu"), Column("kernel", "kernel"), Column("layer", "layer"), Column("count", "layers", "count"),
     Column("sees", "a query sees"), Column("cache_bytes", "cache", "bytes"),
-    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("s_per_token", "time/token", "seconds"),
+    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("step_s", "of the step", "seconds"),
     Column("share", "of the time"), Column("bound_by", "bound by"),
 )  # fmt: skip
 
@@ -143,7 +148,7 @@ def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
     stacks = [p for p in points if isinstance(p, StackPoint) and p.context == longest and len(p.parts) > 1]
     rows = tuple(
         (p.prediction.profile.name, part.kernel_name, kind.name, kind.count, kind.sees, part.cache_bytes,
-         marked(part.per_token("hbm"), part.prediction), part.step_s / p.tokens, f"{part.step_s / p.step_s:.0%}",
+         marked(part.per_token("hbm"), part.prediction), part.step_s, f"{part.step_s / p.step_s:.0%}",
          part.prediction.time.bound_by)
         for p in stacks
         for kind, part in zip(p.model.kinds, p.parts, strict=True)

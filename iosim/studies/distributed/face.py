@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.prediction.estimates import legend_of
 from iosim.show.page import Page, Panel
 from iosim.show.shown import Part, panels_of
@@ -24,12 +24,12 @@ NOTES = """\
 def line(ring: Ring) -> str:
     """The GPUs, the length and the methods."""
     methods = ", ".join(r.name for r in ring)
-    return f"{ring.num_gpus} x {ring.profile.name}, {ring.problem.seq_q:,} tokens: {methods}"
+    return f"{ring.num_gpus} x {ring.profile.name}, {some(ring.problem.seq_q, 'token')}: {methods}"
 
 
 def said(ring: Ring) -> str:
     """The answer in one sentence."""
-    return answer(ring.results, f"{ring.num_gpus} x {ring.profile.name}")
+    return answer(ring.results, f"{ring.num_gpus} x {ring.profile.name}", ring.by_default)
 
 
 def text(ring: Ring) -> str:
@@ -58,12 +58,10 @@ def subject(ring: Ring) -> str:
     """What was computed, in one sentence."""
     p, links = ring.problem, ring.links
     nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
-    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
     link = links.link
     return (
         f"{ring.num_gpus} x {ring.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
-        f"direction and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {ring.kernel_name}, batch {p.batch}, "
-        f"{p.heads} heads{kv}, {p.seq_q:,} tokens, head_dim {p.head_dim}, {p.dtype}, mask {p.mask}, {p.passes}"
+        f"direction and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {ring.kernel_name}, {p.line}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.bars import Part, bars
@@ -63,7 +63,7 @@ def as_page(
         "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
         "line.",), panels=(_idle(problem),), folded=True,
     )  # fmt: skip
-    said = answer(results, f"{gpus} GPUs")
+    said = answer(results, some(gpus, "GPU"))
     if not several:
         return Page(title, f"{subject}.", tuple(s for s in (work, summary, idle) if s.panels or s.table),
                     command=command, answer=(said,))  # fmt: skip
@@ -143,7 +143,7 @@ def _idle(problem: AttentionProblem) -> Panel:
     data, readings, ends = [], [], []
     for n, names in enumerate(alike(by_name)):
         values, name = by_name[names[0]], " and ".join(names)
-        hover = [f"{name}, {gpus} GPUs: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
+        hover = [f"{name}, {some(gpus, 'GPU')}: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
         data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
         ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n)))
         readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.default import told
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
@@ -34,11 +37,13 @@ class Ring(Shown):
     links: Cluster
     """The links between them."""
     kernel: str | Kernel
-    """The kernel of a pair of chunks."""
+    """The kernel of a pair of chunks; a GPU's own by the name that it has for the whole problem."""
     overlap: bool
     """Whether messages run beside the computations of their step."""
     results: tuple[Result, ...]
     """A result a method."""
+    by_default: str = ""
+    """That nobody named the kernel; empty where it was named."""
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
@@ -87,7 +92,7 @@ def ring(
     network: str | float | None = None,
     gpus_per_node: int | None = None,
     shared_network: bool = False,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     schedules: Iterable[str] | None = None,
     overlap: bool = True,
     layers: int = 1,
@@ -100,8 +105,12 @@ def ring(
     """
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
     links = cluster(profile, link, network, gpus_per_node, shared_network=shared_network)
+    by_default = ""
+    if kernel == DEFAULT:
+        chosen = resolve(kernel, problem, profile)
+        kernel, by_default = chosen.name, told([(chosen, profile)])
     results = study(
         problem, num_gpus, profile, links, kernel=kernel, names=schedules, overlap=overlap, layers=layers,
         progress=progress,
     )  # fmt: skip
-    return Ring(problem, num_gpus, profile, links, kernel, overlap, tuple(results))
+    return Ring(problem, num_gpus, profile, links, kernel, overlap, tuple(results), by_default)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.chunks import Pair, check_gpus, check_problem, contiguous, pair, striped
 
@@ -89,7 +90,7 @@ class ChunkSchedule:
     def to_text(self) -> str:
         """A line a step and GPU."""
         mask, way = "causal" if self.causal else "no mask", "backward" if self.backward else "forward"
-        lines = [f"{self.name}, {self.gpus} GPUs, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
+        lines = [f"{self.name}, {some(self.gpus, 'GPU')}, {mask}, {way}: q2k0 is query chunk 2 against key chunk 0"]
         for n, step in enumerate(self.steps):
             lines.append(f"step {n}")
             for gpu in range(self.gpus):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.show.tables import Column, Table
 from iosim.studies.distributed.face import text
@@ -55,10 +55,12 @@ class RingStack:
         one = self.rings[0][1]
         best = min(self.totals, key=lambda row: row["time_s"])
         more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
-        spread = f"{best['layers']} layers of {self.model.title}{more}"
-        where = f"Over {one.num_gpus} x {one.profile.name}, {one.problem.seq_q:,} tokens"
+        spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
+        where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
+        kernels = dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
         return (f"{where}, {best['name']} is the fastest for the attention of {spread}: "
-                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}.")  # fmt: skip
+                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
+                f"{''.join(kernels)}.")  # fmt: skip
 
     def to_dict(self, *, steps: bool = False) -> dict[str, Any]:
         """The command line's JSON."""
@@ -72,8 +74,12 @@ class RingStack:
         """The answer, the totals, and a study for each kind of layer."""
         rows = tuple((row["name"], row["layers"], row["time_s"], row["received_bytes"]) for row in self.totals)
         layers = sum(kind.count for kind, _ in self.rings)
-        out = [self.answer, f"{self.model.line}.", f"All {layers} layers\n{Table(COLUMNS, rows).text().rstrip()}"]
-        out += [f"left out: {kind.count} {kind.name} layers: {why}" for kind, why in self.left_out]
+        out = [
+            self.answer,
+            f"{self.model.line}.",
+            f"All {some(layers, 'layer')}\n{Table(COLUMNS, rows).text().rstrip()}",
+        ]
+        out += [f"left out: {some(kind.count, f'{kind.name} layer')}: {why}" for kind, why in self.left_out]
         out += [f"{kind.title}. {text(found).rstrip()}" for kind, found in self.rings]
         return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
 

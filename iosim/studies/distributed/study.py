@@ -9,6 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms.registry import reading
 from iosim.kernel.kernel import Kernel
@@ -85,7 +86,7 @@ def study(
     profile: HardwareProfile,
     cluster: Cluster,
     *,
-    kernel: str | Kernel = "fa2",
+    kernel: str | Kernel = DEFAULT,
     names: Iterable[str] | None = None,
     overlap: bool = True,
     layers: int = 1,

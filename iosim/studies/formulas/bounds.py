@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from iosim.base.units import bytes_text, number_text
+from iosim.base.units import bytes_text, number_text, times_of
 from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -73,25 +73,20 @@ def _what(one: LevelBound) -> str:
 def answer(bounds: KernelBounds) -> str:
     """One sentence: how far above its bound each level is."""
     sm, l2 = bounds.levels
-    hbm = "an amount not known" if l2.times_above is None else f"{number_text(l2.times_above)} times"
-    above = number_text(sm.times_above or 0)
+    bound = "the bound between L2 and HBM"
+    hbm = "an amount not known" if l2.times_above is None else times_of(number_text(l2.times_above), bound)
+    above = times_of(number_text(sm.times_above or 0), "the bound between SMs and L2")
     return (
-        f"{bounds.kernel} on {bounds.profile} moves {above} times the bound between SMs and L2, where M is "
-        f"{sm.fast_memory}, and {hbm} the bound between L2 and HBM, where M is the L2."
+        f"{bounds.kernel} on {bounds.profile} moves {above}, where M is {sm.fast_memory}, and {hbm}, where M is the L2."
     )
 
 
 def text(bounds: KernelBounds) -> str:
     """As the command line prints it."""
-    p = bounds.problem
-    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value)"
-    width = f"{p.head_dim}" if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
-    tokens = f"{p.seq_q:,}" if p.seq_q == p.seq_k else f"{p.seq_q:,} and {p.seq_k:,}"
     lines = [
         answer(bounds),
         "",
-        f"{bounds.kernel} on {bounds.profile}: batch {p.batch}, {p.heads} heads{kv}, {tokens} tokens, head_dim "
-        f"{width}, {p.dtype}, mask {p.mask_text}, {p.passes}; HBM by {bounds.method}",
+        f"{bounds.kernel} on {bounds.profile}: {bounds.problem.line}; HBM by {bounds.method}",
         "",
         table(bounds).text().rstrip("\n"),
         "",

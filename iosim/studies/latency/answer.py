@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import seconds_text
+from iosim.base.units import seconds_text, some
 from iosim.prediction.answer import trust
 from iosim.studies.latency.latency import AllLayers, Latency
 
@@ -19,7 +19,7 @@ def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
         told = ", ".join(f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on "
                          f"{m.points[0].prediction.profile.name}" for m in alike)  # fmt: skip
         checked = trust([p.prediction for m in alike for p in m.points])
-        return f"The attention of all {most.count} layers of {most.title} takes {told}; {checked}."
+        return f"The attention of all {some(most.count, 'layer')} of {most.title} takes {told}; {checked}."
     longest = max(points, key=lambda p: p.total_s).prediction.problem
     here = [p for p in points if p.prediction.problem.sequences == longest.sequences]
     clauses = [_clause(p) for p in here]

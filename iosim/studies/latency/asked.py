@@ -27,7 +27,7 @@ def of_contexts(contexts: str | Sequence[int], asked: Mapping[str, Any]) -> dict
     for name in LENGTHS:
         if asked.get(name) not in (None, 1):
             raise InputError(
-                f"`{name}` {asked[name]} contradicts `contexts`, which says the sequences; give one of them"
+                f"`{name}` {asked[name]} contradicts `batch_contexts`, which says the sequences; give one of them"
             )
     keys = read_contexts(contexts) if isinstance(contexts, str) else check_contexts(contexts)
     rest = {name: value for name, value in asked.items() if name not in LENGTHS}

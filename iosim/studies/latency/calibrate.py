@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.serving import read_stack
 from iosim.problem.attention import AttentionProblem
@@ -32,7 +33,7 @@ class Calibrated:
     @property
     def answer(self) -> str:
         """One sentence."""
-        who = f"{self.rows} calls of {self.stack} on {self.profile}"
+        who = f"{some(self.rows, 'call')} of {self.stack} on {self.profile}"
         return (f"{who} are predicted {100 * self.before:.1f} % off in the mean before and {100 * self.held_out:.1f} % "
                 f"after, each by a fit that left it out ({FOLDS} folds).")  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import count_text, seconds_text
+from iosim.base.units import seconds_text, some
 from iosim.show.page import Panel
 from iosim.show.shown import Part as ShownPart
 from iosim.show.tables import Column, Table
@@ -66,7 +66,7 @@ def notes(points: Sequence[Latency]) -> tuple[str, ...]:
 def line(found: Latencies) -> str:
     """Stacks, and the longest call."""
     names = ", ".join(dict.fromkeys(p.stack.name for p in found))
-    return f"{names}; {count_text(len(found))} calls up to {seconds_text(max(p.total_s for p in found))}"
+    return f"{names}; {some(len(found), 'call')} up to {seconds_text(max(p.total_s for p in found))}"
 
 
 def text(found: Latencies) -> str:

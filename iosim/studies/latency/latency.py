@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
@@ -74,8 +75,9 @@ class Latency:
         written = "first writes the new tokens' K and V to the cache" if self._writes else "writes nothing to the cache"
         ragged = problem.seq_lens is not None
         told = (
-            f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of {problem.page_size} tokens, "
-            f"{p.kernel.splits} split{'s' * (p.kernel.splits != 1)}; a call {written}",
+            f"{self.stack.title}, {self.stack.version}: kernel {p.kernel.name}, pages of "
+            f"{some(problem.page_size or 0, 'token')}, "
+            f"{some(p.kernel.splits, 'split')}; a call {written}",
             f"launched {'from a CUDA graph' if self._graph else 'one by one, without the host'}, the L2 {p.l2_start}",
         )
         more = ("splits of different lengths are as long as the longest sequence's; the block table is not counted",)
@@ -267,7 +269,7 @@ def latency_of(
             parts.append(Part("attention", "attention", seconds, f"bound by {launch.bound_by}"))
         else:
             seconds = constants.attention_s(launch.total_s, 0.0, decodes)
-            parts.append(Part(f"{launch.name} of {kernel.splits} splits", "combine", seconds))
+            parts.append(Part(f"{launch.name} of {some(kernel.splits, 'split')}", "combine", seconds))
     for extra in stack.extras:
         if extra.is_launched(problem, kernel, profile):
             seconds = _extra_s(extra.bytes_moved(problem), problem, kernel, profile, launched)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, seconds_text
-from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.base.units import bytes_text, seconds_text, some
+from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.studies.models.prediction import ModelPrediction
 
 MOST_NAMED = 6
@@ -28,12 +28,12 @@ def answer(results: Sequence[ModelPrediction]) -> str:
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:
-    layers = f"the {one.model.layers} layers" if one.model.layers > 1 else "the one layer"
-    sequences = "" if one.batch == 1 or batches else f"{one.batch:,} sequences of "
+    layers = f"the {some(one.model.layers, 'layer')}" if one.model.layers > 1 else "the one layer"
+    sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
     if one.keys == one.queries:
-        at = f"over {sequences}{one.keys:,} tokens"
+        at = f"over {sequences}{some(one.keys, 'token')}"
     else:
-        news = "one new token" if one.queries == 1 else f"{one.queries:,} new tokens"
+        news = "one new token" if one.queries == 1 else some(one.queries, "new token")
         at = f"of {news} over {sequences}{one.keys:,}"
     gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
     passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
@@ -43,7 +43,9 @@ def _subject(one: ModelPrediction, batches: bool) -> str:
 def _clause(one: ModelPrediction) -> str:
     text = f"{seconds_text(one.time_s)} on {one.profile.name} with {one.kernels}"
     if one.hbm_known:
-        times = one.hbm.read / max(1, one.compulsory.read)
-        least = "the compulsory bytes" if times <= ONCE else f"{times_text(times)} times the compulsory bytes"
-        text += f", reading {bytes_text(one.hbm.read)} from HBM ({least}) and {bytes_text(one.l2.read)} from L2"
+        read, least = one.hbm.read, one.compulsory.read
+        how = against(read, least)
+        if left_in_l2(read, least, one.predictions[0].l2_start):
+            how = f"each layer finds of the compulsory {bytes_text(least)} what its own call before left in the L2"
+        text += f", reading {bytes_text(read)} from HBM ({how}) and {bytes_text(one.l2.read)} from L2"
     return text

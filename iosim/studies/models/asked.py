@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.problem.asked import lengths, usual
+from iosim.problem.asked import check_queries, lengths, usual
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.studies.models.layers import LayerKind, Model
@@ -42,6 +42,7 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
             raise InputError(f"`{name}` goes with no `model`; accepted with one: `batch`, `seq_q` and `seq_k`")
+    check_queries(values)
     given = {name: value for name, value in values.items() if value is not None}
     fields = {name: value for name, value in given.items() if name in FIELDS and name not in (*OF_MODEL, *OF_LENGTH)}
     fields["dtype"] = given.get("dtype") or model.dtype or usual("dtype")
@@ -66,25 +67,3 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
             for kind in model.kinds
         ))  # fmt: skip
     return asked
-
-
-def kernel_for(problem: AttentionProblem, cc: int) -> str:
-    """The library kernel that a GPU runs a layer with where none is asked for: FlashMLA and FlashAttention-3 on cc 9.0,
-    FlashAttention-2 from cc 8.0 on, where they take the shape; else the algorithm with any tile."""
-    widths = {problem.head_dim, problem.head_dim_v}
-    half = problem.dtype in ("fp16", "bf16")
-    if problem.latent_kv:
-        takes = half and (problem.head_dim, problem.head_dim_v) == (576, 512) and problem.page_size in (None, 64)
-        return "flashmla" if cc == 90 and takes else "mla"
-    if problem.terms.keys() - {"page_size", "seq_lens", "looks_ahead", "alibi"} or max(widths) > 256:
-        return "flash"
-    if (
-        cc == 90
-        and (half or problem.dtype == "fp8")
-        and problem.bias == "none"
-        and (problem.passes == "fwd" or len(widths) == 1)
-    ):
-        return "fa3"
-    if cc >= 80 and half and len(widths) == 1 and (problem.page_size or 256) % 256 == 0:
-        return "fa2"
-    return "flash"

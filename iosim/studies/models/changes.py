@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import whole
+from iosim.base.units import some
 from iosim.problem.fields import MAX_TOKENS
 from iosim.studies.models.layers import LayerKind, Model
 
@@ -61,7 +62,7 @@ def changed(
         model = replace(model, kinds=kinds, tensor_parallel=gpus)
         if gpus > 1:
             more = "; key/value heads fewer than GPUs are on several" if on_several else ""
-            note = f"each of {gpus} GPUs: its share of the heads{more}; what GPUs exchange is not counted"
+            note = f"each of {some(gpus, 'GPU')}: its share of the heads{more}; what GPUs exchange is not counted"
             model = _noted(model, note)
     return model
 
@@ -95,7 +96,7 @@ def _with(model: Model, name: str, value: Any) -> Model:
     said = " and ".join("none" if old is None else str(old) for old in before)
     note = f"{name} {value} in place of the model's {said}"
     if name == "window":
-        note = f"window of {value} tokens, the query's own among them, in place of the model's {said}"
+        note = f"window of {some(value, 'token')}, the query's own among them, in place of the model's {said}"
     return _noted(replace(model, kinds=tuple(kinds)), note)
 
 
@@ -122,4 +123,4 @@ def _first(model: Model, layers: int) -> Model:
                          f"more")  # fmt: skip
     if layers == len(model.order):
         return model
-    return _noted(replace(model, order=order, kinds=kinds), f"the first {layers} of {len(model.order)} layers")
+    return _noted(replace(model, order=order, kinds=kinds), f"the first {layers} of {some(len(model.order), 'layer')}")

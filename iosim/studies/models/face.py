@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.prediction.estimates import legend, marked
 from iosim.prediction.face import body
 from iosim.show import axes
@@ -25,8 +25,9 @@ COLUMNS = (
 def line(result: ModelPrediction) -> str:
     """The model, the time and the bytes."""
     hbm = f", reads HBM {bytes_text(result.hbm.read)}" if result.hbm_known else ""
-    return (f"{result.model.title} on {result.profile.name}, {result.queries:,} x {result.keys:,} tokens: attention of "
-            f"{result.model.layers} layers {seconds_text(result.time_s)}{hbm}")  # fmt: skip
+    tokens = f"{result.queries:,} x {some(result.keys, 'token')}"
+    took = f"attention of {some(result.model.layers, 'layer')} {seconds_text(result.time_s)}"
+    return f"{result.model.title} on {result.profile.name}, {tokens}: {took}{hbm}"
 
 
 def text(result: ModelPrediction) -> str:
@@ -49,10 +50,8 @@ def several(results: Sequence[ModelPrediction]) -> str:
 
 def heading(result: ModelPrediction) -> str:
     """What a table is of."""
-    tokens = (
-        f"{result.keys:,} tokens" if result.queries == result.keys else f"{result.queries:,} x {result.keys:,} tokens"
-    )
-    return f"{result.profile.name}, batch {result.batch}, {tokens}"
+    queries = "" if result.queries == result.keys else f"{result.queries:,} x "
+    return f"{result.profile.name}, batch {result.batch}, {queries}{some(result.keys, 'token')}"
 
 
 def table(result: ModelPrediction) -> Table:

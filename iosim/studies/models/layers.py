@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import dtype
 
@@ -222,11 +223,23 @@ class Layers:
     title: str
 
     def __str__(self) -> str:
-        return f"the {self.count} {self.name} layers of {self.title}"
+        return f"the {some(self.count, f'{self.name} layer')} of {self.title}"
 
 
 def _divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes of a model's weights beside those of its attention."""
+
+    embeddings: int
+    """Of the table of tokens and, where it has its own, of the head."""
+    layers: tuple[int, ...]
+    """Of each layer's MLP or experts."""
+    attention_number: float
+    """Of a number in the matrices of attention."""
 
 
 @dataclass(frozen=True)
@@ -244,6 +257,7 @@ class Model:
         tensor_parallel: GPUs that share each layer's heads; `kinds` are the part of one.
         notes: what a reader should know of what was read, a sentence each.
         config: the keys that the numbers were read from.
+        weights: of all its layers, where the config says them.
     """
 
     name: str
@@ -256,6 +270,7 @@ class Model:
     tensor_parallel: int = 1
     notes: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    weights: Weights | None = None
 
     @property
     def layers(self) -> int:
@@ -278,6 +293,15 @@ class Model:
         return None if width is None else sum(one.count * one.parameters(width) for one in self.kinds)
 
     @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the weights of its layers and embeddings, of one GPU's share; None where they are not known."""
+        numbers, weights = self.attention_parameters, self.weights
+        if numbers is None or weights is None:
+            return None
+        beside = weights.embeddings + sum(weights.layers[: len(self.order)])
+        return round(beside / self.tensor_parallel + numbers * weights.attention_number)
+
+    @property
     def all_notes(self) -> tuple[str, ...]:
         """Where the numbers stand, and what a reader should know of them."""
         return (f"numbers of {self.source}", *self.notes)
@@ -295,7 +319,7 @@ class Model:
         return {
             "name": self.name, "title": self.title, "source": self.source, "layers": self.layers,
             "tensor_parallel": self.tensor_parallel, "dtype": self.dtype, "width": self.width,
-            "attention_parameters": self.attention_parameters,
+            "attention_parameters": self.attention_parameters, "weight_bytes": self.weight_bytes,
             "kinds": [kind.to_dict() for kind in self.kinds],
             "other_layers": len(self.order) - self.layers, "notes": list(self.notes),
         }  # fmt: skip
@@ -309,4 +333,4 @@ def _kind_line(kind: LayerKind) -> str:
     elif kind.kv_heads != kind.heads:
         kv = f" ({kind.kv_heads} key/value)"
     layers = "layer" if kind.count == 1 else "layers"
-    return f"{kind.count} {kind.name} {layers} of {kind.heads} heads{kv}, head_dim {d}, seeing {kind.sees}"
+    return f"{kind.count} {kind.name} {layers} of {some(kind.heads, 'head')}{kv}, head_dim {d}, seeing {kind.sees}"

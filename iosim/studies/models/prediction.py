@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
-from iosim.studies.models.asked import LayerCall, calls_of, kernel_for
+from iosim.studies.models.asked import LayerCall, calls_of
 from iosim.studies.models.layers import LayerKind, Model
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
 def predict_model(
     model: Model,
     values: Mapping[str, Any],
-    kernels: Sequence[str | Kernel | None] = (None,),
+    kernels: Sequence[str | Kernel] = (DEFAULT,),
     gpus: Sequence[str | HardwareProfile] = ("a100",),
     *,
     progress: Progress = silent,
@@ -204,7 +205,7 @@ def predict_model(
 
     Args:
         values: of the problem's fields, as `calls_of` takes them.
-        kernels: None for the one that the GPU's libraries run each kind of layer with.
+        kernels: of every kind of layer; by default each kind has the GPU's own.
         settings: other fields of a `Request`: l2_start, method, overrides, clocks, launched.
 
     Raises:
@@ -212,7 +213,7 @@ def predict_model(
     """
     profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     jobs = [
-        [Request(call.problem, kernel or kernel_for(call.problem, profile.cc), profile, **settings) for call in calls]
+        [Request(call.problem, kernel, profile, **settings) for call in calls]
         for profile in profiles
         for calls in calls_of(model, values)
         for kernel in kernels

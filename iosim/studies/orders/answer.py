@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, capacity_text, seconds_text
+from iosim.base.units import bytes_text, capacity_text, seconds_text, some, times_of
 from iosim.hardware.trust import evidence
 from iosim.prediction.answer import times_text
 from iosim.studies.orders.constant import SAME_BYTES, ConstantCheck, ConstantRow
@@ -22,7 +22,8 @@ def answer(ranking: OrderRanking) -> str:
         parts[0] += "; that is its own order"
     else:
         parts.append(f"its own order ({own.choice.words}) {_against(own, best)}")
-    parts.append(f"{len(ranking.orders)} orders predicted, {len(ranking.left_out)} left out")
+    parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
+    parts += [ranking.by_default] if ranking.by_default else []
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
     parts.append(f"HBM bytes by replay, times by a model {times.summary}")
     return f"{'; '.join(parts)}."
@@ -31,15 +32,15 @@ def answer(ranking: OrderRanking) -> str:
 def _where(ranking: OrderRanking) -> str:
     p = ranking.problems[0]
     if len(ranking.problems) > 1:
-        return f"On {ranking.profile.name} for {len(ranking.problems)} problems together"
-    heads = f"{p.heads} heads" + ("" if p.group == 1 else f" on {p.kv_heads}")
+        return f"On {ranking.profile.name} for {some(len(ranking.problems), 'problem')} together"
+    heads = some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
     mask = "" if p.mask == "none" else f", {p.mask_text}"
-    return f"On {ranking.profile.name} at {p.seq_q:,} tokens and {heads} of {p.head_dim} columns{mask}"
+    return f"On {ranking.profile.name} at {some(p.seq_q, 'token')} and {heads} of {some(p.head_dim, 'column')}{mask}"
 
 
 def _cost(e: OrderEntry) -> str:
-    return (f"{bytes_text(e.hbm_bytes)} at HBM, {times_text(e.times_compulsory)} times the compulsory bytes, "
-            f"{seconds_text(e.time_s)}")  # fmt: skip
+    against = times_of(times_text(e.times_compulsory), "the compulsory bytes")
+    return f"{bytes_text(e.hbm_bytes)} at HBM, {against}, {seconds_text(e.time_s)}"
 
 
 def _against(own: OrderEntry, best: OrderEntry) -> str:
@@ -61,7 +62,7 @@ def constant_answer(checks: Sequence[ConstantCheck]) -> str:
 
 def _constant(check: ConstantCheck) -> str:
     size, right = check.best_constant
-    constant, problems = capacity_text(check.section_bytes), f"{check.right} of {len(check.rows)} problems"
+    constant, problems = capacity_text(check.section_bytes), f"{check.right} of {some(len(check.rows), 'problem')}"
     parts = [f"Sections of {constant} are right for {problems} on {check.profile.name} ({check.kernel})"]
     slowest = max(check.rows, key=lambda row: row.constant.time_s / row.best.time_s)
     heaviest = max(check.rows, key=lambda row: row.constant.hbm_bytes / row.best.hbm_bytes)
@@ -73,10 +74,11 @@ def _constant(check: ConstantCheck) -> str:
         parts.append(f"and move most, {times_text(more)} times the bytes of the best section, at {_problem(heaviest)}")
     if size != check.section_bytes and right > check.right:
         parts.append(f"{capacity_text(size)} are right for {right}")
+    parts += [check.by_default] if check.by_default else []
     return f"{'; '.join(parts)}."
 
 
 def _problem(row: ConstantRow) -> str:
     p = row.problem
-    heads = f"{p.heads} heads" + ("" if p.group == 1 else f" on {p.kv_heads}")
-    return f"{p.seq_q:,} tokens x {heads}, mask {p.mask_text}"
+    heads = some(p.heads, "head") + ("" if p.group == 1 else f" on {p.kv_heads}")
+    return f"{some(p.seq_q, 'token')} x {heads}, mask {p.mask_text}"

@@ -14,14 +14,15 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries.default import told
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.many import Request, try_all
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.orders.entry import SAME_TIME
-from iosim.studies.orders.search import default_kernel
+from iosim.studies.orders.search import resolve_all
 from iosim.studies.orders.space import MIB, SECTION_MIB, OrderChoice, applied, is_even, main_launch, section_heads
 
 ACCESSES = 2_000_000
@@ -97,6 +98,7 @@ class ConstantCheck:
     profile: HardwareProfile
     kernel: str
     rows: tuple[ConstantRow, ...]
+    by_default: str = ""
 
     @property
     def right(self) -> int:
@@ -124,7 +126,7 @@ class ConstantCheck:
 def check_constant(
     section_bytes: int,
     problems: Sequence[AttentionProblem],
-    kernel: str | Kernel | None = None,
+    kernel: str | Kernel = DEFAULT,
     profile: str | HardwareProfile = "b200",
     *,
     progress: Progress = silent,
@@ -134,7 +136,7 @@ def check_constant(
     Args:
         section_bytes: of the keys and values of a section's heads.
         problems: the grid.
-        kernel: a catalog name or a Kernel; by default what the GPU's library runs.
+        kernel: a catalog name or a Kernel; by default the GPU's own for the first problem.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         progress: hands the predictions on one by one, and may show how far they are.
 
@@ -144,12 +146,9 @@ def check_constant(
     if section_bytes < 1:
         raise InputError(f"`check_constant` section {section_bytes} is out of range; accepted: 1 byte or more")
     gpu = load_profile(profile) if isinstance(profile, str) else profile
-    chosen = kernel if kernel is not None else default_kernel(problems[0], gpu)
     asked: list[tuple[int, int, Request]] = []
-    name = ""
-    for number, problem in enumerate(problems):
-        own = resolve(chosen, problem, gpu) if isinstance(chosen, str) else chosen
-        name = own.name
+    kernels = resolve_all(kernel, problems, gpu)
+    for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
         for heads in _sections(problem):
             request = Request(problem, _in_sections(own, problem, gpu, heads), gpu, "cold", "sampled",
                               accesses=ACCESSES)  # fmt: skip
@@ -160,7 +159,7 @@ def check_constant(
             raise outcome
         costs[number][heads] = SectionCost(heads, outcome.total("hbm"), outcome.time.total_s)
     rows = (ConstantRow(p, found, section_bytes) for p, found in zip(problems, costs, strict=True))
-    return ConstantCheck(section_bytes, gpu, name, tuple(rows))
+    return ConstantCheck(section_bytes, gpu, kernels[0].name, tuple(rows), told([(kernels[0], gpu)]))
 
 
 def _sections(problem: AttentionProblem) -> list[int]:

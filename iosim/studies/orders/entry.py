@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, log
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -153,6 +154,8 @@ class OrderRanking(Shown):
     """Those not predicted, and why."""
     notes: tuple[str, ...] = ()
     """What a reader of the ranking should know."""
+    by_default: str = ""
+    """That nobody named the kernel; empty where it was named."""
 
     @property
     def best(self) -> OrderEntry:
@@ -240,6 +243,6 @@ def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionP
     if len(weights) != len(problems):
         raise InputError(f"`weights` are {len(weights)}; accepted: {len(problems)}, one for each problem")
     for weight in weights:
-        if not 0 < weight < float("inf"):
+        if not isinstance(weight, Real) or not 0 < weight < float("inf"):
             raise InputError(f"`weights` {weight} is out of range; accepted: numbers above 0")
     return tuple(float(weight) for weight in weights)

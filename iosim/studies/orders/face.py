@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part
@@ -24,7 +24,7 @@ MEANINGS = {"coarse": "c: replayed in coarse steps", "sampled": "s: sampled, a l
 
 def line(r: OrderRanking) -> str:
     """The kernel, the GPU and the best order."""
-    return f"{r.kernel} on {r.profile.name}, {len(r.orders)} orders; best: {r.best.choice.words}"
+    return f"{r.kernel} on {r.profile.name}, {some(len(r.orders), 'order')}; best: {r.best.choice.words}"
 
 
 def table(r: OrderRanking, most: int | None = MOST_SHOWN) -> Table:

@@ -17,9 +17,11 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries import is_choice, resolve
+from iosim.kernel.libraries.default import told
 from iosim.kernel.libraries.resolver import check_cluster
 from iosim.kernel.schedule import CLUSTER_CC, Scheduler
 from iosim.kernel.traffic import Traffic, TrafficRow
@@ -43,8 +45,6 @@ REPLAYED = 8
 """Of the ranking's first orders, how many are replayed whole."""
 MOST_REPLAYED = 24
 """And at most, where replayed ones fall behind others."""
-LIBRARY = ("fa3", "fa4", "fa2", "flash")
-"""Kernels whose orders are searched where none is named: the first that runs the problem on the GPU."""
 PASSES = ("fwd", "bwd")
 STEALING_CC = 100
 NEARLY_COMPULSORY = 1.02
@@ -65,20 +65,22 @@ class _Candidate:
     accesses: int
 
 
-def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
-    """The library's kernel for a problem on a GPU, or iosim's own with any tile."""
-    for name in LIBRARY:
-        try:
-            planned(problem, name, profile)
-        except InputError:
-            continue
-        return name
-    return LIBRARY[-1]
+def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile) -> list[Kernel]:
+    """The kernel of each problem, of one name for all of them.
+
+    Raises:
+        InputError: as `resolve` does.
+    """
+    if not isinstance(kernel, str):
+        return [kernel] * len(problems)
+    first = resolve(kernel, problems[0], profile)
+    name = first.name if is_choice(kernel) else kernel
+    return [first, *(resolve(name, one, profile) for one in problems[1:])]
 
 
 def search_orders(
     problem: AttentionProblem | Sequence[AttentionProblem],
-    kernel: str | Kernel | None = None,
+    kernel: str | Kernel = DEFAULT,
     profile: str | HardwareProfile = "a100",
     *,
     weights: Sequence[float] | None = None,
@@ -91,7 +93,7 @@ def search_orders(
 
     Args:
         problem: what is computed, one pass; several problems are searched for the one order that suits them all.
-        kernel: a catalog name or a Kernel; by default what the GPU's library runs.
+        kernel: a catalog name or a Kernel; by default the GPU's own for the first problem.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
         weights: how often each problem is called; once by default.
         tiles: tried beside the kernel's own.
@@ -109,8 +111,7 @@ def search_orders(
         if one.passes not in PASSES:
             raise InputError(f"`passes` {one.passes}: orders are searched for one pass at a time; accepted: "
                              f"{', '.join(PASSES)}")  # fmt: skip
-    chosen = kernel if kernel is not None else default_kernel(problems[0], gpu)
-    kernels = [resolve(chosen, one, gpu) if isinstance(chosen, str) else chosen for one in problems]
+    kernels = resolve_all(kernel, problems, gpu)
     if any(main_launch(k, p) is None for k, p in zip(kernels, problems, strict=True)):
         raise InputError(f"`kernel` {kernels[0].name}: no launch loops over keys, so it has no order to choose; "
                          "accepted: kernels such as fa2, fa3 or flash")  # fmt: skip
@@ -171,7 +172,7 @@ class _Search:
         entries = [replace(e, is_own=set(self.owns) == {e.choice}) for e in self.entries.values()]
         return OrderRanking(
             self.problems, self.weights, self.kernels[0].name, self.profile, tuple(ranked(entries, self.own)), own,
-            tuple(self.left_out), tuple(self._notes(entries)),
+            tuple(self.left_out), tuple(self._notes(entries)), told([(self.kernels[0], self.profile)]),
         )  # fmt: skip
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.units import capacity_text
+from iosim.base.units import capacity_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
@@ -81,7 +81,7 @@ class OrderChoice:
         if self.section_bytes:
             fastest = f"sections of {capacity_text(self.section_bytes)}"
         elif self.section_heads:
-            fastest = f"sections of {self.section_heads} heads"
+            fastest = f"sections of {some(self.section_heads, 'head')}"
         start = {Start.LIGHT_FIRST: "", Start.HEAVY_FIRST: "heavy first", Start.FOLD: "heavy beside light"}[self.start]
         parts = [fastest, start, f"keys {self.direction}", str(self.scheduler)]
         parts += [f"clusters of {self.cluster}"] if self.cluster > 1 else []

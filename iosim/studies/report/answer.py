@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosim.base.units import bytes_text
-from iosim.prediction.answer import ONCE, times_text, trust, why
+from iosim.base.units import bytes_text, some
+from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.studies.report import figures
 from iosim.studies.report.collect import Point
 from iosim.studies.report.report import Report
@@ -53,14 +53,14 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     best = _best(here)
     others = [p for p in here if p is not best]
     against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
-    parts = [f"On {gpu} at {longest:,} tokens {best.kernel} moves {_amounts(best)}"]
+    parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
     if against is not None:
-        parts[0] += f", {_ratios(best, against)} than {against.kernel}"
+        parts[0] += f", {_ratios(best, against)}"
         reason = why(against.prediction)
         parts.append(f"{against.kernel} moves {_amounts(against)}{f', {reason}' if reason else ''}")
         parts += _from(points, best.kernel, against.kernel)
     parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
-    return f"{'; '.join((*parts, trust([best.prediction])))}."
+    return f"{'; '.join((*parts, trust([p.prediction for p in here])))}."
 
 
 def _best(points: Sequence[Point]) -> Point:
@@ -78,25 +78,27 @@ def _amounts(p: Point) -> str:
     """Its bytes at both levels, those of HBM against the compulsory ones."""
     if p.hbm is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
-    above = p.hbm / max(1, p.compulsory)
-    times = "compulsory" if above <= ONCE else f"{times_text(above)} times the compulsory"
+    times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
+    times = times.replace(" times compulsory", " times the compulsory")
     return f"{bytes_text(p.hbm)} at HBM ({times}) and {bytes_text(p.l2)} between SMs and L2"
 
 
 def _ratios(best: Point, against: Point) -> str:
-    l2 = _factor(against.l2, best.l2)
-    if best.hbm is None or against.hbm is None:
-        return l2
-    hbm = _factor(against.hbm, best.hbm)
-    return (
-        f"{hbm.removesuffix(' less')} and {l2}" if hbm.endswith(" less") and l2.endswith(" less") else f"{hbm} and {l2}"
-    )
+    """What it moves at each level against another kernel, with that one's name."""
+    hbm = None if not best.hbm or against.hbm is None else _factor(against.hbm, best.hbm)
+    by_level = [(hbm, "at HBM"), (_factor(against.l2, best.l2), "between SMs and L2")]
+    same = " and ".join(where for factor, where in by_level if factor == "")
+    other = " and ".join(f"{factor} {where}" for factor, where in by_level if factor)
+    parts = [f"as much {same} as {against.kernel}"] if same else []
+    return " and ".join([*parts, other if same else f"{other} than {against.kernel}"] if other else parts)
 
 
-def _factor(more: int, less: int) -> str:
-    if less and more >= less:
-        return f"{times_text(more / less)} times less"
-    return f"{times_text(less / max(1, more))} times more"
+def _factor(theirs: int, own: int) -> str:
+    """How many times less or more its own bytes are; empty where both are the same in three digits."""
+    ratio = max(theirs, own) / max(1, min(theirs, own))
+    if times_text(ratio) == "1":
+        return ""
+    return f"{times_text(ratio)} times {'less' if theirs > own else 'more'}"
 
 
 def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
@@ -110,7 +112,7 @@ def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
     first = next((n for n in both if not below or n > below[-1]), None)
     if first is None or first == both[0]:
         return []
-    return [f"{kernel} halves the HBM bytes from {first:,} tokens on"]
+    return [f"{kernel} halves the HBM bytes from {some(first, 'token')} on"]
 
 
 __all__ = ["Verdict", "answer", "of_points", "verdicts"]

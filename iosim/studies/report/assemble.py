@@ -73,7 +73,7 @@ def summary(points: Sequence[Point]) -> Table:
         *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
         Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
         Column("peak_bytes", "memory", "bytes"), Column("fits", "fits"),
-        Column("ratio_l2", "less SM<->L2", "ratio"), Column("ratio_hbm", "less HBM", "ratio"),
+        Column("ratio_l2", "naive over it, SM<->L2", "ratio"), Column("ratio_hbm", "naive over it, HBM", "ratio"),
         figures.FROM,
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []

@@ -79,9 +79,9 @@ def collect(
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}
     refusals: list[InputError] = []
-    jobs = [(gpu, kernel, p) for gpu in request.gpus for kernel in request.kernels for p in request.problems]
-    asked = [Request(problem, kernel, gpu.profile, request.l2_start, request.method) for gpu, kernel, problem in jobs]
-    for (gpu, kernel, problem), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
+    jobs = request.jobs
+    asked = [Request(problem, name, gpu.profile, request.l2_start, request.method) for gpu, _, problem, name in jobs]
+    for (gpu, kernel, problem, _), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
         if isinstance(outcome, InputError):
             refusals.append(outcome)
             refused.setdefault((gpu.label, kernel, str(outcome)), []).append(problem.seq_q)

@@ -10,7 +10,7 @@ from typing import Any
 
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.kernel.algorithms import algorithm_of
-from iosim.prediction.estimates import legend, mark_of, marked
+from iosim.prediction.estimates import mark_of, marked
 from iosim.show import axes
 from iosim.show.labels import hollow, layered
 from iosim.show.page import Figure, Panel, Series
@@ -23,7 +23,7 @@ Guide = tuple[str, str, str, list[int], list[float]]
 """Name, hover text, dash, lengths and values of a grey line."""
 
 WHO = (Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"))
-FROM = Column("commands", "command", COMMANDS)
+FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
 def who(p: Point) -> tuple[Cell, ...]:
@@ -128,9 +128,8 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
     if known:
         by = "replay" if request.method is None else f"the method '{request.method}'"
-        told = legend(p.prediction for p in points)
         how = (f"by {by}, L2 {request.l2_start} at the start. The truth lies between the compulsory bytes (inputs "
-               f"once, outputs once; dotted) and those with no L2.{'' if told is None else f' {told}.'}")  # fmt: skip
+               f"once, outputs once; dotted) and those with no L2.")  # fmt: skip
     return Figure(
         "traffic-hbm", "Traffic between L2 and HBM",
         f"Bytes that cross between L2 and device memory, read and written together, {how}"
@@ -212,7 +211,7 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
     columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
-               Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", "ratio", "ratio"),
+               Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", f"{base} over it", "ratio"),
                FROM)  # fmt: skip
     cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
     rows = tuple(

@@ -15,10 +15,10 @@ def as_page(report: Report) -> Page:
     at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
     told = () if report.legend is None else (f"{report.legend}.",)
     sections = (
-        first.section(folded=False),
+        first.section(report.legend, folded=False),
         Section("summary", f"{at}, N = {length:,}", ((words.RATIOS,) * report.has_ratios) + told, table=report.summary),
         *listed("left-out", "Left out", [words.omission(o, report.request.lengths) for o in report.omissions]),
-        *(f.section() for f in others),
+        *(f.section(report.legend) for f in others),
         *listed("notes", "Notes of the predictions", report.notes, folded=True),
         Section("reading", "How to read this page", (words.LEVELS, words.EXACT), folded=True),
     )

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
-from iosim.base.words import L2_STARTS, METHODS
+from iosim.base.words import DEFAULT, L2_STARTS, METHODS
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
-from iosim.kernel.libraries import entry_name, is_choice
+from iosim.kernel.libraries import default_kernel, entry_name, is_choice
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 
@@ -34,10 +34,13 @@ class ReportRequest:
 
     gpus: tuple[Gpu, ...]
     kernels: tuple[str, ...]
+    """Those that run, a GPU's own by its name."""
     problems: tuple[AttentionProblem, ...]
     l2_start: str = "cold"
     method: str | None = None
     """How HBM traffic is found, as in `predict`: None for its choice in each case."""
+    asked: tuple[str, ...] = ()
+    """The kernels as they were asked for, DEFAULT among them; where there are none, `kernels`."""
 
     def __post_init__(self) -> None:
         for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
@@ -75,13 +78,20 @@ class ReportRequest:
             if not is_choice(kernel):
                 entry_name(kernel)
         by_length = {p.seq_q: p for p in problems}
-        return cls(
-            gpus=_gpus(gpus),
-            kernels=kernels,
-            problems=tuple(by_length[n] for n in sorted(by_length)),
-            l2_start=l2_start,
-            method=method,
-        )
+        listed, chosen = _gpus(gpus), tuple(by_length[n] for n in sorted(by_length))
+        names = (name_on(g, k, p) for k in kernels for g in listed for p in chosen)
+        return cls(listed, tuple(dict.fromkeys(names)) or kernels, chosen, l2_start, method, kernels)
+
+    @property
+    def jobs(self) -> list[tuple[Gpu, str, AttentionProblem, str]]:
+        """(GPU, kernel, problem, the kernel as asked for) of every prediction, each once."""
+        found: dict[tuple[str, str, int], tuple[Gpu, str, AttentionProblem, str]] = {}
+        for gpu in self.gpus:
+            for asked in self.asked or self.kernels:
+                for problem in self.problems:
+                    name = name_on(gpu, asked, problem)
+                    found.setdefault((gpu.label, name, problem.seq_q), (gpu, name, problem, asked))
+        return list(found.values())
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -100,13 +110,18 @@ class ReportRequest:
     def report_line(self) -> str:
         """The command line of the whole report, without its `--out`."""
         gpus = [word for gpu in self.gpus for word in ("--gpu", gpu.argument)]
-        kernels = [word for kernel in self.kernels for word in ("--kernel", kernel)]
+        kernels = [word for kernel in self.asked or self.kernels for word in ("--kernel", kernel)]
         problem = next((p for p in self.problems if p.seq_k != p.seq_q), self.problems[0])
         lengths = length_options(problem, ",".join(map(str, self.lengths)))
         return command_line(["report", *gpus, *kernels, *lengths], problem, self._how())
 
     def _how(self) -> list[str]:
         return ["--l2", self.l2_start, *([] if self.method is None else ["--method", self.method])]
+
+
+def name_on(gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
+    """A kernel's name, the GPU's own by the name that it has there."""
+    return default_kernel(problem, gpu.profile) if kernel == DEFAULT else kernel
 
 
 def _but_length(problem: AttentionProblem) -> tuple[object, ...]:

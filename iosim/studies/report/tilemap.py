@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.units import bytes_text, number_text, seconds_text
+from iosim.base.units import bytes_text, number_text, seconds_text, some
 from iosim.problem.fields import length_options
 from iosim.show import axes
 from iosim.show.page import Figure, Panel, Series
@@ -146,8 +146,9 @@ def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple
     on_grid = [c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K]
     marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
     data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
-    alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {best.tile.warps} warps and "
-           f"{best.tile.stages} stages, {seconds_text(best.time_s)}; {len(cells)} of {len(BLOCK_Q) * len(BLOCK_K)} "
+    alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
+           f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
+           f"{len(BLOCK_Q) * len(BLOCK_K)} "
            f"sizes fit. Libraries: {_libraries(ranking)}.")  # fmt: skip
     layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
     return Panel(panel_id, label, alt, tuple(data), layout)
@@ -169,7 +170,8 @@ def _marks(series: Series, tiles: Sequence[TileCandidate], symbol: str, size: in
 
 
 def _hover(c: TileCandidate) -> str:
-    return (f"{c.kernel} {c.tile}, {c.tile.warps} warps, {c.tile.stages} stages<br>{seconds_text(c.time_s)}, bound by "
+    return (f"{c.kernel} {c.tile}, {some(c.tile.warps, 'warp')}, "
+            f"{some(c.tile.stages, 'stage')}<br>{seconds_text(c.time_s)}, bound by "
             f"{c.bound_by}<br>{bytes_text(c.l2_read_bytes + c.l2_write_bytes)} SM<->L2, occupancy "
             f"{100 * c.occupancy:.0f} %")  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iosim.base.units import length_text
+from iosim.base.units import length_text, some
 from iosim.studies.report.collect import Omission
 from iosim.studies.report.request import ReportRequest
 
@@ -19,7 +19,7 @@ EXACT = (
 )
 
 
-RATIOS = "Less: the naive kernel's bytes over the row's; below 1x the row moves more than naive attention does."
+RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the row moves more than naive does."
 
 
 def question(request: ReportRequest, base: str | None) -> str:
@@ -32,7 +32,7 @@ def question(request: ReportRequest, base: str | None) -> str:
 def subject(request: ReportRequest) -> str:
     """What a request computes, in one sentence."""
     p = request.problems[0]
-    kv = "" if p.group == 1 else f" ({p.kv_heads} key/value heads)"
+    kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
     known = {
         "none": "no mask",
@@ -42,14 +42,19 @@ def subject(request: ReportRequest) -> str:
     mask = known.get(p.mask, "") if p.seq_lens is None else ""
     mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"
     first, last = request.lengths[0], request.lengths[-1]
-    span = f"{first:,} tokens" if first == last else f"{first:,} to {last:,} tokens ({len(request.lengths)} lengths)"
-    keys = f", {request.other_keys:,} keys" if request.other_keys else ""
+    span = (
+        some(first, "token")
+        if first == last
+        else f"{first:,} to {some(last, 'token')} ({len(request.lengths)} lengths)"
+    )
+    keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
     terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
     by = "replay" if request.method is None else f"the method '{request.method}'"
     return (
-        f"Attention, {p.passes}: batch {p.batch}, {p.heads} heads{kv}, head_dim {width}, {p.dtype}, {mask}{dropout}"
+        f"Attention, {p.passes}: batch {p.batch}, {some(p.heads, 'head')}{kv}, head_dim {width}, {p.dtype}, "
+        f"{mask}{dropout}"
         f"{terms}, {span}{keys}. HBM by {by}, L2 {request.l2_start} at the start."
     )
 

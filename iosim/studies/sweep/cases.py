@@ -20,7 +20,9 @@ import numpy as np
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
 from iosim.base.units import size
+from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
 from iosim.problem.masks.mask import IntArray
@@ -42,7 +44,7 @@ LABELS = {"model": "text", "layer": "text", "count": "int"}
 """Columns that say what a row is of and change nothing, and their types."""
 ALWAYS = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "mask", "window", "passes")
 """Columns of the problem that every row shows."""
-USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", "fa2")} | {
+USUAL: Mapping[str, tuple[Any, ...]] = {"gpu": ("a100",), "kernel": ("naive", DEFAULT)} | {
     name: (FIELDS[name].usual,) for name in FIELDS if FIELDS[name].usual is not None
 }  # fmt: skip
 """Values of what is not given; they are those of `iosim predict`."""
@@ -229,6 +231,8 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
             raise InputError(f"`{name}` has no values; accepted: one or more")
         if name in listed:
             raise InputError(f"`{name}` is given twice, as an option and as a column of the rows; give one of them")
+    if "seq_q" not in {*given, *listed}:
+        check_queries(given)
     blocks = []
     if listed:
         blocks.append(_checked(_with_mask(listed)))

@@ -12,6 +12,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import counter
+from iosim.base.units import some
 from iosim.base.version import __version__
 from iosim.base.workers import cores
 from iosim.studies.sweep.cases import Cases, Part
@@ -130,7 +131,7 @@ def _summary(journal: Journal, resumed: int) -> Summary:
 
 def _refuse_nothing(summary: Summary, reason: Callable[[], str]) -> None:
     if summary.refused == summary.rows:
-        rows = "its one row" if summary.rows == 1 else f"all {summary.rows:,} rows"
+        rows = "its one row" if summary.rows == 1 else f"all {some(summary.rows, 'row')}"
         raise InputError(f"the sweep is refused, {rows}: {reason()}")
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind
+from iosim.base.units import sizes
 from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import entry_name, is_choice
+from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
-from iosim.studies.sweep.cases import Cases, cases, column, name_of
+from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, column, name_of
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
 from iosim.studies.sweep.run import Where, in_memory, into_file
@@ -94,9 +97,12 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
 
 def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What was asked of the problems, one value of each."""
-    named = {word if word in ("causal", "prefix") else name_of(word): several(value) for word, value in values.items()
-             if value is not None}  # fmt: skip
-    axes = {name: listed for name, listed in named.items() if name in FIELDS or name in ("causal", "prefix")}
+    named = {
+        name: several(name, value)
+        for name, value in ((word if word in BESIDES else name_of(word), value) for word, value in values.items())
+        if value is not None
+    }
+    axes = {name: listed for name, listed in named.items() if name in FIELDS or name in BESIDES}
     for one in product(*axes.values()):
         yield dict(zip(axes, one, strict=True))
 
@@ -134,19 +140,34 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
         if name in grid:
             raise InputError(f"`{word}` is given twice; give it once")
         if value is not None:
-            grid[name] = several(value)
+            grid[name] = several(name, value)
+    for flag in several("causal", causal):
+        if not isinstance(flag, bool | None):
+            raise InputError(f"`causal` {flag!r} is no truth value; accepted: True, False")
     if causal not in (None, False):
         if "mask" in grid:
             raise InputError("`causal=True` contradicts `mask`, which says another mask; give one of them")
         if "window" not in grid and "window_right" not in grid:  # beside a window it says the same
-            grid["mask"] = ["causal" if flag else "none" for flag in several(causal)]
+            grid["mask"] = ["causal" if flag else "none" for flag in several("causal", causal)]
     if prefix is not None:
-        grid["prefix"] = several(prefix)
+        grid["prefix"] = lengths(several("prefix", prefix), "prefix")
     return grid
 
 
-def several(value: Any) -> list[Any]:
-    """A list of one value or several; a tuple of two sides is one value."""
-    if isinstance(value, str | bytes | tuple) or not isinstance(value, Iterable):
+def several(name: str, value: Any) -> list[Any]:
+    """The values of a column: one or several, a text of them read as the command line reads it ("1k:8k:x2", "a100,l4");
+    a tuple of two sides is one value.
+
+    Raises:
+        InputError: a text that is no list of sizes where sizes are wanted.
+    """
+    if isinstance(value, str):
+        own = {"prefix": Kind.WHOLE, "causal": Kind.FLAG} | dict.fromkeys(PLACES, Kind.WORD)
+        kind = own[name] if name in own else SETTINGS[name].kind
+        if kind is Kind.WHOLE and not value.startswith("-"):
+            return list(sizes(value, f"`{name}`"))
+        return [part.strip() for part in value.split(",")] if kind in (Kind.WORD, Kind.SIDES) else [value]
+    if isinstance(value, bytes | tuple) or not isinstance(value, Iterable):
         return [value]
-    return [item.item() if hasattr(item, "item") else item for item in value]
+    items = (item.item() if hasattr(item, "item") else item for item in value)
+    return [one for item in items for one in (several(name, item) if isinstance(item, str) else (item,))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.hardware.trust import evidence
 from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
@@ -20,24 +20,26 @@ def answer(rankings: Sequence[TileRanking]) -> str:
 
 def _sentence(r: TileRanking) -> str:
     layers = "" if r.layers is None else f", for {r.layers},"
-    where = f"On {r.profile.name} at {r.problem.seq_q:,} tokens and head_dim {r.problem.head_dim}{layers}"
+    where = f"On {r.profile.name} at {some(r.problem.seq_q, 'token')} and head_dim {r.problem.head_dim}{layers}"
     if not r.candidates:
         return f"{where} no tile fits: for the first, {r.rejected[0].reason}."
     best = r.best
     spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" * (best.spilled_bytes > 0)
-    parts = [f"{where} the fastest of the {len(r.candidates)} tiles that fit is {_named(best)}: {_cost(best)}{spilled}"]
+    few = "one tile that fits" if len(r.candidates) == 1 else f"fastest of the {len(r.candidates):,} tiles that fit"
+    parts = [f"{where} the {few} is {_named(best)}: {_cost(best)}{spilled}"]
     if r.library:
         first = r.library[0]
         parts.append(f"the fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
     if r.rejected:
-        parts.append(f"{len(r.rejected)} others do not fit{_mostly(r)}")
+        others = "another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
+        parts.append(f"{others} not fit{_mostly(r)}")
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     parts.append(f"times by a model {times.summary}{'' if times.validated_by else ', not checked there'}")
     return f"{'; '.join(parts)}."
 
 
 def _named(c: TileCandidate) -> str:
-    return f"{c.tile} with {c.tile.warps} warps and {c.tile.stages} stage{'s' * (c.tile.stages != 1)}"
+    return f"{c.tile} with {some(c.tile.warps, 'warp')} and {c.tile.stages} stage{'s' * (c.tile.stages != 1)}"
 
 
 def _cost(c: TileCandidate) -> str:

@@ -61,15 +61,18 @@ class TileStudy:
         if self.ranked:
             rank, best = self.ranked[0]
             read, hbm = best.l2_read_bytes, best.hbm_read_bytes + best.hbm_write_bytes
-            place = f"{name} fits on {self.profile}, and is number {rank} of {self.of} with {_how(best.tile)}"
+            place = f"{name} fits on {self.profile}, and is {self._place(rank)} with {_how(best.tile)}"
             return f"{place}: {seconds_text(best.time_s)}, {bytes_text(read)} read from L2, {bytes_text(hbm)} of HBM"
         closest = min(self.rejected, key=lambda r: _excess(r.reason))
         why = f"{closest.reason}{excess_text(closest.reason)}, with {_how(closest.tile)}"
         text = f"{name} does not fit on {self.profile}: {why}"
         if self.nearest is not None:
             rank, tile = self.nearest
-            text += f"; the nearest that fits is {tile.tile} with {_how(tile.tile)}, number {rank} of {self.of}"
+            text += f"; the nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
         return text
+
+    def _place(self, rank: int) -> str:
+        return "the only one" if self.of == 1 else f"number {rank} of {self.of}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types; `excess` is what a rejected tile needs beyond what there is, by resource."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import MatrixUnit, Tile
 from iosim.kernel.tile_rules import rows_misfit, stages_misfit
@@ -28,8 +29,8 @@ def tile_space() -> Iterator[Tile]:
 def rejection(tile: Tile, problem: AttentionProblem, profile: HardwareProfile, unit: MatrixUnit) -> str:
     """Why a tile makes no sense for the problem on that GPU, before resources are counted; empty when it does."""
     return (
-        _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query rows")
-        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key rows")
+        _too_large("block_q", tile.block_q, BLOCK_Q, problem.seq_q, "query row")
+        or _too_large("block_k", tile.block_k, BLOCK_K, problem.seq_k, "key row")
         or rows_misfit(tile, unit, problem.backward)
         or stages_misfit(tile, profile)
     )
@@ -39,4 +40,4 @@ def _too_large(name: str, block: int, choices: tuple[int, ...], rows: int, what:
     enough = next((c for c in choices if c >= rows), choices[-1])
     if block <= enough:
         return ""
-    return f"{name} {block} is larger than the problem: {enough} covers its {rows:,} {what}"
+    return f"{name} {block} is larger than the problem: {enough} covers its {some(rows, what)}"

@@ -31,8 +31,7 @@ def as_page(traces: Sequence[TraceResult], command: str) -> Page:
     q = traces[0].prediction.problem
     kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
     title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
-    subject = (f"batch {q.batch}, {q.heads} heads, {q.seq_q:,} x {q.seq_k:,} tokens, head_dim {q.head_dim}, "
-               f"{q.dtype}, mask {q.mask_text}, {q.passes}.")  # fmt: skip
+    subject = f"{q.line}."
     top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
     tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
     sections: list[Section] = []

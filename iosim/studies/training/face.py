@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.show.page import Panel
 from iosim.show.shown import Part, panels_of
 from iosim.studies.training.answer import answer
@@ -15,7 +15,7 @@ def line(t: TrainingPrediction) -> str:
     """The model, its peak and the time of a step."""
     time = "" if t.time is None else f", a step {seconds_text(t.time.total_s)}"
     fits = "fits" if t.fits else "does not fit"
-    return (f"{t.model.layers} layers of width {t.model.width}, {t.setup.batch} x {t.setup.seq_len:,} tokens on "
+    return (f"{some(t.model.layers, 'layer')} of width {t.model.width}, {t.setup.tokens} on "
             f"{t.profile.name}: peak {bytes_text(t.peak_bytes)}, {fits}{time}")  # fmt: skip
 
 

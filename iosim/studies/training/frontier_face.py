@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text
+from iosim.base.units import bytes_text, some
 from iosim.show.page import Panel
 from iosim.show.shown import Part
 from iosim.show.tables import Table
@@ -14,7 +14,7 @@ from iosim.studies.training.page import frontier_panel
 def line(limits: Frontier) -> str:
     """The axis, the GPU and the longest sequences."""
     ends = f"{limits.axis} {limits.values[0]:,} to {limits.values[-1]:,}"
-    return f"{limits.profile.name}, {ends}: longest {limits.longest[0]:,} to {limits.longest[-1]:,} tokens"
+    return f"{limits.profile.name}, {ends}: longest {limits.longest[0]:,} to {some(limits.longest[-1], 'token')}"
 
 
 def said(limits: Frontier) -> str:
@@ -48,7 +48,7 @@ def head(limits: Frontier) -> str:
 def table(limits: Frontier) -> Table:
     """Peak gigabytes, a row a value of the axis and a column a length, and the longest sequence that fits."""
     return Table.of(
-        {limits.axis: v} | {f"{n}": f"{p / 1e9:.2f}{'' if p <= limits.capacity_bytes else ' x'}"
-                           for n, p in zip(limits.seq_lens, row, strict=True)} | {"longest": longest}
+        {limits.axis: f"{v:,}"} | {some(n, "token"): f"{p / 1e9:.2f}{'' if p <= limits.capacity_bytes else ' x'}"
+                           for n, p in zip(limits.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
         for v, row, longest in zip(limits.values, limits.peak_bytes, limits.longest, strict=True)
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, length_text, seconds_text
+from iosim.base.units import bytes_text, length_text, seconds_text, some
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.tables import Column, Table
@@ -35,8 +35,8 @@ def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: 
     gpu = prediction.profile.name
     title = (f"How much memory does a training step take on {gpu}?" if frontier is None else
              f"Which models train on {gpu}?")  # fmt: skip
-    subject = (f"{m.layers} layers of width {m.width}, {m.heads} heads, "
-               f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.batch}, {s.seq_len:,} tokens, "
+    subject = (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}, "
+               f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, "
                f"{s.attention} attention, {s.precision}, {s.optimizer}, recompute {s.recompute}.")  # fmt: skip
     fits = []
     if frontier is not None:
@@ -145,7 +145,10 @@ def frontier_panel(frontier: Frontier) -> Panel:
     """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
     share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
     text = [
-        [f"{frontier.axis} {v:,}, {n:,} tokens: {bytes_text(p)}" for n, p in zip(frontier.seq_lens, row, strict=True)]
+        [
+            f"{frontier.axis} {v:,}, {some(n, 'token')}: {bytes_text(p)}"
+            for n, p in zip(frontier.seq_lens, row, strict=True)
+        ]
         for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
     ]
     xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]

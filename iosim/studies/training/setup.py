@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import whole
+from iosim.base.units import some
 from iosim.studies.training.model import Decoder
 from iosim.studies.training.optimizers import Optimizer, optimizer
 from iosim.studies.training.precision import Precision, precision
@@ -61,6 +62,11 @@ class Setup:
         object.__setattr__(self, "precision", precision(self.precision).name)
         chosen = optimizer(self.optimizer, self.step)
         object.__setattr__(self, "optimizer", chosen.name)
+
+    @property
+    def tokens(self) -> str:
+        """The sequences and their length in words."""
+        return f"{self.batch:,} x {some(self.seq_len, 'token')}"
 
     @property
     def number(self) -> Precision:

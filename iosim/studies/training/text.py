@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.prediction.estimates import legend_of
 from iosim.show.tables import Column, Table
 from iosim.studies.training.prediction import TrainingPrediction
@@ -22,12 +22,12 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 def as_text(prediction: TrainingPrediction) -> str:
     """A table and a few sentences."""
     m, s, peak = prediction.model, prediction.setup, prediction.timeline.peak
-    heads = f"{m.heads} heads" + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
+    heads = some(m.heads, "head") + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
     phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in prediction.timeline.phase_peaks().items())
     fits = "fits" if prediction.fits else "does not fit"
     lines = [
-        f"{m.layers} layers of width {m.width}, {heads}, {prediction.graph.parameter_elements / 1e6:,.1f} M "
-        f"parameters; batch {s.batch} x {s.seq_len} tokens, {s.attention} attention, {s.precision}, {s.optimizer} "
+        f"{some(m.layers, 'layer')} of width {m.width}, {heads}, {prediction.graph.parameter_elements / 1e6:,.1f} M "
+        f"parameters; batch {s.tokens}, {s.attention} attention, {s.precision}, {s.optimizer} "
         f"({s.step}), recompute {s.recompute}; {prediction.profile.name}",
         "",
         memory_table(prediction).text(),

@@ -1,0 +1,57 @@
+"""Which known names a misspelt one may stand for.
+
+Alike are names a slip or two apart, a name and its beginning, and names of which one has all the words of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MOST_SLIPS = 3
+LETTERS_A_SLIP = 3
+SHORTEST_BEGINNING = 3
+
+
+def alike(value: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Known names that are like `value`, the likest first; empty where none is."""
+    letters, words = _plain(value), _words(value)
+    found: list[tuple[float, str]] = []
+    for name in dict.fromkeys(known):
+        other = _plain(name)
+        slips = min(MOST_SLIPS, max(1, len(letters) // LETTERS_A_SLIP))
+        away = _slips(letters, other, slips)
+        begins = len(letters) >= SHORTEST_BEGINNING and other.startswith(letters)
+        if away <= slips:
+            found.append((away - begins / 2 if away else -1, name))
+        elif begins or (words and _words(name) and (words < _words(name) or _words(name) < words)):
+            found.append((MOST_SLIPS + 1, name))
+    found.sort(key=lambda one: one[0])
+    same = [name for away, name in found if away < 0]  # but for case and punctuation
+    return (same or [name for _, name in found])[:most] if letters else []
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.lower())
+
+
+def _words(name: str) -> set[str]:
+    return {word for word in re.split(r"[\W_]+", name.lower()) if len(word) >= SHORTEST_BEGINNING}
+
+
+def _slips(a: str, b: str, most: int) -> int:
+    """Letters to put in, leave out, replace or swap with their neighbour to make `b` of `a`; `most` + 1 for more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before, row = [0] * (len(b) + 1), list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        further = [i]
+        for j, other in enumerate(b, 1):
+            cost = min(row[j] + 1, further[j - 1] + 1, row[j - 1] + (letter != other))
+            if i > 1 and j > 1 and letter == b[j - 2] and a[i - 2] == other:
+                cost = min(cost, before[j - 2] + 1)
+            further.append(cost)
+        if min(further) > most:
+            return most + 1
+        before, row = row, further
+    return row[-1]

@@ -1,0 +1,57 @@
+"""`default`: the kernel that a problem runs with where none is asked for, one rule for every command and for Python.
+
+The first of an order of library kernels that takes the problem on the GPU: what is made for its generation before what
+is made for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from iosim.base.errors import InputError
+from iosim.base.words import DEFAULT
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.kernel import Kernel
+from iosim.kernel.libraries.choice import chooses
+from iosim.kernel.libraries.resolver import resolve
+from iosim.problem.attention import AttentionProblem
+
+ORDER = ("flashmla", "mla", "fa3", "fa4", "fa2", "cutlass", "flash")
+"""The last is FlashAttention-2's algorithm with any tile, which takes nearly everything."""
+FEW_QUERIES = 256
+"""Query tokens below which keys in greater number are split: the rows of FlashAttention-4's tile."""
+SUITS: Mapping[str, Callable[[AttentionProblem], bool]] = {
+    "fa3": lambda p: p.passes == "fwd" or p.head_dim == p.head_dim_v,
+    "fa4": lambda p: p.longest_q >= min(FEW_QUERIES, p.longest_k),  # it splits no keys, as a step of decoding wants
+    "fa2": lambda p: p.head_dim == p.head_dim_v,
+}
+"""What a library does not run, or not well, though its kernel in the catalog takes it."""
+NOTE = "default kernel: "
+
+
+def default_kernel(problem: AttentionProblem, profile: HardwareProfile) -> str:
+    """The name of the kernel that a GPU runs a problem with where none is asked for."""
+    for name in ORDER[:-1]:
+        with suppress(InputError):
+            if name not in SUITS or SUITS[name](problem):
+                resolve(name, problem, profile)
+                return name
+    return ORDER[-1]
+
+
+@chooses(DEFAULT)
+def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:
+    """(kernel, reason)."""
+    name = default_kernel(problem, profile)
+    return name, f"{NOTE}{name}, the first of {', '.join(ORDER)} that takes the problem on {profile.name}"
+
+
+def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:
+    """A clause on those of some kernels that nobody asked for: which one each GPU has; empty where all were named."""
+    names: dict[str, dict[str, None]] = {}
+    for kernel, profile in kernels:
+        if any(note.startswith(NOTE) for note in kernel.notes):
+            names.setdefault(profile.name, {})[kernel.name] = None
+    by_default = [f"{' and '.join(found)} on {gpu}" for gpu, found in names.items()]
+    return f"kernel{'s' * (len(by_default) > 1)} by default: {', '.join(by_default)}" if by_default else ""

@@ -1,0 +1,128 @@
+"""The kernel that is taken where none is named: one rule for all commands and for Python, told in the first line."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import iosim
+from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.hardware.profile import list_profiles, load_profile
+from iosim.kernel.libraries import default_kernel
+from iosim.kernel.libraries.default import ORDER, SUITS
+from iosim.prediction.predictor import planned
+from iosim.problem.attention import AttentionProblem
+
+OWN = {"h100": "fa3", "a100": "fa2", "t4": "cutlass", "b200": "fa4", "l4": "fa2", "rtx-5090": "fa2", "v100": "cutlass"}
+
+
+@pytest.mark.parametrize(("gpu", "kernel"), OWN.items())
+def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
+    assert default_kernel(AttentionProblem(heads=8, seq_q=1024, head_dim=128), load_profile(gpu)) == kernel
+
+
+@pytest.mark.parametrize(("gpu", "values", "kernel"), [
+    ("b200", {"seq_q": 1, "seq_k": 4096}, "fa2"), ("b200", {"passes": "bwd"}, "fa2"), ("h100", {"dtype": "fp8"}, "fa3"),
+    ("h100", {"dropout": 0.1}, "fa2"), ("h100", {"bias": "full"}, "cutlass"), ("a100", {"dtype": "fp32"}, "cutlass"),
+    ("a100", {"page_size": 16}, "flash"), ("a100", {"head_dim": 192, "head_dim_v": 128}, "cutlass"),
+    ("h100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "flashmla"),
+    ("a100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "mla"),
+    ("h100", {"mask": "butterfly"}, "flash"),
+])  # fmt: skip
+def test_it_takes_the_problem(gpu: str, values: dict[str, Any], kernel: str) -> None:
+    problem = AttentionProblem(**{"heads": 8, "seq_q": 4096, "seq_k": 4096, "head_dim": 128, "dtype": "bf16"} | values)
+    assert default_kernel(problem, load_profile(gpu)) == kernel
+    p = iosim.predict(problem, gpu=gpu, method="bounds")
+    assert p.kernel.name == kernel
+
+
+def runs(problem: AttentionProblem, kernel: str, gpu: str) -> bool:
+    try:
+        planned(problem, kernel, gpu)
+    except InputError:
+        return False
+    return True
+
+
+@settings(deadline=None)
+@given(
+    gpu=st.sampled_from(list_profiles()), dtype=st.sampled_from(["fp16", "bf16", "fp32", "tf32", "fp8"]),
+    head_dim=st.sampled_from([32, 64, 72, 128, 192, 256, 512]), passes=st.sampled_from(["fwd", "bwd", "fwd+bwd"]),
+    mask=st.sampled_from(["none", "causal", "window", "strided"]), seq_q=st.sampled_from([1, 64, 1000]),
+    dropout=st.sampled_from([0.0, 0.1]), page_size=st.sampled_from([None, 16, 64, 256]),
+    kv_heads=st.sampled_from([1, 4]),
+)  # fmt: skip
+def test_it_is_the_first_of_the_order_that_runs(gpu: str, seq_q: int, **values: Any) -> None:
+    window = {"window": 128} if values["mask"] == "window" else {}
+    try:
+        problem = AttentionProblem(heads=4, seq_q=seq_q, seq_k=1000, **values, **window)
+    except InputError:
+        return
+    able = [k for k in ORDER if (k not in SUITS or SUITS[k](problem)) and runs(problem, k, gpu)]
+    chosen = default_kernel(problem, load_profile(gpu))
+    assert chosen == (able[0] if able else ORDER[-1])
+
+
+def answers(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main([*words, "--format", "json"]) == 0
+    return str(json.loads(capsys.readouterr().out)["answer"])
+
+
+USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep", "decode --context 1k",
+        "ring --link pcie",        "check-claim --hbm 1MB", "predict --model llama-3-8b", "compare --model llama-3-8b",
+        "orders --check-constant section=50MiB")  # fmt: skip
+
+
+@pytest.mark.parametrize("line", USED)
+def test_every_command_takes_it_and_says_so_first(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, *rest = line.split()
+    length = [] if command == "decode" else ["--seq-len", "512"]
+    gpus = ("h100", "a100", "t4")
+    for gpu in gpus:
+        dtype = ["--dtype", "fp16"]
+        first = answers(capsys, command, *rest, "--gpu", gpu, *length, *dtype)
+        if command == "sweep":
+            assert "kernel default: each GPU's own, as runs_as says" in first
+        else:
+            assert f"kernel by default: {OWN[gpu]} on {load_profile(gpu).name}" in first
+        named = answers(capsys, command, *rest, "--gpu", gpu, *length, *dtype, "--kernel", OWN[gpu])
+        assert "default" not in named
+
+
+def test_gpus_are_compared_with_their_own_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("compare", "--gpu", "h200,a100", "--seq-len", "512", "--kernel", "naive,default", "--format", "json")
+    assert main(list(words)) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(row["gpu"], row["kernel"]) for row in made["rows"]] == [
+        ("h200-sxm", "naive"), ("h200-sxm", "fa3"), ("a100-sxm-80gb", "naive"), ("a100-sxm-80gb", "fa2")]  # fmt: skip
+    assert all(row["reason"] is None and row["time_ratio"] for row in made["rows"])
+    assert "kernel by default: fa3 on h200-sxm" in made["answer"]
+    assert any("--kernel fa3" in line for line in made["commands"].values())
+    same = iosim.compare(kernel="fa3,default", gpu="h200", seq_len=512)
+    assert [e.kernel for e in same.entries] == ["fa3"], "a kernel that is named is not there twice"
+
+
+def test_a_models_layers_have_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    c = iosim.predict(model="deepseek-v3", gpu="h100", seq_len=1, seq_len_k=2048, layers=2)
+    assert c.kernels == "flashmla"
+    line = "compare --model deepseek-v3 --layers 1 --gpu a100 --seq-len 512 --method bounds --dtype bf16"
+    assert main(line.split()) == 0
+    assert re.search(r"^a100-sxm-80gb +cutlass ", capsys.readouterr().out, re.M)
+
+
+def test_python_has_the_commands_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert iosim.predict(gpu="h100", seq_len=512).kernel.name == "fa3"
+    assert iosim.explain(gpu="h100", seq_len=256, heads=2).prediction.kernel.name == "fa3"
+    assert iosim.orders(gpu="b200", seq_len=512, heads=2, order="head").kernel == "fa4"
+    assert iosim.ring(gpu="h100", num_gpus=2, seq_len=1024).kernel_name == "fa3"
+    assert iosim.check_claim(hbm="1MB", gpu="t4", seq_len=256).prediction.kernel.name == "cutlass"
+    assert [e.kernel for e in iosim.compare(gpu="t4", seq_len=256).entries] == ["naive", "cutlass"]
+    assert set(iosim.sweep(gpu="h100", seq_len=256, method="bounds")["runs_as"]) == {"naive", "fa3"}
+    assert iosim.decode("b200", context=[512], layers=1).points[0].kernel_name == "fa2"
