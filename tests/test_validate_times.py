@@ -11,7 +11,6 @@ from iosim.commands.cli import main
 from iosim.evidence.times import cases, groups
 from iosim.evidence.times.ablation import MECHANISMS, ablation
 from iosim.evidence.times.baselines import compared
-from iosim.evidence.times.constants import fitted
 from iosim.evidence.times.groups import GROUPS, KEYS, Errors, Group, Row, by_group, collect, rows_of
 from iosim.evidence.times.report import TimeGate, TimesReport, times_report
 from iosim.readers.timing import overlap
@@ -89,11 +88,6 @@ def test_groups_have_names_of_their_own_and_tables() -> None:
 def test_even_rows_are_held_out_where_something_was_fitted(sample: list[tuple[Group, cases.Case]]) -> None:
     for row in rows_of(sample):
         assert row.held_out == (not row.group.fitted or row.case.number % 2 == 0)
-
-
-def test_fitted_constants_say_on_which_rows() -> None:
-    assert len(fitted()) >= 20
-    assert all(f.rows and f.value > 0 for f in fitted())
 
 
 def test_gates(sample: list[tuple[Group, cases.Case]]) -> None:

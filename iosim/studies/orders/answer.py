@@ -24,7 +24,7 @@ def answer(ranking: OrderRanking) -> str:
         parts.append(f"its own order ({own.choice.words}) {_against(own, best)}")
     parts.append(f"{len(ranking.orders)} orders predicted, {len(ranking.left_out)} left out")
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append(f"HBM bytes by replay, times by a model {times.summary}")
+    parts.append(f"HBM bytes by replay, times by a model of whose numbers {times.summary}")
     return f"{'; '.join(parts)}."
 
 

@@ -32,7 +32,8 @@ def _sentence(r: TileRanking) -> str:
     if r.rejected:
         parts.append(f"{len(r.rejected)} others do not fit{_mostly(r)}")
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
-    parts.append(f"times by a model {times.summary}{'' if times.validated_by else ', not checked there'}")
+    checked = "checked there" if times.validated_by else "not checked there"
+    parts.append(f"times by a model {checked}, of whose numbers {times.summary}")
     return f"{'; '.join(parts)}."
 
 
