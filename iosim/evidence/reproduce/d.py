@@ -30,6 +30,7 @@ WHY = {
     "fa1": "iosim plays one CTA a head, as the first release ran; later ones split long sequences over more CTAs",
     "fa3 fp8": "the softmax takes longer than the products here, and is counted as in fp16; the paper's fp8 kernel is "
     "not persistent",
+    "fa3 bwd": "predicted at the clock after a pause; their loops of calls last up to 0.3 s, in which the clock falls",
 }
 
 row = partial(Row, "D")
@@ -52,7 +53,8 @@ def _point_row(point: Point, speed: float) -> Row:
     p = point.problem
     note = "constants were fitted on this point among others" if point.fitted else ""
     if abs(speed / point.tflops - 1) > 0.1:
-        note = WHY.get(f"{point.kernel} {point.dtype}", WHY.get(point.kernel, note))
+        keys = (f"{point.kernel} {point.dtype}", f"{point.kernel} {point.passes}", point.kernel)
+        note = next((WHY[key] for key in keys if key in WHY), note)
     return row(
         f"{point.series}, N = {point.seq:,}, TFLOP/s", point.tflops, speed, "TFLOP/s",
         f"{point.counted_flops / 1e9:,.1f} GFLOP as counted there / {point.counted_flops / speed / 1e6:,.1f} us; "
