@@ -226,13 +226,14 @@ def predictions() -> tuple[tuple[Point, Prediction], ...]:
     return tuple((p, p.predicted()) for p in points())
 
 
-def errors(wanted: Callable[[Point], bool], clocks: str = "boost", **planted: float) -> list[float]:
+def errors(wanted: Callable[[Point], bool], clocks: str | None = None, **planted: float) -> list[float]:
     """Predicted over published speed, less one, at the constants of the moment and with what is planted in the
-    profile."""
+    profile; at the paper's clock, or at others."""
     found = []
     for point, made in predictions():
         if wanted(point):
-            time = replace(made.call, profile=replace(made.profile, **planted)).time(made.traffic, clocks=clocks)  # type: ignore[arg-type]
+            call = replace(made.call, profile=replace(made.profile, **planted))  # type: ignore[arg-type]
+            time = call.time(made.traffic, clocks=clocks or point.clocks)
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
     return found
 
@@ -258,14 +259,14 @@ class TestPublishedSpeeds:
         assert back.counted_flops == 5 * point.counted_flops  # not halved, times 2.5
 
     def test_forward_of_the_fit_half_and_of_the_other(self) -> None:
-        assert mean(errors(is_fa3(fitted=True))) < 0.05
+        assert mean(errors(is_fa3(fitted=True))) < 0.04
         held_out = errors(is_fa3(fitted=False))
         assert len(held_out) == 18
-        assert mean(held_out) < 0.045
+        assert mean(held_out) < 0.03
         assert max(map(abs, held_out)) < 0.08
 
     def test_backward_that_nothing_was_fitted_on(self) -> None:
-        """At the clock after a pause; the paper's loops of calls last up to 0.3 s, and clocks fall."""
+        """Too fast at the paper's clock, which power lowers in loops of calls of 10 ms each."""
         assert mean(errors(is_fa3(passes="bwd"))) < 0.08
         assert mean(errors(is_fa3(passes="bwd"), clocks="sustained")) < 0.04
 
@@ -277,9 +278,9 @@ class TestPublishedSpeeds:
         assert mean(errors(lambda p: p.kernel == "fa2" and p.gpu == gpu)) < limit
 
     def test_a_constant_far_off_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert mean(errors(is_fa3(fitted=False), pingpong_tile_cycles=9000.0)) > 0.06
+        assert mean(errors(is_fa3(fitted=False), pingpong_tile_cycles=9000.0)) > 0.05
         monkeypatch.setattr(timing, "OVERLAP_NORM", 50.0)
-        assert mean(errors(is_fa3(fitted=False))) > 0.06
+        assert mean(errors(is_fa3(fitted=False))) > 0.05
 
     def test_a_forgotten_loading_warpgroup_is_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
         as_it_is = statistics.fmean(errors(is_fa3()))
@@ -291,7 +292,7 @@ class TestPublishedSpeeds:
         found = []
         for point, made in wide:
             kernel = made.kernel.with_(schedule=replace(made.kernel.schedule, cluster=1))
-            time = Call.of(made.problem, kernel, made.profile).time(made.traffic)
+            time = Call.of(made.problem, kernel, made.profile).time(made.traffic, clocks=point.clocks)
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         as_it_is = errors(lambda p: is_fa3()(p) and p.head_dim == 256 and p.mask == "none")
         assert statistics.fmean(found) < statistics.fmean(as_it_is) - 0.03
@@ -309,7 +310,7 @@ class TestSection:
 
     def test_statements(self) -> None:
         row = next(r for r in self.rows if "up to 740" in r.claim)
-        assert row.ratio == pytest.approx(1.0, abs=0.06)
+        assert row.ratio == pytest.approx(1.0, abs=0.03)
         linear = next(r for r in self.rows if "linear" in r.claim)
         assert linear.computed == pytest.approx(2.0, abs=1e-3)
 

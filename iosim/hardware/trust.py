@@ -82,7 +82,7 @@ RATES_KNOWN: Mapping[str, tuple[float, float]] = {
 }
 """Of rates that were not measured on a GPU, by which factors they may be slower and faster than what the profile has:
 how far known GPUs lie apart (shares of the specified memory bandwidth 0.80 to 0.98, of the tensor rate 0.45 to 1.0, L2
-over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 205 to 310; launches 1.4 to 2.3 us), inferred
+over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 177 to 310; launches 1.4 to 2.3 us), inferred
 ones half as far."""
 REPLACED: Mapping[str, tuple[str, ...]] = {
     "achieved_dram_fraction": ("dram_read_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s"),

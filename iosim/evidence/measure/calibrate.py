@@ -24,10 +24,10 @@ TABLES = ("l2_curves", "counters")
 COUNTED = ("hbm_read", "hbm_write")
 LARGEST = 1e20
 WGMMA_CC = 90
+"""From here on other instructions than mma.sync reach the tensor cores' full rate."""
 FILLED = 23 / 24
 """Of the most dirty lines that sets may hold, what a long fill leaves: of three lines that come two are dirty, one is a
 copy, and each makes room before it comes, so that 8, 8 and 7 of 8 are."""
-"""From here on other instructions than mma.sync reach the tensor cores' full rate."""
 
 
 @dataclass(frozen=True)
