@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import measurements
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
@@ -79,6 +80,17 @@ def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
     assert off is not None
     assert float(off[1]) < 8
     assert measured["launch_fetch_bytes"].value == 29_000
+
+
+def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
+    """Slices of its microbenchmarks begin at lines, so that a fill reads its code alone."""
+    found = derive(json.loads(measurements("h100_calibrate.json").read_text(encoding="utf-8")))
+    profile = load_profile("h100")
+    for name in ("l2_latency_near_cycles", "dram_latency_cycles", "launch_fetch_bytes", "l2_partitions", "l2_ways"):
+        assert found[name].value == profile.need(name), name
+    for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction", "l2_effective_capacity_fraction"):
+        assert found[name].value == pytest.approx(profile.need(name), rel=0.025), name
+    assert found["l2_effective_capacity_fraction"].kind == found["l2_ways"].kind == "fitted"
 
 
 def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
