@@ -194,7 +194,7 @@ def test_the_profile_is_valid_and_every_number_has_a_source(written: Path, measu
         assert value == pytest.approx(entry.value) if name != "l2_read_bandwidth_by_footprint_bytes_per_s" else value
         assert profile.source_of(name) == entry.source
         assert "iosim calibrate" in entry.source or entry.kind == "inferred"
-        assert profile.kind_of(name) in ("measured", "inferred")
+        assert profile.kind_of(name) in ("measured", "fitted", "inferred")
     # what was not measured is the shipped profile's, its source with it
     assert profile.power_w == shipped.power_w
     assert profile.source_of("power_w") == shipped.source_of("power_w")
