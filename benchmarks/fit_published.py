@@ -2,7 +2,7 @@
 
 The fit is that of `iosim calibrate`. Curves (experiments/measurements/published_l2_curves.csv): misses counted while
 all SMs read one buffer, or while CTAs take its blocks in turn; the latency of one thread's chain of loads; rates of
-fills.
+fills. What stays dirty after long passes was counted on an A100 (published_a100_relu.csv), an H100 and an H200.
 Prints a table, docs/generated/l2_constants.md; `--write` writes it. Most of a minute.
 """
 
@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from recorders import measurements
 
+from iosim.evidence.measure.calibrate import FILLED
 from iosim.evidence.measure.fit import (
     BLOCK_SCAN,
     DirtyFit,
@@ -211,6 +212,47 @@ def _reaches(curve: Sequence[Row]) -> bool:
     return max(r.footprint_bytes for r in curve) > TOP[0] * curve[0].l2_bytes
 
 
+@dataclass(frozen=True)
+class Kept:
+    """How many bytes long passes leave dirty, the median of `passes`, and in how many lines of a set of `ways`."""
+
+    profile: str
+    left_bytes: float
+    passes: int
+
+    @property
+    def lines(self) -> float:
+        p = load_profile(self.profile)
+        return p.need("l2_ways") * self.left_bytes / (p.need("l2_bytes") * p.need("l2_effective_capacity_fraction"))
+
+    @property
+    def ways(self) -> int:
+        """The most dirty lines of a set: a long pass leaves FILLED of them where lines have copies on both sides."""
+        return round(self.lines / FILLED)
+
+
+def kept() -> list[Kept]:
+    """What counters say of passes that write more than twice the L2's size; dirty lines of others that they drive out
+    are no part of what they wrote."""
+
+    def rows_of(name: str) -> list[dict[str, str]]:
+        with open(measurements(name), encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    relu = [(int(r["bytes_in"]), float(r["dram_bytes"])) for r in rows_of("published_a100_relu.csv")]
+    h100 = [(int(r["footprint_bytes"]), int(r["hbm_write"])) for r in rows_of("h100_partial_sectors.csv")
+            if r["slice_begins"] == "line"]  # fmt: skip
+    fills = [r for r in rows_of("stream_and_repeat.csv") if r["case"].startswith(("sum", "zero"))]
+    sums, zeros = (statistics.median(int(r["dram_write"]) for r in fills if r["case"].startswith(what))
+                   for what in ("sum", "zero"))  # fmt: skip
+    found = {
+        "a100-sxm-80gb": [2 * size - moved for size, moved in relu if size > 2 * load_profile("a100").need("l2_bytes")],
+        "h100-sxm": [size - written for size, written in h100[1:]],  # the first drives out what was left by others
+        "h200-sxm": [2**30 - (zeros - sums)],
+    }
+    return [Kept(gpu, statistics.median(left), len(left)) for gpu, left in found.items()]
+
+
 def table(results: Sequence[Result]) -> str:
     """The page."""
     lines = [
@@ -234,6 +276,12 @@ def table(results: Sequence[Result]) -> str:
         if r.dirty:
             d = r.dirty
             lines.append(f"| {r.gpu} | {d.ways} | {d.low} to {d.high} | {d.points} | {100 * d.error:.1f} % |")
+    lines += ["", "Most dirty lines of a set, from what long passes leave dirty (23/24 of them), counted:",
+              "", "| GPU | passes | left dirty, MB | of the L2 | lines of a set | dirty ways |",
+              "| --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for k in kept():
+        left, share = k.left_bytes / 1e6, k.left_bytes / load_profile(k.profile).need("l2_bytes")
+        lines.append(f"| {k.profile} | {k.passes} | {left:.1f} | {share:.3f} | {k.lines:.2f} | {k.ways} |")
     lines += ["", "No curve of their own:", "", "| GPU | constants of | why |", "| --- | --- | --- |"]
     lines += [f"| {gpu} | {other or 'itself'} | {why} |" for gpu, (other, why) in OTHERS.items()]
     return "\n".join(lines) + "\n"

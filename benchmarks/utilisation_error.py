@@ -32,7 +32,7 @@ def ratio(case: Case) -> float:
     """Predicted over published speed, at the present constants."""
     point, made = case
     call = replace(made.call, profile=replace(made.profile, **vars(TRIED)))
-    time = call.time(made.traffic)
+    time = call.time(made.traffic, clocks=point.clocks)
     return point.counted_flops / time.total_s / 1e12 / point.tflops
 
 

@@ -1,7 +1,7 @@
 """Power, clock and speed of kernels that load one unit of the GPU each, and of attention, while they run for seconds.
 
     python experiments/power.py --out h200_power.csv    measures
-    python experiments/power.py --fit                   energies of a unit of work, from the recorded table
+    python experiments/power.py --fit h200_power.csv    rates, and energies of a unit of work, from a recorded table
 
 A row is a window of about 0.3 s of one load that runs without a pause: what it did, how long a launch took, and what
 NVML read meanwhile. Needs PyTorch, nvcc and nvidia-ml-py. Nothing of the GPU's settings is touched.
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import ctypes
@@ -304,28 +305,58 @@ SETTLED = 4
 """The first window that counts: the board's controller has found its clock by then."""
 IN_FIT = ("sleep", "ffma", "exp", "shared", "wgmma", "l2_load", "hbm_load", "l2_store", "hbm_store")
 """Loads that are fitted on; products of zeros, integer logic, mma.sync, PyTorch's own kernels are looked at only."""
+UNLIMITED = 0.995
+"""Of the highest clock of all loads: those that run at less are slowed by a limit."""
+DENSE_FLOPS = 4096
+"""Of fp16, an SM and cycle of its tensor cores (cc 9.0)."""
+
+
+def settled(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a load: the mean of its windows from SETTLED on."""
+    return table[table.window >= SETTLED].groupby(["load", "ctas"], sort=False).mean(numeric_only=True).reset_index()
+
+
+def rates(rows: pd.DataFrame) -> list[str]:
+    """What the loads reach: HBM's rates, the L2's, the clock of the tensor cores and what mma.sync makes of it."""
+
+    def a_second(load: str, what: str) -> float:
+        return max(float(r[what] / r.ms * 1e3) for _, r in rows[rows.load == load].iterrows())
+
+    lines = [f"dram_{way}_bandwidth_bytes_per_s = {a_second(load, f'hbm_{way}_bytes'):.4g}"
+             for way, load in (("read", "hbm_load"), ("write", "hbm_store"))]  # fmt: skip
+    lines.append(f"dram_copy_bandwidth_bytes_per_s = {2 * a_second('copy', 'hbm_read_bytes'):.4g}")
+    lines.append(f"l2_read_bandwidth_measured_bytes_per_s = {a_second('l2_load', 'l2_read_bytes'):.4g}")
+    free, mma = highest(rows, "wgmma"), highest(rows, "mma")
+    each = mma.flops / mma.ms * 1e3 / (mma.ctas * mma.true_sm_mhz * 1e6 * DENSE_FLOPS)
+    return [*lines, f"tensor_clock_fraction = {free.true_sm_mhz / free.sm_mhz:.4g}",
+            f"mma_sync_tensor_fraction = {each:.3g}"]  # fmt: skip
+
+
+def highest(rows: pd.DataFrame, load: str) -> pd.Series:
+    """The load on the most SMs on which no limit slows it."""
+    return rows[(rows.load == load) & (rows.sm_mhz >= UNLIMITED * rows.sm_mhz.max())].iloc[0]
 
 
 def fitted(table: pd.DataFrame) -> str:
     """Least squares of the power of loads that no limit slows, in watts, on what they do a second."""
-    rows = table[table.window >= SETTLED].groupby(["load", "ctas"], sort=False).mean(numeric_only=True).reset_index()
+    rows = settled(table)
     rows = rows[rows.load.isin([*IN_FIT, "mma", "copy", "integer", "wgmma_registers", "wgmma_zeros", "mma_zeros"])]
     counted = pd.DataFrame({name: rows[what].fillna(0) / (rows.ms * 1e-3) * 1e-12 for name, what in ENERGIES.items()})
-    full = rows.sm_mhz >= 0.995 * rows.sm_mhz.max()
-    chosen = full & rows.load.isin(IN_FIT)
+    chosen = (rows.sm_mhz >= UNLIMITED * rows.sm_mhz.max()) & rows.load.isin(IN_FIT)
     matrix = np.column_stack([np.ones(len(rows)), counted])
     weights = 1 / rows.power_w[chosen].to_numpy()
     solved, *_ = np.linalg.lstsq(matrix[chosen] * weights[:, None], rows.power_w[chosen] * weights, rcond=None)
-    lines = [f"awake_power_w = {solved[0]:.4g}"]
-    lines += [f"{name} = {value:.3g}" for name, value in zip(ENERGIES, solved[1:], strict=True)]
-    capped = rows[(rows.load == "wgmma") & (rows.ctas == rows.ctas[rows.load == "wgmma"].max())].iloc[0]
-    free = rows[(rows.load == "wgmma") & full].iloc[0]
-    energy = [(r.power_w - solved[0]) / (r.flops / r.ms) for r in (capped, free)]
-    exponent = np.log(energy[0] / energy[1]) / np.log(capped.true_sm_mhz / free.true_sm_mhz)
-    lines += [
-        f"energy_clock_exponent = {exponent:.3g}",
-        f"tensor_clock_fraction = {free.true_sm_mhz / free.sm_mhz:.4g}",
-    ]
+    energies = dict(zip(("awake_power_w", *ENERGIES), solved, strict=True))
+    mma = highest(rows, "mma")
+    instructions = 1e-12 * energies["warp_instruction_pj"] * mma.instructions
+    energies["mma_sync_pj_per_flop"] = 1e12 * ((mma.power_w - solved[0]) * mma.ms * 1e-3 - instructions) / mma.flops
+    # Products go with the clock: their mean over the windows is its mean, where the SMs' own counter has one launch.
+    limited, free = rows[rows.load == "wgmma"].sort_values("ctas").iloc[-1], highest(rows, "wgmma")
+    energy, clock = ([f(r) for r in (limited, free)] for f in (
+        lambda r: (r.power_w - solved[0]) / (r.flops / r.ms), lambda r: r.flops / r.ms / r.ctas
+    ))  # fmt: skip
+    energies["energy_clock_exponent"] = np.log(energy[0] / energy[1]) / np.log(clock[0] / clock[1])
+    lines = [*rates(rows), *(f"{name} = {value:.3g}" for name, value in energies.items())]
     lines += ["", "load, CTAs: measured W, by the energies at the highest clock (limits slow those of a lower clock)"]
     for (_, r), power in zip(rows.iterrows(), matrix @ solved, strict=True):
         lines.append(f"  {r.load} {r.ctas:.0f}: {r.power_w:.0f}, {power:.0f} ({r.sm_mhz:.0f} MHz)")
@@ -335,14 +366,14 @@ def fitted(table: pd.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--fit", action="store_true", help="fit the recorded table; needs no GPU")
+    parser.add_argument("--fit", metavar="TABLE", help="fit a recorded table of measurements/; needs no GPU")
     arguments = parser.parse_args()
     if arguments.fit:
-        print(fitted(pd.read_csv(HERE / "measurements" / "h200_power.csv")))
+        print(fitted(pd.read_csv(HERE / "measurements" / arguments.fit)))
         return
     out = arguments.out
     if out is None:
-        parser.error("--out FILE or --fit")
+        parser.error("--out FILE or --fit TABLE")
     import torch
 
     torch.cuda.init()

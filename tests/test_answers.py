@@ -186,7 +186,7 @@ def test_spilled_registers_alone_change_no_more_than_the_reason() -> None:
 
 def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
     h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
-    assert trust([h200]).endswith("measured on this GPU and checked against its counters")
+    assert trust([h200]).endswith("checked against its counters; of the L2 model's numbers 9 measured, 1 published")
     assert "not checked against counters there" in trust([l4])
     assert next(b for b in l4.evidence.bases if b.model == "hbm").validated_by is None
     assert "estimate" in trust([predict(problem(), "fa2", "h200", method="capacity")])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import measurements
 
 from iosim.base.errors import InputError
 from iosim.base.schema import one_line
@@ -83,6 +84,17 @@ def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
     assert off is not None
     assert float(off[1]) < 8
     assert measured["launch_fetch_bytes"].value == 29_000
+
+
+def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
+    """Slices of its microbenchmarks begin at lines, so that a fill reads its code alone."""
+    found = derive(json.loads(measurements("h100_calibrate.json").read_text(encoding="utf-8")))
+    profile = load_profile("h100")
+    for name in ("l2_latency_near_cycles", "dram_latency_cycles", "launch_fetch_bytes", "l2_partitions", "l2_ways"):
+        assert found[name].value == profile.need(name), name
+    for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction", "l2_effective_capacity_fraction"):
+        assert found[name].value == pytest.approx(profile.need(name), rel=0.025), name
+    assert found["l2_effective_capacity_fraction"].kind == found["l2_ways"].kind == "fitted"
 
 
 def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
@@ -186,7 +198,7 @@ def test_the_profile_is_valid_and_every_number_has_a_source(written: Path, measu
         assert value == pytest.approx(entry.value) if name != "l2_read_bandwidth_by_footprint_bytes_per_s" else value
         assert profile.source_of(name) == entry.source
         assert "iosim calibrate" in entry.source or entry.kind == "inferred"
-        assert profile.kind_of(name) in ("measured", "inferred")
+        assert profile.kind_of(name) in ("measured", "fitted", "inferred")
     # what was not measured is the shipped profile's, its source with it
     assert profile.power_w == shipped.power_w
     assert profile.source_of("power_w") == shipped.source_of("power_w")

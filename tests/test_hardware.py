@@ -282,17 +282,6 @@ def test_tensor_flops() -> None:
     assert load_profile("h100").tensor_flops("e4m3") == 1979e12
 
 
-def test_l2_bandwidth_falls_with_the_footprint() -> None:
-    h200 = load_profile("h200")
-    assert h200.l2_read_bandwidth(1) == 10.252e12
-    assert h200.l2_read_bandwidth(1e12) == 4.464e12
-    between = (49_283_072 + 54_001_664) / 2
-    assert h200.l2_read_bandwidth(between) == pytest.approx((7.543e12 + 6.467e12) / 2)
-    assert load_profile("t4").l2_read_bandwidth(1) == load_profile("t4").l2_read_bandwidth(1e9) == 1.27e12
-    with pytest.raises(InputError, match="l2_read_bandwidth_measured_bytes_per_s"):
-        load_profile("rtx-5090").l2_read_bandwidth(1)
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_round_trips(name: str) -> None:
     profile = load_profile(name)

@@ -149,10 +149,10 @@ def test_profiles_show_evidence_by_group(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["profiles", "show", "l4"]) == 0
     assert "L2 replacement  taken from l40" in capsys.readouterr().out
     groups = {(g.group, g.how): g.numbers for g in by_group(load_profile("l4"))}
-    assert groups["L2 replacement", "taken from a40"] == ("l2_dirty_fraction",)
+    assert groups["L2 replacement", "taken from h100-sxm"] == ("l2_dirty_fraction",)
     assert "l2_bytes" in groups["L2 structure", "published"]
     assert main(["profiles", "show", "l4", "--format", "json"]) == 0
-    assert {"group": "L2 structure", "how": "published", "numbers": ["l2_bytes"]} in json.loads(
+    assert {"group": "L2 structure", "how": "published", "numbers": ["l2_bytes", "line_bytes"]} in json.loads(
         capsys.readouterr().out
     )["evidence_by_group"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import pytest
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.hardware.quantities import QUANTITIES
 from iosim.hardware.trust import MODELS, evidence, read_by
+from iosim.kernel.libraries import entry_names, resolve
+from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.l2 import model
@@ -64,17 +68,72 @@ def test_nothing_is_guessed_that_the_profile_does_not_say(name: str) -> None:
             model(dataclasses.replace(profile, **{quantity: None}))
 
 
-def test_evidence_follows_the_profile() -> None:
-    assert str(evidence(load_profile("h200"))).startswith("L2 and HBM models measured on this GPU")
+def test_evidence_counts_every_kind() -> None:
+    assert str(evidence(load_profile("h200"))).startswith(
+        "numbers of the L2 model: 9 measured, 1 published; of the HBM"
+    )
     t4 = str(evidence(load_profile("t4")))
-    assert "L2 model taken from v100-sxm2, h200-sxm and a40" in t4
+    assert "of the HBM model: 1 measured, 3 inferred, 1 taken from h200-sxm; of the time model: 2 measured" in t4
     assert "HBM and time not validated on t4" in t4
     bare = HardwareProfile.from_dict(own())
     (l2, _, _) = evidence(bare).bases
-    assert set(l2.taken_from) == {"h100-sxm", "h200-sxm"}
-    assert l2.rests_on["published"] == ("l2_bytes",)
+    assert l2.taken_from == {"h100-sxm": 3, "h200-sxm": 1}
+    assert l2.rests_on["published"] == ("l2_bytes", "line_bytes")
+    assert l2.summary == "2 published, 3 assumed, 3 taken from h100-sxm, 1 from h200-sxm"
     measured = dataclasses.replace(bare, kinds=dict.fromkeys(bare.kinds, "measured"), taken={})
-    assert all(basis.summary == "measured on this GPU" for basis in evidence(measured).bases)
+    for basis in evidence(measured).bases:
+        assert basis.summary == f"{len(read_by(measured, basis.model))} measured"
+    for basis in evidence(load_profile("h200")).bases:
+        assert sum(map(int, re.findall(r"\d+(?= [a-z])", basis.summary))) == len(
+            read_by(load_profile("h200"), basis.model)
+        )
+
+
+class Watched(HardwareProfile):
+    """A profile that remembers which of its quantities were read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in QUANTITIES:
+            READ.add(name)
+        return object.__getattribute__(self, name)
+
+
+READ: set[str] = set()
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"heads": 4, "seq_q": 512, "mask": "causal"},
+    {"heads": 4, "seq_q": 512, "head_dim": 64, "passes": "fwd+bwd"},
+    {"batch": 2, "heads": 8, "seq_q": 1, "seq_k": 4096, "head_dim": 128},
+    {"heads": 2, "seq_q": 256, "head_dim": 64, "dtype": "fp32"},
+)
+
+
+@pytest.mark.parametrize("name", ["t4", "l4", "rtx-5090", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200"])
+def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(name: str) -> None:
+    """Watched over every kernel of the catalog, launched in every way."""
+    profile = load_profile(name)
+    watched = Watched(**{one.name: getattr(profile, one.name) for one in dataclasses.fields(profile)})
+    seen: set[str] = set()
+    READ.clear()
+    model(watched)
+    seen |= READ
+    for shape in SHAPES:
+        problem = AttentionProblem(**{"head_dim": 128, "dtype": "fp16", **shape})
+        for kernel in entry_names():
+            try:
+                call = Call.of(problem, resolve(kernel, problem, profile), profile)
+            except InputError:
+                continue
+            traffic, call = call.counted + call.capacity(), dataclasses.replace(call, profile=watched)
+            READ.clear()
+            for how in ({}, {"launched": "graph", "warm": True}, {"clocks": "sustained"}):
+                call.time(traffic, **how)  # type: ignore[arg-type]
+            seen |= READ
+    known = {quantity for quantity in seen if getattr(profile, quantity) not in (None, {})}
+    told = {quantity.partition(".")[0] for of in MODELS for quantity in read_by(profile, of)}
+    one_sided = (
+        {"l2_side_ends"} if profile.l2_partitions == 1 else set()
+    )  # the model holds it, and all SMs are on one side
+    assert known - one_sided == told
 
 
 def test_a_prediction_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:

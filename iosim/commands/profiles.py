@@ -17,7 +17,7 @@ COLUMNS = (
     Column("l2_partitions", "L2 partitions", RIGHT), Column("dram_bandwidth_bytes_per_s", "HBM bandwidth", RIGHT),
     Column("memory_bytes", "memory", RIGHT), Column("from", "from"),
 )  # fmt: skip
-KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green"}
+KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measured": "green", "fitted": "green"}
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
 
 

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -196,24 +195,6 @@ class HardwareProfile:
             rate = self.dram_bandwidth_bytes_per_s * ((self.achieved_dram_fraction if measured else None) or 1.0)
         return (1 / rate, 1 / rate, 0.0) if rate else None
 
-    def l2_read_bandwidth(self, footprint_bytes: float) -> float:
-        """Measured bytes per second that all SMs together read from L2, when they sweep `footprint_bytes` of data.
-
-        Linear between the measured footprints, constant outside them; the one measured figure where there is no curve.
-
-        Raises:
-            InputError: neither is known.
-        """
-        points = self.l2_read_bandwidth_by_footprint_bytes_per_s
-        if points is None:
-            return self.need("l2_read_bandwidth_measured_bytes_per_s")
-        if footprint_bytes <= points[0][0]:
-            return points[0][1]
-        for (left, low), (right, high) in pairwise(points):
-            if footprint_bytes <= right:
-                return low + (high - low) * (footprint_bytes - left) / (right - left)
-        return points[-1][1]
-
     def source_of(self, quantity: str) -> str:
         """Where the number comes from; entries of tables are `table.dtype`, such as `tensor_flops_per_s.fp16`.
 
@@ -223,8 +204,8 @@ class HardwareProfile:
         return self._note(self.sources, quantity)
 
     def kind_of(self, quantity: str) -> str:
-        """`specification`, `measured`, `estimate`, `inferred` or `taken` (from the GPU in `taken`); names and errors as
-        `source_of`."""
+        """`specification`, `measured`, `fitted`, `estimate`, `inferred` or `taken` (from the GPU in `taken`); names and
+        errors as `source_of`."""
         return self._note(self.kinds, quantity)
 
     def _note(self, notes: Mapping[str, str], quantity: str) -> str:

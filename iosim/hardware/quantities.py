@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from iosim.base.schema import ListOf, MapOf, Pairs, Problem, Real, Spec, Table, Text, Whole
 
 SCHEMA = 1
-KINDS = ("specification", "measured", "estimate", "inferred", "taken")
-"""Of a value: published by the vendor, measured on this GPU, a guess, worked out of others, taken from another GPU."""
+KINDS = ("specification", "measured", "fitted", "estimate", "inferred", "taken")
+"""Of a value: published by the vendor; measured on this GPU by itself; chosen so that predictions agree with
+measurements on this GPU; a guess; worked out of others; taken from another GPU."""
 TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
 VALIDATED = ("l2", "hbm", "time")
 """What a table of recorded measurements can check of a GPU's predictions."""

@@ -14,52 +14,49 @@ from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 
-MODELS: Mapping[str, tuple[str, ...]] = {
-    "l2": (
-        "l2_bytes", "l2_partitions", "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_side_ends",
-        "l2_foreign_dirty_bytes", "launch_fetch_bytes", "sm_speed_spread_fraction",
-    ),
-    "hbm": (
-        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
-        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
-        "dram_latency_cycles",
-    ),
-    "time": (
-        "launch_latency_s", "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles",
-        "step_single_buffer_cycles", "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
-        "mma_sync_tensor_fraction", "achieved_tensor_fraction",
-        "l2_latency_near_cycles", "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s",
-        "l2_over_dram_bandwidth", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
-    ),
-}  # fmt: skip
-"""The quantities of a profile that each model reads."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "L2 structure": ("l2_bytes", "l2_partitions", "l2_side_ends"),
+    "L2 structure": ("l2_bytes", "l2_partitions", "l2_side_ends", "line_bytes"),
     "L2 replacement": (
         "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_foreign_dirty_bytes",
         "launch_fetch_bytes",
+    ),
+    "order of CTAs": ("sm_speed_spread_fraction",),
+    "HBM rates": (
+        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
+        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
+        "dram_latency_cycles", "pass_bandwidth_fraction",
     ),
     "L2 rates": (
         "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s", "l2_over_dram_bandwidth",
         "l2_latency_near_cycles", "l2_latency_far_cycles",
     ),
-    "HBM rates": (
-        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
-        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
-        "dram_latency_cycles",
-    ),
     "SM rates": (
-        "boost_clock_hz", "sustained_clock_hz", "rated_clock_hz", "tensor_flops_per_s", "tensor_flops_achieved_per_s",
-        "achieved_tensor_fraction", "mma_sync_tensor_fraction", "exp_per_clock_per_sm", "fp32_flops_per_s",
-        "sm_speed_spread_fraction",
+        "sm_count", "boost_clock_hz", "sustained_clock_hz", "rated_clock_hz", "tensor_flops_per_s",
+        "tensor_flops_achieved_per_s", "achieved_tensor_fraction", "mma_sync_tensor_fraction", "exp_per_clock_per_sm",
+        "fp32_flops_per_s", "shared_memory_bytes_per_clock_per_sm",
     ),
     "step times": (
         "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles",
         "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
     ),
     "launch times": ("launch_latency_s", "graph_call_latency_s", "graph_launch_latency_s"),
+    "power": (
+        "power_w", "peak_power_w", "awake_power_w", "tensor_clock_fraction", "energy_clock_exponent",
+        "hbm_read_pj_per_byte", "hbm_write_pj_per_byte", "l2_read_pj_per_byte", "l2_write_pj_per_byte",
+        "shared_pj_per_byte", "tensor_pj_per_flop", "mma_sync_pj_per_flop", "warp_instruction_pj",
+    ),
 }  # fmt: skip
 """The quantities that models read, by what they tell of."""
+MODELS: Mapping[str, tuple[str, ...]] = {
+    model: tuple(name for group in groups for name in GROUPS[group])
+    for model, groups in {
+        "l2": ("L2 structure", "L2 replacement", "order of CTAs"),
+        "hbm": ("HBM rates",),
+        "time": ("L2 rates", "SM rates", "step times", "launch times", "power"),
+    }.items()
+}
+"""The quantities of a profile that each model reads: every one that enters the time of a launch or the replay of an L2
+(tests/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
 L2_KNOWN: Mapping[str, tuple[float, float]] = {
     "l2_partitions": (1, 2),
     "l2_ways": (8, 16),
@@ -85,20 +82,26 @@ RATES_KNOWN: Mapping[str, tuple[float, float]] = {
 }
 """Of rates that were not measured on a GPU, by which factors they may be slower and faster than what the profile has:
 how far known GPUs lie apart (shares of the specified memory bandwidth 0.80 to 0.98, of the tensor rate 0.45 to 1.0, L2
-over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 205 to 310; launches 1.4 to 2.3 us), inferred
+over memory bandwidth 2.1 to 6.2; waits in cycles go with L2 latencies of 177 to 310; launches 1.4 to 2.3 us), inferred
 ones half as far."""
-REPLACED = {
-    "achieved_dram_fraction": "dram_read_bandwidth_bytes_per_s",
-    "dram_bandwidth_bytes_per_s": "dram_bandwidth_measured_bytes_per_s",
-    "l2_read_bandwidth_bytes_per_s": "l2_read_bandwidth_measured_bytes_per_s",
-    "l2_over_dram_bandwidth": "l2_read_bandwidth_measured_bytes_per_s",
-    "tensor_flops_per_s": "tensor_flops_achieved_per_s",
-    "achieved_tensor_fraction": "tensor_flops_achieved_per_s",
+REPLACED: Mapping[str, tuple[str, ...]] = {
+    "achieved_dram_fraction": ("dram_read_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s"),
+    "dram_bandwidth_bytes_per_s": ("dram_read_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s"),
+    "dram_bandwidth_measured_bytes_per_s": ("dram_read_bandwidth_bytes_per_s",),
+    "l2_read_bandwidth_bytes_per_s": ("l2_read_bandwidth_measured_bytes_per_s",),
+    "l2_over_dram_bandwidth": ("l2_read_bandwidth_measured_bytes_per_s", "l2_read_bandwidth_bytes_per_s"),
+    "tensor_flops_achieved_per_s": ("tensor_pj_per_flop",),
+    "achieved_tensor_fraction": ("tensor_flops_achieved_per_s", "tensor_pj_per_flop"),
 }
-"""Quantities that are not read where the profile has the measured one."""
+"""Quantities that are not read where the profile has one of these."""
+PROBLEM_DTYPES = ("fp16", "bf16", "fp8")
+"""Those of a problem, of all for which a profile may have rates of tensor cores."""
+PINGPONG_CC = range(90, 120)
+"""Compute capabilities with kernels whose warpgroups take turns at the tensor cores."""
 TITLES = {"l2": "L2", "hbm": "HBM", "time": "time"}
-WORDS = {"measured": "measured", "specification": "published", "inferred": "inferred", "estimate": "assumed",
-         "taken": "taken"}  # fmt: skip
+WORDS = {"measured": "measured", "fitted": "fitted", "specification": "published", "inferred": "inferred",
+         "estimate": "assumed", "taken": "taken"}  # fmt: skip
+OWN = ("measured", "fitted", "specification")
 
 
 @dataclass(frozen=True)
@@ -106,29 +109,25 @@ class Basis:
     """What one model rests on.
 
     Attributes:
-        rests_on: the quantities that it reads, by how they are known: "measured" on this GPU, "published" for it,
-            "inferred", "assumed", or "taken".
-        taken_from: the GPUs that the taken ones are from, the one with most first.
+        rests_on: the quantities that it reads, by how they are known: "measured" on this GPU, "fitted" to measurements
+            of it, "published" for it, "inferred", "assumed", or "taken".
+        taken_from: of how many numbers which GPUs are the source, the one with most first.
         validated_by: the measurements on this GPU that predictions were checked with; None where there are none.
     """
 
     model: str
     rests_on: Mapping[str, tuple[str, ...]]
-    taken_from: tuple[str, ...]
+    taken_from: Mapping[str, int]
     validated_by: str | None
 
     @property
     def summary(self) -> str:
-        """What it rests on, in a few words."""
-        others = _list(self.taken_from)
-        known = {"measured": "measured on this GPU", "published": "published for this GPU"}
-        own = next((words for how, words in known.items() if how in self.rests_on), "assumed")
-        if not self.taken_from:
-            return own
-        count = len(self.rests_on["taken"])
-        if count > sum(len(self.rests_on.get(how, ())) for how in known):
-            return f"{'mostly ' * ('measured' in self.rests_on)}taken from {others}"
-        return f"{own} but for {count} number{'s' * (count > 1)} from {others}"
+        """How many of its numbers are known in which way."""
+        known = {how: len(self.rests_on[how]) for how in WORDS.values() if how in self.rests_on}
+        known.pop("taken", None)
+        taken = ", ".join(f"{count} from {gpu}" for gpu, count in self.taken_from.items())
+        parts = [f"{count} {how}" for how, count in known.items()]
+        return ", ".join([*parts, *([taken.replace(" from", " taken from", 1)] if taken else [])])
 
     def to_dict(self) -> dict[str, Any]:
         """As the command line's JSON has it."""
@@ -147,15 +146,12 @@ class Evidence:
     bases: tuple[Basis, ...]
 
     def __str__(self) -> str:
-        """One short line."""
-        together: dict[str, list[str]] = {}
-        for basis in self.bases:
-            together.setdefault(basis.summary, []).append(TITLES[basis.model])
-        models = [f"{_list(names)} model{'s' * (len(names) > 1)} {kind}" for kind, names in together.items()]
+        """One line: of each model's numbers, how many are known in which way."""
+        models = [f"of the {TITLES[basis.model]} model: {basis.summary}" for basis in self.bases]
         without = [TITLES[basis.model] for basis in self.bases if basis.validated_by is None and basis.model != "l2"]
         if without:
             models.append(f"{_list(without)} not validated on {self.profile}")
-        return "; ".join(models)
+        return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
         """As the command line's JSON has it: the line, and each model's basis."""
@@ -199,11 +195,10 @@ def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
 def unmeasured_rates(profile: HardwareProfile) -> tuple[str, ...]:
     """What decides times and was not measured on the GPU itself, nor published for it. A sustained clock that is that
     of the specified rates is no guess."""
-    own = ("measured", "specification")
     names = {name.partition(".")[0]: profile.kinds[name] for name in reversed(_known(profile, tuple(RATES_KNOWN)))}
     if profile.rated_clock_hz is None:
         names.pop("sustained_clock_hz", None)
-    return tuple(name for name in RATES_KNOWN if names.get(name, "measured") not in own)
+    return tuple(name for name in RATES_KNOWN if names.get(name, "measured") not in OWN)
 
 
 def borrowed_l2(profile: HardwareProfile) -> tuple[str, ...]:
@@ -219,22 +214,35 @@ def _basis(profile: HardwareProfile, model: str) -> Basis:
         if name in profile.taken:
             taken[profile.taken[name]] += 1
     return Basis(model, {how: tuple(names) for how, names in rests_on.items()},
-                 tuple(name for name, _ in taken.most_common()), profile.validation.get(model))  # fmt: skip
+                 dict(taken.most_common()), profile.validation.get(model))  # fmt: skip
 
 
 def read_by(profile: HardwareProfile, model: str) -> list[str]:
-    """The quantities that the profile knows and the model reads, tables by dtype with every dtype."""
+    """The quantities that the profile knows and the model reads, tables by dtype with every dtype of a problem."""
     return _known(profile, MODELS[model])
 
 
 def _known(profile: HardwareProfile, quantities: Sequence[str]) -> list[str]:
     names = []
     for name in quantities:
-        if REPLACED.get(name) and getattr(profile, REPLACED[name]):
+        if not _is_read(profile, name):
             continue
         value = getattr(profile, name)
         if isinstance(value, Mapping):
-            names += [f"{name}.{dtype}" for dtype in value]
+            names += [f"{name}.{dtype}" for dtype in value if dtype in PROBLEM_DTYPES]
         elif value is not None:
             names.append(name)
     return [name for name in names if name in profile.kinds]
+
+
+def _is_read(profile: HardwareProfile, name: str) -> bool:
+    """Whether a model reads the quantity on this GPU, if the profile knows it."""
+    if name in ("l2_side_ends", "l2_latency_far_cycles"):
+        return (profile.l2_partitions or 1) > 1
+    if name == "pingpong_tile_cycles":
+        return profile.cc in PINGPONG_CC
+    if name == "power_w":
+        return bool(profile.tensor_pj_per_flop)
+    if name == "energy_clock_exponent":
+        return bool(profile.tensor_pj_per_flop or (profile.rated_clock_hz and profile.sustained_clock_hz))
+    return not any(getattr(profile, other) for other in REPLACED.get(name, ()))

@@ -143,9 +143,9 @@ def _basis(p: Prediction) -> str:
     if p.method == "capacity":
         return "by the capacity rule, an estimate"
     l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
-    checked = "and checked against its counters" if hbm.validated_by else "not checked against counters there"
+    checked = "checked against its counters" if hbm.validated_by else "not checked against counters there"
     how = "by replay" if p.method == "replay" else "by replay in part"
-    return f"{how}, L2 model {l2.summary}{' ' if hbm.validated_by else ', '}{checked}"
+    return f"{how}, {checked}; of the L2 model's numbers {l2.summary}"
 
 
 def _excess_reason(p: Prediction) -> str:

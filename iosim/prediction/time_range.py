@@ -64,10 +64,6 @@ def _with(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwarePro
         value = getattr(profile, name)
         if isinstance(value, Mapping):
             changed[name] = {dtype: rate * factor for dtype, rate in value.items()}
-        elif name == "l2_read_bandwidth_measured_bytes_per_s":
-            points = profile.l2_read_bandwidth_by_footprint_bytes_per_s
-            changed["l2_read_bandwidth_by_footprint_bytes_per_s"] = points and tuple((n, r * factor) for n, r in points)
-            changed[name] = value * factor
         elif name == "dram_read_bandwidth_bytes_per_s":
             for way in HBM_RATES:
                 rate = getattr(profile, way)

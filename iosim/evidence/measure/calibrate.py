@@ -288,8 +288,8 @@ def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
     where = _said(raw, "where scans by all SMs of the same data stop hitting")
     return {
         "l2_partitions": Entry(f.partitions, where),
-        "l2_ways": Entry(f.ways, told, "inferred"),
-        "l2_effective_capacity_fraction": Entry(f.capacity_fraction, told),
+        "l2_ways": Entry(f.ways, told, "fitted"),
+        "l2_effective_capacity_fraction": Entry(f.capacity_fraction, told, "fitted"),
     }
 
 

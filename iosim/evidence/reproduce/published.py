@@ -23,6 +23,9 @@ WIDTH = 2048
 PASS_FACTOR = {"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5}
 FIT_LENGTHS = (512, 2048, 8192)
 """Of the six lengths of FlashAttention-3's fp16 forward, those on which constants were fitted."""
+CLOCKS = {"h100-sxm": 1.83e9}
+"""The clock in hertz at which FlashAttention-3's authors fix their H100 (arXiv 2407.08608, appendix on benchmarks);
+other papers say nothing."""
 TERA = 1e12
 
 
@@ -65,6 +68,11 @@ class Point:
         mask = "causal" if self.mask == "causal" else "not causal"
         return f"{self.kernel} on {self.gpu}, {self.dtype}, d {self.head_dim}, {mask}, {self.passes}"
 
+    @property
+    def clocks(self) -> str | float:
+        """The clocks at which it was measured."""
+        return CLOCKS.get(self.gpu, "boost")
+
     def predicted(self) -> Prediction:
         """iosim's prediction, HBM bytes by replay. The papers' backward is handed gradients that lie as it wants them:
         the copies that PyTorch makes of them are no part of it."""
@@ -72,7 +80,7 @@ class Point:
         kernel = resolve(self.kernel, self.problem, gpu)
         if isinstance(kernel.options, FlashOptions):
             kernel = kernel.with_(options=replace(kernel.options, backward_copies=0))
-        return predict(self.problem, kernel, gpu, method=method)
+        return predict(self.problem, kernel, gpu, method=method, clocks=self.clocks)
 
     def speed(self, prediction: Prediction) -> float:
         """TFLOP/s of a prediction, operations counted as the papers do."""

@@ -51,6 +51,9 @@ def _profiled(spills: bool) -> Chooses:
 
 
 PROFILED = (tables.library_cases, tables.own_cases)
+H100 = "h100-sxm"
+H100_PROFILED = (partial(tables.library_cases, file="h100_library_kernels_5.csv", gpu_name=H100),)
+H100_GRAPH = (partial(tables.graph_cases, gpu_name=H100),)
 GROUPS: tuple[Group, ...] = (
     Group("profiler", "launches under the profiler, without spills", PROFILED, _profiled(False), 0.04, fitted=True),
     Group("spills", "launches under the profiler, with spills", PROFILED, _profiled(True), 0.06, fitted=True),
@@ -66,6 +69,14 @@ GROUPS: tuple[Group, ...] = (
     Group("graph-short", "calls in a CUDA graph, under 30 us", (tables.graph_cases,),
           lambda case, launch: "under" in case.regime, 0.09, fitted=True),
     Group("clocks", "kernels that run for seconds", (tables.clock_cases,), target=0.03),
+    Group("h100-profiler", "launches under the profiler on an H100, without spills", H100_PROFILED, _profiled(False),
+          0.04),
+    Group("h100-graph", "calls in a CUDA graph on an H100, 30 us and longer", H100_GRAPH,
+          lambda case, launch: "under" not in case.regime, 0.045, fitted=True),
+    Group("h100-graph-short", "calls in a CUDA graph on an H100, under 30 us", H100_GRAPH,
+          lambda case, launch: "under" in case.regime, 0.09, fitted=True),
+    Group("h100-clocks", "kernels that run for seconds on an H100", (partial(tables.clock_cases, gpu_name=H100),),
+          target=0.03),
     Group("nvidia-h200", "NVIDIA's times of cuDNN on an H200, both passes", (tables.nvidia_cases,),
           lambda case, launch: case.name.endswith("H200"), 0.05),
     Group("nvidia-blackwell", "NVIDIA's times of cuDNN on GB200 and GB300, forward", (tables.nvidia_cases,),

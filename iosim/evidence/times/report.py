@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.evidence.fitted import fitted
 from iosim.evidence.times.ablation import Worth, ablation
 from iosim.evidence.times.baselines import Compared, compared
-from iosim.evidence.times.constants import fitted
 from iosim.evidence.times.groups import GROUPS, KEYS, STATISTICS, Errors, Row, by_group, collect, rows_of
 from iosim.show.tables import Cell, Column, Table
 

@@ -63,10 +63,10 @@ def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, *
     return Case(name, regime, number, call, call.counted + hbm, (seconds,), whole=True, warm=True, **how)
 
 
-def library_cases(every: int = 1) -> Iterator[Case]:
-    """The launches of h200_library_kernels.csv; masks that no interval describes (flex) are left out."""
-    gpu, calls = load_profile("h200-sxm"), dict[int, list[dict[str, str]]]()
-    for row in rows("h200_library_kernels.csv"):
+def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_name: str = "h200-sxm") -> Iterator[Case]:
+    """The launches of such a table; masks that no interval describes (flex) are left out."""
+    gpu, calls = load_profile(gpu_name), dict[int, list[dict[str, str]]]()
+    for row in rows(file):
         calls.setdefault(int(row["call"]), []).append(row)
     for number, launches in some(calls.items(), every):
         r = launches[0]
@@ -162,21 +162,21 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
 
 
-def graph_cases(every: int = 1) -> Iterator[Case]:
-    """Calls replayed in a CUDA graph (h200_graph_latency.csv), numbered as they stand: two constants fitted on odd
-    ones."""
-    gpu = load_profile("h200-sxm")
-    for number, r in some(enumerate(rows("h200_graph_latency.csv"), 1), every):
+def graph_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
+    """Calls replayed in a CUDA graph (h200_graph_latency.csv, h100_graph_latency.csv), numbered as they stand:
+    constants were fitted on odd ones."""
+    gpu = load_profile(gpu_name)
+    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_graph_latency.csv"), 1), every):
         problem, seconds = asked(r), float(r["graph_ms"]) / 1e3
         call = Call.of(problem, resolve(r["implementation"], problem, gpu), gpu)
         regime = ("decode" if problem.seq_q == 1 else "prefill") + (", under 30 us" if seconds < SHORT_S else "")
         yield warm_case(f"{r['implementation']} in a graph", regime, number, call, seconds, launched="graph")
 
 
-def clock_cases(every: int = 1) -> Iterator[Case]:
-    """Kernels that run for seconds without a pause (h200_clocks.csv): never fitted on."""
-    gpu = load_profile("h200-sxm")
-    for number, r in some(enumerate(rows("h200_clocks.csv"), 1), every):
+def clock_cases(every: int = 1, gpu_name: str = "h200-sxm") -> Iterator[Case]:
+    """Kernels that run for seconds without a pause (h200_clocks.csv, h100_clocks.csv): never fitted on."""
+    gpu = load_profile(gpu_name)
+    for number, r in some(enumerate(rows(f"{gpu_name[:4]}_clocks.csv"), 1), every):
         if float(r["power_w"]) < IDLE_W or r["implementation"] in ("matmul", "copy"):
             continue
         problem = asked({**r, "kv_heads": r["heads"], "seq_q": r["seq"], "seq_k": r["seq"], "dtype": "bfloat16"})
@@ -186,7 +186,7 @@ def clock_cases(every: int = 1) -> Iterator[Case]:
 
 
 IDLE_W = 200.0
-"""Rows of h200_clocks.csv below it were read before the load."""
+"""Rows of these tables below it were read before the load."""
 
 
 def nvidia_cases(every: int = 1) -> Iterator[Case]:

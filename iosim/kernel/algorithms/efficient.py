@@ -60,8 +60,8 @@ HEADER_BYTES = 16
 """Of a tile of the workspace: its lock, a counter of the CTAs that are done with it, and padding."""
 SOURCE = "experiments/measurements/h100_library_builds.csv"
 LOCK_READ, LOCK_WRITE, LOCK_WRITE_PER_WARP = 140, -204, 111
-"""Bytes that locks, counters and fences move for a tile of dQ's sums at a pair: what is counted beside tensors and
-spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4, 8 and 16 warps."""
+"""Bytes that locks, counters and fences move for a tile of dQ's sums at a pair: fitted on what is counted beside
+tensors and spilled registers in the odd-numbered calls of SOURCE, for CTAs of 4, 8 and 16 warps."""
 UNROLLED_COLUMNS = 128
 """Widest builds whose loop for D is unrolled. Others keep its fragments of O and dO in local memory, and take a turn
 for each column in place of one for each fragment."""

@@ -83,9 +83,9 @@ COPIED = ("dO", "O")
 COPY_VALUES, CONVERT_VALUES = 4, 32
 """Values that a thread of PyTorch's copies takes, and one of FlashAttention-2's passes before and after the backward's
 main launch: their grids in h200_chain_launches.csv."""
-COPY_OPERATIONS = 86
-"""Instructions a value of PyTorch's strided copy, nearly all of them for its offsets: fitted on the copies of dO and O
-in h200_library_kernels.csv, which take 86 lane cycles a value at every size."""
+COPY_OPERATIONS = 79
+"""Lane cycles a value of PyTorch's strided copy, nearly all of them for its offsets: fitted on the copies of dO and O
+in the odd calls of h200_library_kernels.csv; those of its even call take 87."""
 QUERY_THREADS = 256
 """Of a CTA of the launches before and after the main one in kernels/flash_bwd_sm90.cuh."""
 SUM_VALUE_OPERATIONS, SUM_OPERATIONS = 34, 74

@@ -1,8 +1,8 @@
 """FlashAttention-3: splits, packed rows, clusters, sections of heads, and the backward's registers and schedule.
 
 Sources: Dao-AILab/flash-attention, hopper/flash_api.cpp, hopper/heuristics.h @13d0fd9c,
-hopper/flash_fwd_launch_template.h (run_mha_fwd_), hopper/flash_bwd_launch_template.h (Scheduler) and
-hopper/tile_scheduler.hpp (SingleTileBwdLPTScheduler).
+hopper/flash_fwd_launch_template.h (run_mha_fwd_), hopper/flash_bwd_launch_template.h (Scheduler),
+hopper/tile_scheduler.hpp (SingleTileBwdLPTScheduler) and hopper/flash_attn_interface.py (num_splits).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fa3Rules(Rules):
         return drops_mask(problem)
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        return fa3_splits(problem, sms, block_q, block_k)
+        return fa3_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return fa3_packs_group(problem, splits, block_q, block_k)
@@ -103,6 +103,17 @@ def fa3_section_heads(problem: AttentionProblem, budget_bytes: int = SECTION_BYT
     one = problem.seq_k * (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
     fits = max(1, budget_bytes // one)
     return int(1 << (fits.bit_length() - 1)) * problem.group
+
+
+def has_cache(problem: AttentionProblem) -> bool:
+    """Whether keys lie in a cache: in pages, or more of them than queries, whose earlier tokens are there.
+
+    `flash_attn_with_kvcache` leaves the number of splits to the library (num_splits=0); `flash_attn_func` and
+    `flash_attn_varlen_func` do not split (num_splits=1). NB: cross-attention by a plain call does not, either.
+    """
+    if problem.page_size is not None or problem.seq_lens is None:
+        return problem.page_size is not None or problem.seq_q < problem.seq_k
+    return any(q < k for q, k in problem.sequences)
 
 
 def fa3_splits(problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:

@@ -13,8 +13,9 @@ from dataclasses import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries.fa2 import Fa2Rules, fa2_splits
-from iosim.kernel.libraries.fa3 import Fa3Rules, fa3_splits
-from iosim.kernel.libraries.rules import SplitGrid, rule_book
+from iosim.kernel.libraries.fa3 import Fa3Rules, fa3_splits, has_cache
+from iosim.kernel.libraries.loader import entry
+from iosim.kernel.libraries.rules import SplitGrid, rule_book, rules_of
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 
@@ -82,13 +83,13 @@ class Fa3VarlenRules(Fa3Rules):
     """Splits by sequence, chosen on the GPU; a persistent grid with a queue, whether it splits or not."""
 
     splits_packed = True
-    most_splits: int | None = None
-    """The caller's bound on the splits of decoding; None for none."""
+
+    def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
+        """The bound on splits of a call."""
+        return most_splits(problem, sms, block_q, block_k) if has_cache(problem) else 1
 
     def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        most = most_splits(problem, sms, block_q, block_k)
-        if self.most_splits is not None and problem.longest_q == 1:
-            most = self.most_splits
+        most = self.most_splits(problem, sms, block_q, block_k)
         return max(varlen_splits(problem, sms, block_q, block_k, most))
 
     def schedule(self, problem: AttentionProblem, stated: Schedule, splits: int) -> Schedule:
@@ -106,18 +107,19 @@ class Fa3VarlenRules(Fa3Rules):
 
 def combines_nothing(kernel: Kernel, problem: AttentionProblem, sms: int) -> bool:
     """Whether FlashAttention-3 launches its combine though no sequence is split: the host knows its bound alone."""
-    if kernel.splits > 1:
+    rules = rules_of(entry(kernel.name).get("rules"))
+    if kernel.splits > 1 or not isinstance(rules, Fa3VarlenRules):
         return False
-    if kernel.name == "vllm-fa3" and problem.longest_q == 1:
-        return True
-    return most_splits(problem, sms, kernel.tile.block_q, kernel.tile.block_k) > 1
+    return rules.most_splits(problem, sms, kernel.tile.block_q, kernel.tile.block_k) > 1
 
 
 @rule_book("vllm-fa3")
 class VllmFa3Rules(Fa3VarlenRules):
-    """With vLLM's bound on splits."""
+    """With vLLM's bound on splits while decoding. Its flash_attn_varlen_func, the one call for all, leaves the number
+    to the library (vllm_flash_attn/flash_attn_interface.py @03ef28b3: num_splits = 0)."""
 
-    most_splits = VLLM_MAX_SPLITS
+    def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
+        return VLLM_MAX_SPLITS if problem.longest_q == 1 else most_splits(problem, sms, block_q, block_k)
 
 
 @rule_book("fa3-sm80")
@@ -125,12 +127,8 @@ class Fa3Sm80Rules(Fa3VarlenRules):
     """Ampere's kernel: heads of a group always share a tile; with splits the tiles are others, in a persistent grid."""
 
     def split_kernel(self, problem: AttentionProblem, grid: SplitGrid) -> tuple[int, bool]:
-        most = most_splits(problem, grid.sms, grid.block_q, grid.block_k)
+        most = self.most_splits(problem, grid.sms, grid.block_q, grid.block_k)
         return max(varlen_splits(problem, grid.sms, grid.block_q, grid.block_k, most)), most > 1
-
-    def splits_of_tile(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int | None:
-        most = most_splits(problem, sms, block_q, block_k)
-        return max(varlen_splits(problem, sms, block_q, block_k, most))
 
     def packs_group(self, problem: AttentionProblem, stated: bool, splits: int, block_q: int, block_k: int) -> bool:
         return problem.group > 1

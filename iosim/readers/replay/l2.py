@@ -29,7 +29,7 @@ SHUFFLED_PAGES = 2.0
 """By how many places a page may come before its turn around the sets: fitted to how many sets 12 to 17 pages in a row
 overfill (experiments/measurements/h200_l2_sets.npz, `python benchmarks/sets.py`)."""
 RUN_PAGES = 64
-"""Pages after which the turn begins anew somewhere else."""
+"""Pages after which the turn begins anew somewhere else, fitted likewise."""
 PLACEMENTS = 8
 """Layouts of memory in the sets, each followed in sets of its own."""
 LINES_AT_ONCE = 1 << 20

@@ -28,8 +28,8 @@ INSTRUCTIONS_PER_SCORE = 13.0
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch does that costs energy: bytes by level, tensor operations (of wgmma, or of mma.sync, which fetches
-    its operands from registers) and warp instructions."""
+    """What a launch does that costs energy: bytes by level, tensor operations (of wgmma, two on fp8 as one; or of
+    mma.sync, which fetches its operands from registers) and warp instructions."""
 
     hbm_read: float = 0.0
     hbm_written: float = 0.0

@@ -16,6 +16,8 @@ from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import is_attention_loop, matrix_unit
 
+ENERGY_BYTES = 2
+"""Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
 
@@ -176,6 +178,7 @@ def _work(
     return Work(
         hbm_read=moved["hbm", "read"], hbm_written=moved["hbm", "write"],
         l2_read=moved["l2", "read"], l2_written=moved["l2", "write"], shared=done.shared_bytes,
-        tensor_flops=0.0 if by_mma_sync else flops, mma_sync_flops=flops if by_mma_sync else 0.0,
+        tensor_flops=0.0 if by_mma_sync else flops * problem.input_type.bytes / ENERGY_BYTES,
+        mma_sync_flops=flops if by_mma_sync else 0.0,
         warp_instructions=instructions,
     )  # fmt: skip

@@ -9,8 +9,8 @@ from iosim.readers.timing.step_time import SmRates, Waits
 
 L2_LOAD_CYCLES, DRAM_LOAD_CYCLES = 200.0, 80.0
 """What a load that others wait for takes besides its latency: its address, the barrier behind it, the L2's far side.
-FlashAttention-2's combine takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads takes 682, TLB
-misses included, and about 490 from the L2 (h200_graph_latency.csv)."""
+Fitted on FlashAttention-2's combine, which takes 762 cycles a split from HBM (h200_decode.csv), where a chain of loads
+takes 682, TLB misses included, and about 490 from the L2 (odd rows of h200_graph_latency.csv)."""
 
 
 class Rates:
@@ -56,13 +56,9 @@ class Rates:
     def l2(self) -> float | None:
         """Bandwidth of reads that hit: what misses is HBM's to carry, and CTAs in step share a line for a while."""
         p = self.profile
-        specified = p.l2_read_bandwidth_bytes_per_s
-        if not self.measured and specified:
-            return specified
-        try:
-            return p.l2_read_bandwidth(0)
-        except InputError:
-            return specified if specified else self._absent("l2_read_bandwidth_bytes_per_s")
+        rate = p.l2_read_bandwidth_measured_bytes_per_s if self.measured else p.l2_read_bandwidth_bytes_per_s
+        rate = rate or p.l2_read_bandwidth_bytes_per_s or p.l2_read_bandwidth_measured_bytes_per_s
+        return rate or self._absent("l2_read_bandwidth_bytes_per_s")
 
     def tensor(self, dtype: str, unit: MatrixUnit) -> float | None:
         """Operations per second of the GPU's matrix products in `dtype` by `unit`, at the present clock."""

@@ -25,7 +25,7 @@ def answer(ranking: OrderRanking) -> str:
     parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
     parts += [ranking.by_default] if ranking.by_default else []
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append(f"HBM bytes by replay, times by a model {times.summary}")
+    parts.append(f"HBM bytes by replay, times by a model of whose numbers {times.summary}")
     return f"{'; '.join(parts)}."
 
 

@@ -34,7 +34,8 @@ def _sentence(r: TileRanking) -> str:
         others = "another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
         parts.append(f"{others} not fit{_mostly(r)}")
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
-    parts.append(f"times by a model {times.summary}{'' if times.validated_by else ', not checked there'}")
+    checked = "checked there" if times.validated_by else "not checked there"
+    parts.append(f"times by a model {checked}, of whose numbers {times.summary}")
     return f"{'; '.join(parts)}."
 
 
