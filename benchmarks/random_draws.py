@@ -1,0 +1,206 @@
+"""Predictions beside library calls that nobody chose: drawn at random by `iosim measure --plan random` on two GPUs.
+
+    python benchmarks/random_draws.py                    the page docs/generated/random-draws.md
+    python benchmarks/random_draws.py --write            writes it
+    python benchmarks/random_draws.py --found h100       the calls in which mechanisms were looked for, and no others
+
+The draws: kernels/measurements/h100_random.csv (`--seed 1001`) and h200_random.csv (`--seed 2002`). Every fourth call
+of the H100's was open while mechanisms were looked for; all others were compared once, when predictions were final.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from iosim.base.files import write_whole
+from iosim.evidence.validate import Comparison, Residual, compare, read
+from iosim.hardware.profile import load_profile
+
+ROOT = Path(__file__).resolve().parents[1]
+PLACE = ROOT / "docs" / "generated" / "random-draws.md"
+MEASUREMENTS = ROOT / "kernels" / "measurements"
+SEEDS = {"h100": 1001, "h200": 2002}
+OPEN_CALLS = 4
+"""Of the H100's calls, those whose number this divides were open."""
+QUANTITIES = {"l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write", "hbm_read": "HBM read", "hbm_write": "HBM write"}
+NEAR_RELATIVE, NEAR_BYTES, TIME_AIM = 0.05, 2_000_000, 0.15
+BACKENDS = {"flash": "FlashAttention-2", "mem_efficient": "memory-efficient", "cudnn": "cuDNN", "flex": "FlexAttention"}
+Group = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The comparison of a GPU's calls, the blind ones or those that were open."""
+
+    gpu: str
+    comparison: Comparison
+    calls: int
+
+
+def drawn(gpu: str, found: bool = False) -> Drawn:
+    """The recorded calls of a GPU beside their predictions."""
+    rows = [r for r in read(MEASUREMENTS / f"{gpu}_random.csv") if _is_open(gpu, r.call) == found]
+    return Drawn(gpu, compare(rows, load_profile(gpu)), len({row.call for row in rows}))
+
+
+def _is_open(gpu: str, call: int) -> bool:
+    return gpu == "h100" and call % OPEN_CALLS == 0
+
+
+def group(residual: Residual, gpu: str) -> Group:
+    """(GPU, backend, pass) of a row."""
+    name, _, backward = residual.row.implementation.removeprefix("pytorch_").partition("_backward")
+    problem = residual.problem
+    passes = "backward" if backward or problem.backward else "decode" if problem.longest_q == 1 else "forward"
+    return gpu.upper(), BACKENDS[name], passes
+
+
+def near(residual: Residual) -> bool:
+    """Within 5 % or 2 MB, whichever is more."""
+    return abs(residual.difference) <= max(NEAR_RELATIVE * residual.measured, NEAR_BYTES)
+
+
+def statistics(residuals: Sequence[Residual]) -> list[str]:
+    """Launches, those of 2 MB and more, their median, 95th percentile and most, and the share of all that is near."""
+    errors = [r.error for r in residuals if r.error is not None]
+    shown = [_percent(f(errors)) if errors else "-" for f in (np.median, _p95, np.max)]
+    return [f"{len(residuals):,}", f"{len(errors):,}", *shown, _percent(float(np.mean([near(r) for r in residuals])))]
+
+
+def _p95(values: Sequence[float]) -> float:
+    return float(np.percentile(values, 95))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def by_group(all_drawn: Iterable[Drawn], quantity: str) -> dict[Group, list[Residual]]:
+    found: dict[Group, list[Residual]] = defaultdict(list)
+    for one in all_drawn:
+        for residual in one.comparison.residuals:
+            if residual.quantity == quantity:
+                found[group(residual, one.gpu)].append(residual)
+    return dict(sorted(found.items()))
+
+
+def call_times(one: Drawn) -> dict[Group, list[float]]:
+    """Errors of the times of whole calls, all of whose launches have a prediction."""
+    left_out = {s.row.call for s in one.comparison.skipped}
+    calls: dict[int, list[Residual]] = defaultdict(list)
+    for r in one.comparison.residuals:
+        if r.quantity == "time" and r.row.call not in left_out:
+            calls[r.row.call].append(r)
+    found: dict[Group, list[float]] = defaultdict(list)
+    for members in calls.values():
+        measured = sum(r.measured for r in members)
+        found[group(members[0], one.gpu)].append(sum(r.predicted for r in members) / measured - 1)
+    return found
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    words = ["---" if n < 3 else "---:" for n in range(len(header))]
+    return [f"| {' | '.join(line)} |" for line in (header, words, *rows)]
+
+
+HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "most", "within 5 % or 2 MB")
+
+
+def claims(all_drawn: Sequence[Drawn], quantity: str) -> list[str]:
+    """The table of a quantity: by GPU, backend and pass, then by GPU, keys that thrash apart."""
+    lines = [(*key, *statistics(found)) for key, found in by_group(all_drawn, quantity).items()]
+    for one in all_drawn:
+        every = [r for r in one.comparison.residuals if r.quantity == quantity]
+        lines.append((one.gpu.upper(), "all", "all", *statistics(every)))
+        if quantity.startswith("hbm"):
+            thrashing = [r for r in every if r.regime == "thrashing"]
+            others = [r for r in every if r.regime != "thrashing"]
+            lines.append((one.gpu.upper(), "all", "keys thrash", *statistics(thrashing)))
+            lines.append((one.gpu.upper(), "all", "all others", *statistics(others)))
+    return table(HEADER, lines)
+
+
+def times(all_drawn: Sequence[Drawn]) -> list[str]:
+    """The table of the times of whole calls."""
+    lines = []
+    for one in all_drawn:
+        found = call_times(one)
+        found[one.gpu.upper(), "all", "all"] = [error for errors in found.values() for error in errors]
+        for key, errors in sorted(found.items()):
+            sizes = np.abs(errors)
+            figures = [float(np.mean(sizes)), float(np.median(sizes)), _p95(list(sizes)), float(sizes.max())]
+            signed, within = f"{100 * float(np.median(errors)):+.1f} %", _percent(float(np.mean(sizes <= TIME_AIM)))
+            lines.append((*key, str(len(errors)), *map(_percent, figures), signed, within))
+    words = ("calls", "mean", "median", "p95", "most", "median, signed", f"within {_percent(TIME_AIM)}")
+    return table(("GPU", "backend", "pass", *words), lines)
+
+
+def missed(all_drawn: Sequence[Drawn], most: int = 40) -> list[str]:
+    """The launches whose HBM reads are further off than 5 % and 2 MB, the furthest in bytes first."""
+    found = [(abs(r.difference), one.gpu, r) for one in all_drawn for r in one.comparison.residuals
+             if r.quantity in ("hbm_read", "l2_read") and not near(r)]  # fmt: skip
+    lines = []
+    for _, gpu, r in sorted(found, key=lambda f: -f[0])[:most]:
+        p = r.problem
+        sizes = f"{p.batch} x {p.heads}/{p.kv_heads}, {p.seq_q:,} x {p.seq_k:,}, {p.head_dim}, {p.mask}"
+        who = gpu.upper(), str(r.row.call), r.row.implementation.removeprefix("pytorch_"), r.launch
+        megabytes = f"{r.measured / 1e6:,.1f}", f"{r.predicted / 1e6:,.1f}"
+        lines.append((*who, sizes, QUANTITIES[r.quantity], *megabytes, r.regime))
+    where = ("GPU", "call", "kernel", "launch", "batch x heads, tokens, head_dim, mask", "quantity")
+    return table((*where, "counted, MB", "predicted, MB", "regime"), lines)
+
+
+def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
+    counts: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for one in all_drawn:
+        for skipped in one.comparison.skipped:
+            key = one.gpu.upper(), skipped.row.implementation.removeprefix("pytorch_"), skipped.reason
+            counts[key].add(skipped.row.call)
+    return table(("GPU", "backend", "reason", "calls"), [(*key, str(len(n))) for key, n in sorted(counts.items())])
+
+
+def page(all_drawn: Sequence[Drawn], title: str) -> str:
+    """The page of some draws."""
+    draws = " and ".join(f"{one.calls} on an {one.gpu.upper()} (seed {SEEDS[one.gpu]})" for one in all_drawn)
+    sections: list[tuple[str, Callable[[], list[str]]]] = [
+        *((name, lambda q=q: claims(all_drawn, q)) for q, name in QUANTITIES.items()),  # type: ignore[misc]
+        ("Times of calls, under the profiler", lambda: times(all_drawn)),
+        ("Reads that are further off than 5 % and 2 MB", lambda: missed(all_drawn)),
+        ("Launches without a prediction", lambda: left_out(all_drawn)),
+    ]
+    lines = [
+        f"# {title}",
+        "",
+        f"Library calls of PyTorch 2.11 drawn by `iosim measure --plan random`: {draws}. Made by `python",
+        "benchmarks/random_draws.py --write`. An error is |predicted - counted| / counted of a launch that moves 2 MB",
+        "or more; the last column counts all launches.",
+    ]
+    for name, make in sections:
+        lines += ["", f"## {name}", "", *make()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
+    parser.add_argument("--found", choices=sorted(SEEDS), help="of a GPU, the calls that were open")
+    arguments = parser.parse_args()
+    if arguments.found:
+        sys.stdout.write(page([drawn(arguments.found, found=True)], "The calls in which mechanisms were looked for"))
+        return
+    text = page([drawn(gpu) for gpu in SEEDS], "Calls drawn at random")
+    if arguments.write:
+        write_whole(PLACE, text)
+    else:
+        sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
