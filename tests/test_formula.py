@@ -256,7 +256,7 @@ def test_compiled_formula_on_arrays():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "mla")])
+@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "minimal-cu", "mla")])
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
 def test_sweeps_are_counts(algorithm, mask, passes):
@@ -266,7 +266,7 @@ def test_sweeps_are_counts(algorithm, mask, passes):
         "seq_q": rng.integers(1, 600, n), "seq_k": rng.integers(1, 600, n), "head_dim": rng.integers(1, 200, n),
         "kv_heads": rng.integers(1, 4, n), "block_q": rng.integers(1, 257, n), "block_k": rng.integers(1, 257, n),
     }  # fmt: skip
-    values["heads"] = values["kv_heads"] * (1 if algorithm.startswith("uniform") else rng.integers(1, 3, n))
+    values["heads"] = values["kv_heads"] * (1 if algorithm.startswith(("uniform", "flash-cu")) else rng.integers(1, 3, n))
     if mask == "window":
         values["window"] = rng.integers(0, 400, n)
     problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)

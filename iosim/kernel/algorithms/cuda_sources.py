@@ -31,8 +31,8 @@ ROWS_OF_SUMS = 4
 """Query rows of a CTA of `flash_bwd_rows`, a warp each."""
 SUMS = "LSE_copy"
 """The log-sum-exp in the backward's own memory, beside the row sums."""
-NAIVE_SHARED_BYTES = 8 * 128 / (32 * 16) + 128 * 128 / (64 * 64 * 32)
-"""Bytes between shared memory and registers for each multiply-add of kernels/naive.cu: a warp makes 8 loads, a
+NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
+"""Eighths of a byte between shared memory and registers for each multiply-add of kernels/naive.cu: a warp makes 8 loads, a
 wavefront each, for the 16 products of every thread, and what a tile of 64 x 64 x 32 products takes is stored there in
 128 wavefronts before."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
@@ -164,7 +164,7 @@ def plan_naive_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
 def _multiply_adds(launch: Launch, problem: AttentionProblem) -> Launch:
     """A launch of naive.cu with the compiler's report of it."""
-    fetched = int(launch.flops_per_pair // 2 * NAIVE_SHARED_BYTES)
+    fetched = launch.flops_per_pair // 2 * NAIVE_SHARED_EIGHTHS // 8
     launch = replace(launch, tensor_cores=False, shared_bytes_per_pair=fetched)
     if launch.name not in NAIVE_RESOURCES:
         return launch
