@@ -92,8 +92,10 @@ def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
     profile = load_profile("h100")
     for name in ("l2_latency_near_cycles", "dram_latency_cycles", "launch_fetch_bytes", "l2_partitions", "l2_ways"):
         assert found[name].value == profile.need(name), name
-    for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction", "l2_effective_capacity_fraction"):
+    for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction"):
         assert found[name].value == pytest.approx(profile.need(name), rel=0.025), name
+    name = "l2_effective_capacity_fraction"
+    assert found[name].value == pytest.approx(profile.need(name), rel=0.035)  # by scans at one place in memory
     assert found["l2_effective_capacity_fraction"].kind == found["l2_ways"].kind == "fitted"
 
 

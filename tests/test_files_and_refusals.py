@@ -110,7 +110,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-def test_malformed_raw_numbers_are_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_raw_numbers_are_refused_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One entry at a time is taken out, or holds what it should not."""
     short = RAW | {"counters": RAW["counters"] | {"rows": RAW["counters"]["rows"][-2:]}}
     given, rng = tmp_path / "raw.json", random.Random(0)
@@ -128,7 +128,7 @@ def test_malformed_raw_numbers_are_refused_in_a_line(tmp_path: Path, capsys: pyt
             code = main(["calibrate", "--from", str(given), "-o", os.devnull])
             said = capsys.readouterr().err
             assert code in (0, 2), (path, value)
-            assert said.count("\n") <= 1, (path, value)
+            assert all(line.startswith("iosim: ") for line in said.splitlines()), (path, value)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '{"schema": 2,', "NaN", '"\\ud800"'])

@@ -266,7 +266,8 @@ def test_sweeps_are_counts(algorithm, mask, passes):
         "seq_q": rng.integers(1, 600, n), "seq_k": rng.integers(1, 600, n), "head_dim": rng.integers(1, 200, n),
         "kv_heads": rng.integers(1, 4, n), "block_q": rng.integers(1, 257, n), "block_k": rng.integers(1, 257, n),
     }  # fmt: skip
-    values["heads"] = values["kv_heads"] * (1 if algorithm.startswith(("uniform", "flash-cu")) else rng.integers(1, 3, n))
+    one_head = algorithm.startswith(("uniform", "flash-cu"))
+    values["heads"] = values["kv_heads"] * (1 if one_head else rng.integers(1, 3, n))
     if mask == "window":
         values["window"] = rng.integers(0, 400, n)
     problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)

@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
         "validate", help="predictions beside recorded measurements, and gates on their errors"
     )
     parser.add_argument("--measurements", metavar="FILE", help="CSV, a row a launch or a row a chain (default: the "
-                        "shipped ones of library kernels and of chains)")  # fmt: skip
+                        "shipped ones: library kernels and chains of an H200, random calls of an H100)")  # fmt: skip
     parser.add_argument("--ncu", metavar="FILE", help="instead: a profile of your own, .ncu-rep or its raw page in CSV "
                         "(ncu --import FILE --csv --page raw)")  # fmt: skip
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
@@ -76,7 +76,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
     if args.ncu is not None:
         comparison = _profiled(args, profile)
     else:
-        files = _files(args)
+        files = _files(args, profile)
         comparison = compare([row for file in files for row in read(file)], profile, progress("predicting"))
     if args.report is not None:
         write_report(comparison, args.report)
@@ -98,7 +98,7 @@ def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> No
     """
     from iosim.evidence.validate.rows import measured_on
 
-    for file in _files(args):
+    for file in _files(args, profile):
         gpu = measured_on(file)
         if gpu is not None and gpu != profile.name:
             raise InputError(f"--gpu {args.gpu}: {file.name} was measured on {gpu}; accepted: --gpu {gpu}, "
@@ -112,13 +112,15 @@ def _nothing(comparison: Comparison) -> str:
     return f"nothing was checked{why}"
 
 
-def _files(args: argparse.Namespace) -> list[Path]:
-    """The table that is asked for; else the shipped ones, for a report those of the project's own kernels, too."""
-    from iosim.evidence.validate.rows import default_files, own_file
+def _files(args: argparse.Namespace, profile: HardwareProfile) -> list[Path]:
+    """The table that is asked for; else the shipped ones of the GPU, for a report on an H200 those of the project's own
+    kernels, too."""
+    from iosim.evidence.validate.rows import default_files, measured_on, own_file
 
     if args.measurements is not None:
         return [Path(args.measurements)]
-    return [*default_files(), *([own_file()] if args.report is not None else [])]
+    files, own = default_files(profile.name), own_file()
+    return [*files, *([own] if args.report is not None and measured_on(own) == measured_on(files[0]) else [])]
 
 
 def write_report(comparison: Comparison, folder: str) -> None:

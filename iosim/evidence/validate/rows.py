@@ -37,8 +37,14 @@ FLAGS = ("causal", "heavy_first", "persistent")
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
 OPTION = "--measurements"
-MEASURED_ON = "h200-sxm"
-"""The GPU of the shipped tables."""
+OWN = "h200_iosim_kernels.csv"
+SHIPPED: Mapping[str, tuple[str, ...]] = {
+    "h200-sxm": ("h200_library_kernels.csv", "h200_chains.csv", "h200_random.csv", OWN),
+    "h100-sxm": ("h100_random.csv",),
+}
+"""Tables of the package by the GPU that they were measured on."""
+USUAL = {"h200-sxm": 2, "h100-sxm": 1}
+"""How many of them, the first, are compared unless others are asked for."""
 
 
 @dataclass(frozen=True)
@@ -66,21 +72,28 @@ class Row:
         return text == "1" if text else None
 
 
-def default_files() -> list[Path]:
-    """The shipped measurements of library kernels and of chains."""
-    folder = data_dir("kernels") / "measurements"
-    return [folder / "h200_library_kernels.csv", folder / "h200_chains.csv"]
+def default_files(gpu: str = "h200-sxm") -> list[Path]:
+    """The shipped measurements on a GPU: of library kernels and of chains on an H200, of calls drawn at random on an
+    H100; those of an H200 for a GPU without any."""
+    known = gpu if gpu in SHIPPED else "h200-sxm"
+    return [_shipped(name) for name in SHIPPED[known][: USUAL[known]]]
 
 
 def own_file() -> Path:
     """The shipped measurements of the project's own kernels."""
-    return data_dir("kernels") / "measurements" / "h200_iosim_kernels.csv"
+    return _shipped(OWN)
+
+
+def _shipped(name: str) -> Path:
+    return data_dir("kernels") / "measurements" / name
 
 
 def measured_on(path: str | Path) -> str | None:
     """The GPU that a shipped table was measured on; None for a table of someone's own."""
-    known = [*default_files(), own_file()]
-    return MEASURED_ON if any(Path(path).absolute() == file.absolute() for file in known) else None
+    for gpu, names in SHIPPED.items():
+        if any(Path(path).absolute() == _shipped(name).absolute() for name in names):
+            return gpu
+    return None
 
 
 def read(path: str | Path) -> list[Row]:

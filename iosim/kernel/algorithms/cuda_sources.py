@@ -32,9 +32,9 @@ ROWS_OF_SUMS = 4
 SUMS = "LSE_copy"
 """The log-sum-exp in the backward's own memory, beside the row sums."""
 NAIVE_SHARED_EIGHTHS = 8 * 8 * 128 // (32 * 16) + 8 * 128 * 128 // (64 * 64 * 32)
-"""Eighths of a byte between shared memory and registers for each multiply-add of kernels/naive.cu: a warp makes 8 loads, a
-wavefront each, for the 16 products of every thread, and what a tile of 64 x 64 x 32 products takes is stored there in
-128 wavefronts before."""
+"""Eighths of a byte between shared memory and registers for each multiply-add of kernels/naive.cu: a warp makes 8
+loads, a wavefront each, for the 16 products of every thread, and what a tile of 64 x 64 x 32 products takes is stored
+there in 128 wavefronts before."""
 NAIVE_RESOURCES = {"scores": (80, 16640), "softmax": (32, 64), "values": (64, 16640)}
 """Registers a thread and static shared memory of the launches of kernels/naive.cu (nvcc 13.0, sm_90); softmax holds a
 row of scores beside."""

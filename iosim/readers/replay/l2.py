@@ -233,8 +233,8 @@ def _followed(
     place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int
 ) -> tuple[Int64, Int64]:  # fmt: skip
     """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
-    that lie in the followed sets, every `stride`-th. Where a page goes around all sets less than twice, it is drawn which
-    half of it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""
+    that lie in the followed sets, every `stride`-th. Where a page goes around all sets less than twice, it is drawn
+    which half of it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""
     each = page // TWINS
     at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
     inside = at < each
