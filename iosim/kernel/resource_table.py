@@ -5,7 +5,7 @@ A row is one build; what no row covers is not known here, and callers estimate i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.pointwise import pointwise
 from iosim.base.schema import Column, Table, Text, Whole, checked, read_csv, read_toml, whole, word
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Spill, Tile
@@ -128,8 +129,25 @@ def build_report(
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
         if dtype is None:
             continue
-        key = (kernel, profile.cc, problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, dtype,
-               problem.mask == "causal")  # fmt: skip
-        if key in _shipped():
-            return _shipped()[key]
+        number = _number(kernel, profile.cc, dtype, problem.mask == "causal")(
+            problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages
+        )
+        if number >= 0:
+            return dict(enumerate(_shipped().values()))[number]
     return None
+
+
+def _number(kernel: str, cc: int, dtype: str, causal: bool) -> Callable[..., int]:
+    """The place of a build in the table by its sizes; -1 where there is none."""
+    places = _places()
+
+    @pointwise
+    def number(*sizes: int) -> int:
+        return places.get((kernel, cc, *sizes, dtype, causal), -1)
+
+    return number
+
+
+@lru_cache(maxsize=1)
+def _places() -> Mapping[tuple[Any, ...], int]:
+    return {key: n for n, key in enumerate(_shipped())}

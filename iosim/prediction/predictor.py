@@ -130,7 +130,7 @@ def predict_with(
         memory_bytes=memory(call.chain),
         timed=timed,
         replay=played,
-        notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *method_notes, *notes))),
+        notes=tuple(dict.fromkeys((*call.notes, *method_notes, *notes))),
     )
 
 

@@ -495,7 +495,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store(dv, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
         ),
         schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers),
+        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
         overheads=settings.overheads
         + spill.overheads(32 * tile.warps)
         + _columns_outside(problem, kernel, keys_outer=True)
@@ -566,7 +566,7 @@ def _backward_in_turn(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY) for n in ("dK", "dV")),
         ),
         schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers),
+        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
         overheads=kernel.backward.overheads,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,

@@ -21,7 +21,7 @@ from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Schedule, Scheduler, Start
-from iosim.kernel.tile_rules import refuse_tile
+from iosim.kernel.tile_rules import refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
@@ -187,7 +187,7 @@ def resolve(
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
-    kernel = _apply(rules.finish(kernel, problem, profile), problem, overrides, profile)
+    kernel = _apply(rules.finish(kernel, problem, profile), rules, problem, overrides, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:
@@ -358,7 +358,9 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
         raise InputError(f"`tile` {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
 
 
-def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: HardwareProfile) -> Kernel:
+def _apply(
+    kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile
+) -> Kernel:
     """The kernel with the user's settings, and its persistent grid."""
     tile = kernel.tile
     by_hand = over.tile is not None or over.warps is not None or over.stages is not None
@@ -367,9 +369,9 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         warps = tile.warps if over.warps is None else over.warps
         tile = Tile(block_q, block_k, warps, tile.stages if over.stages is None else over.stages)
         _check_blocks(problem, tile)
-        kernel = replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None)
-        if kernel.threads is not None and over.warps is not None:
-            kernel = replace(kernel, threads=None)
+        kernel = rules.built(retiled(kernel, problem, tile, backward=False), problem, profile)
+        if problem.backward:
+            kernel = retiled(kernel, problem, tile, backward=True)
     if over.pack_group is not None:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     schedule = kernel.schedule
