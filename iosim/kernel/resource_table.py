@@ -5,7 +5,7 @@ A row is one build; what no row covers is not known here, and callers estimate i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -129,25 +129,9 @@ def build_report(
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
         if dtype is None:
             continue
-        number = _number(kernel, profile.cc, dtype, problem.mask == "causal")(
-            problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages
-        )
-        if number >= 0:
-            return dict(enumerate(_shipped().values()))[number]
+        build, causal = (kernel, profile.cc), problem.mask == "causal"
+        is_recorded = pointwise(lambda *sizes, dtype=dtype: (*build, *sizes, dtype, causal) in _shipped())
+        sizes = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages)
+        if is_recorded(*sizes):
+            return _shipped()[(*build, *sizes, dtype, causal)]
     return None
-
-
-def _number(kernel: str, cc: int, dtype: str, causal: bool) -> Callable[..., int]:
-    """The place of a build in the table by its sizes; -1 where there is none."""
-    places = _places()
-
-    @pointwise
-    def number(*sizes: int) -> int:
-        return places.get((kernel, cc, *sizes, dtype, causal), -1)
-
-    return number
-
-
-@lru_cache(maxsize=1)
-def _places() -> Mapping[tuple[Any, ...], int]:
-    return {key: n for n, key in enumerate(_shipped())}
