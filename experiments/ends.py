@@ -2,7 +2,7 @@
 
     python experiments/ends.py --out h200_cta_ends.npz        # long launches, every tile
     python experiments/ends.py --shares --out h200_cta_shares.csv   # how the CTAs of an SM share it, by kernel
-    python experiments/ends.py --first h200_cta_ends_wide.npz --out h200_cta_shares.csv   # rows of recorded long launches
+    python experiments/ends.py --first h200_cta_ends_wide.npz --out h200_cta_shares.csv   # of recorded ones
 
 A watcher (ends.cu) looks at one element of every work tile's output while the kernel runs, so that the kernel itself is
 the very binary that others run: this project's, PyTorch's, cuDNN's. From the ends of the first CTAs of a launch, which
@@ -408,7 +408,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="NPZ to write; its provenance goes beside it")
     parser.add_argument("--shares", action="store_true", help="how the CTAs of an SM share it, as CSV")
-    parser.add_argument("--first", type=Path, metavar="NPZ", help="add the shares of recorded launches to --out; no GPU")
+    parser.add_argument("--first", type=Path, metavar="NPZ", help="add shares of recorded launches to --out; no GPU")
     parser.add_argument("--only", metavar="REGEX", default="", help="of the launches whose names match")
     arguments = parser.parse_args()
     out: Path = arguments.out

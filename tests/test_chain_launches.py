@@ -272,5 +272,5 @@ def test_flash_backward_spills(
     """dK and dV, dQ's sums, and so many bytes a thread of 256 and key block; call 150, the second, is not fitted on."""
     made = chain("fa2", problem(heads, seq, head_dim, batch, passes="bwd", mask=mask))
     found = {(r.launch, r.tensor): r.bytes for r in count(made).rows if r.direction == "write"}
-    assert found["bwd.main", "backward_spill"] == batch * heads * seq // 128 * 256 * a_thread
+    assert found["bwd.main", "spill"] == batch * heads * seq // 128 * 256 * a_thread
     assert megabytes(made)["bwd.main"][1] == pytest.approx(measured, abs=0.0006)

@@ -6,19 +6,19 @@ import csv
 import json
 import re
 import statistics
-import tomllib
 from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 from refusals import refused
-from scripts import ROOT, load_script, measurements
+from scripts import load_script, measurements
 
 import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries import entry, resolve
+from iosim.kernel.libraries.builds import spills
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.energy import CONSTANTS, Work, energy_j, is_known
@@ -203,8 +203,11 @@ def test_flash_attentions_spills_are_those_of_its_instructions() -> None:
                 if f"traits{tile}" in r["template"] and plain:
                     counted[head_dim, flags[1] == "true", flags[4] == "true"] = (int(r["STL"]), int(r["LDL"]))
     assert len(counted) == 8
-    data = tomllib.loads((ROOT / "iosim" / "kernel" / "libraries" / "fa2.toml").read_text(encoding="utf-8"))
-    rows = {(r["head_dim"], r["causal"], r["whole_tiles"]): r for r in data["spill"] if "whole_tiles" in r}
+    rows = {
+        (r["head_dim"], r["causal"], r["whole_tiles"]): r
+        for r in spills(entry("fa2"))
+        if "whole_tiles" in r and r["cc"] == [90] and not (r["narrow"] or r["window"] or r.get("dropout"))
+    }
     for key, (stores, loads) in counted.items():
-        assert rows[key]["write_per_pair"] == 4 * stores
+        assert rows[key]["write_per_pair"] == pytest.approx(4 * stores, abs=3)  # of counters, beside the work tile's
         assert rows[key]["accesses_per_pair"] == stores + loads

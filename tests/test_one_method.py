@@ -115,7 +115,7 @@ def test_ring_gives_the_bytes_of_predict(passes: str) -> None:
     gpu = load_profile("h100")
     problem = iosim.AttentionProblem(heads=4, seq_q=8192, head_dim=64, mask="causal", passes=passes)
     times = ChunkTimes(problem, "fa2", gpu)
-    (result,) = study(problem, 4, gpu, cluster(gpu, "nvlink"), names=["ring"])
+    (result,) = study(problem, 4, gpu, cluster(gpu, "nvlink"), kernel="fa2", names=["ring"])
     times.prepare(result.schedules[0])
     assert times.known
     for (pair, of_pass), prediction in times.known.items():
@@ -129,7 +129,7 @@ def test_ring_gives_the_bytes_of_predict(passes: str) -> None:
 def test_rings_baselines_give_the_bytes_of_predict(name: str, share: dict[str, int]) -> None:
     gpu = load_profile("h100")
     problem = iosim.AttentionProblem(heads=4, seq_q=2048, head_dim=64)
-    (result,) = study(problem, 4, gpu, cluster(gpu, "nvlink"), names=[name])
+    (result,) = study(problem, 4, gpu, cluster(gpu, "nvlink"), kernel="fa2", names=[name])
     kernel = "fa2" if name == "megatron" else "naive"
     mine = replace(problem, kv_heads=1, **share) if name == "megatron" else replace(problem, offset=None, **share)
     assert result.hbm_bytes == iosim.predict(mine, kernel, gpu).total("hbm")

@@ -283,7 +283,10 @@ def test_keys_of_a_causal_kernel(script: ModuleType) -> None:
 
 def test_keys_of_the_table_are_the_scripts(script: ModuleType) -> None:
     cases = {(c.kernel, str(c.head_dim), str(int(c.causal))): c for c in script.SHARED_LIBRARY}
+    long = {(c.kernel, str(c.head_dim), str(c.tokens)) for c in script.CASES if not c.causal}
     for row in rows():
+        if (row["kernel"], row["head_dim"], row["keys"].split()[0]) in long and row["causal"] == "0":
+            continue  # the first CTAs of a long launch, by --first
         case = cases.get((row["kernel"], row["head_dim"], row["causal"]), script.Shared("own", 64, False, 128, 2))
         keys = script.keys_of_groups(case, int(row["ctas"]), 132)
         assert [int(x) for x in row["keys"].split()] == keys

@@ -51,6 +51,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import entry, entry_names, is_choice
     from iosim.kernel.libraries.answer import answer
+    from iosim.kernel.libraries.builds import spills
 
     asked, word = {"show": (getattr(args, "name", ""), "NAME"), "new": (getattr(args, "base", ""), "--from")}.get(
         args.action, ("", "")
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.action == "show":
         data = entry(args.name)
-        whole = common.json_text({"schema": 1, "answer": answer(data), "kernel": dict(data)})
+        tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
+        shown = {**data, **{key: list(rows) for key, rows in tables.items() if rows}}
+        whole = common.json_text({"schema": 1, "answer": answer(data), "kernel": shown})
         common.emit(whole if args.format == "json" else f"{answer(data)}\n\n{_text(data)}", args.out)
         return 0
     if args.action == "check":
@@ -123,9 +126,11 @@ def _text(data: Mapping[str, Any]) -> str:
         if table in data:
             parts.append(f"\n{table.replace('_', ' ')}: the first row that holds is taken\n")
             parts.append(Table.of(_tile_rows(data[table])).text())
-    spills = sum(len(data.get(table, ())) for table in ("spill", "backward_spill"))
-    if spills:
-        parts.append(f"\nspilled registers: {spills} rows; --format json lists them\n")
+    from iosim.kernel.libraries.builds import spills
+
+    rows_of_spills = len(spills(data)) + len(spills(data, backward=True))
+    if rows_of_spills:
+        parts.append(f"\nspilled registers: {rows_of_spills} builds; --format json lists them\n")
     for key, title in (("source", "source"), ("inferred", "inferred, not published"), ("assumed", "assumed")):
         if data.get(key):
             text = data[key] if isinstance(data[key], str) else "; ".join(data[key])

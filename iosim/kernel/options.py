@@ -86,7 +86,7 @@ def _converted(name: str, hint: Any, value: Any) -> Any:
             return hint(value)
         except ValueError:
             raise InputError(f"option {name} '{value}' is not known; accepted: {', '.join(hint)}") from None
-    if type(value) is not hint:
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         words = {bool: "true or false", int: "a whole number"}
         raise InputError(f"option {name} {value!r} is not {words[hint]}")
     return value

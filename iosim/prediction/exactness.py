@@ -21,7 +21,7 @@ def exactness(problem: AttentionProblem, kernel: Kernel, chain: Chain, traffic: 
     exceptions = []
     spilled = sum(int(r.bytes) for r in traffic if r.level == "l2" and r.tensor == SPILL)
     if spilled:
-        exceptions.append(f"the {bytes_text(spilled)} of spilled registers, as counters have them for the same build at other lengths")
+        exceptions.append(f"the {bytes_text(spilled)} of spilled registers, counted at a few lengths")
     if problem.backward and _inferred_stores(chain):
         exceptions.append("the backward's writes, whose packets are inferred (up to 7 % off)")
     if algorithm_of(kernel.algorithm).standard and _fp32_products(chain):

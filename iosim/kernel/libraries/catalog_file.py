@@ -14,6 +14,7 @@ from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spe
 from iosim.kernel.algorithms import algorithm_of, algorithms
 from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
 from iosim.kernel.launch import Edge, Fetch, Mode
+from iosim.kernel.libraries.builds import build_names
 from iosim.kernel.libraries.rules import rule_books
 from iosim.kernel.overrides import MAX_BLOCK, MAX_CLUSTER
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Scheduler, Start
@@ -213,7 +214,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
             "assumed": _NAMES,
             "rules": Text(rule_books),
             "any_tile": Flag(),
-            "builds": Text(),
+            "builds": Text(build_names),
             "kernel": Table({**KERNEL, "options": options}, required=("writes_lse", "edge_q", "edge_k")),
             "backward": Table(dict(_SCHEDULE)),
             **TABLES,

@@ -14,6 +14,7 @@ WHAT = {
     "inferred": "what nobody published: every prediction repeats it",
     "assumed": "what is taken without a source: every prediction repeats it",
     "rules": "what the library decides at launch: splits, packing, sections",
+    "builds": "whose recorded builds it runs, for what they spill",
     "any_tile": "whether tiles by hand are its purpose",
 }
 """Of the file."""
@@ -54,6 +55,7 @@ KERNEL = {
     "overlaps_tiles": "whether a CTA begins its next tile while it ends one",
     "cluster": "CTAs that fetch K and V once for all of them (multicast)",
     "writes_lse": "whether the log-sum-exp of every row is written",
+    "fetch": "how rows are asked for: bytes, sectors, ...",
     "edge_q": "rows moved of a ragged block of queries: exact, whole, needed",
     "edge_k": "the same of keys",
     "packs_group": "whether query heads that share keys share a tile, when decoding",

@@ -5,7 +5,6 @@ Wherever a kernel is taken by name, the path of such a file is taken as well.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -51,49 +50,9 @@ def completed(data: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-EDGES: Mapping[str, Mapping[str, bool]] = {
-    "": {}, "narrow": {"narrow": True}, "whole": {"whole_tiles": True, "narrow": False},
-    "ragged": {"whole_tiles": False, "narrow": False},
-}  # fmt: skip
-"""What a build's edges say of the calls that it is for."""
-ONE_BUILD_WIDTH = 128
-"""Wider builds of whole rows are for lengths of every kind."""
-BUILD_CC = 90
-
-
-def _build(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row of a table of builds as a row of spills."""
-    found: dict[str, Any] = {name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")}
-    rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
-    found |= {name: float(row[name]) for name in rates}
-    found |= EDGES[row["edges"]]
-    if found["head_dim"] > ONE_BUILD_WIDTH:
-        found.pop("whole_tiles", None)
-    if row["mask"]:
-        found |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
-    if row["dropout"]:
-        found["dropout"] = row["dropout"] == "1"
-    source = f"{row['known']}: experiments/library_builds.py, PyTorch 2.11"
-    return found | {"cc": [BUILD_CC], "dtype": row["dtype"].split(), "source": source}
-
-
-def with_builds(data: dict[str, Any]) -> dict[str, Any]:
-    """A catalog file with what its builds spill, from the table that it names."""
-    if not isinstance(data.get("builds"), str):
-        return data
-    with (_HERE / f"{data['builds']}.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["kernel"] == data.get("name")]
-    made = dict(data)
-    for table, passes in (("spill", "fwd"), ("backward_spill", "bwd")):
-        made[table] = [*(_build(row) for row in rows if row["pass"] == passes), *data.get(table, ())]
-        if not made[table]:
-            del made[table]
-    return made
-
-
 @cache
 def _read(stem: str) -> Entry:
-    data = with_builds(completed(read_toml(_HERE / f"{stem}.toml", "catalog file")))
+    data = completed(read_toml(_HERE / f"{stem}.toml", "catalog file"))
     wrong = catalog_file.problems(data)
     if not wrong and data["name"] != stem:
         wrong = [Problem("name", f"must be that of the file, {stem}")]

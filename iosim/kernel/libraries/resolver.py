@@ -12,6 +12,7 @@ from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Specialisation, Spill, Tile, stated_unit
 from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
+from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
 from iosim.kernel.libraries.choice import chosen, is_choice
 from iosim.kernel.libraries.loader import Entry, entry, entry_names
@@ -102,13 +103,13 @@ def _loop(settings: Mapping[str, Any]) -> Loop:
 
 def _build(
     data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int, split: bool, tile: tuple[int, int],
-    table: str = "spill",
+    backward: bool = False,
 ) -> Mapping[str, Any]:  # fmt: skip
     """The row of what the build that runs spills, empty where none is known. FlashAttention has a build for lengths
     that are whole tiles, one for others, packed ones among them, and one for rows of fewer columns than it has."""
     whole = problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
     narrow = max(problem.head_dim, problem.head_dim_v) < width
-    for row in data.get(table, ()):
+    for row in spills(data, backward):
         fits = (
             row.get("split", False) == split
             and row.get("whole_tiles", whole) == whole
@@ -323,7 +324,7 @@ def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, 
         return PassSettings(schedule=schedule, overheads=overheads)
     row = tile_row(data, "backward_tile", problem, profile, width)
     tile = _tile(row, data.get("backward", {}))
-    build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), table="backward_spill")
+    build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
     registers = row.get("registers", build.get("registers"))
     return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"))
 

@@ -233,14 +233,14 @@ def _followed(
     place: Int64, page_0: int, page: int, sets: int, stride: int, placement: int
 ) -> tuple[Int64, Int64]:  # fmt: skip
     """(lines, the set of each): those of pages of `page` lines, from `page_0` on and with their first sets in `place`,
-    that lie in the followed sets, every `stride`-th. Where a page does not go around all sets, it is drawn which half of
-    it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""
+    that lie in the followed sets, every `stride`-th. Where a page goes around all sets less than twice, it is drawn which
+    half of it comes first: tensors or heads that lie nearly a round apart do not meet in every set."""
     each = page // TWINS
     at = (-place)[:, None] % stride + np.arange(-(-each // stride), dtype=np.int64)[None, :] * stride
     inside = at < each
     in_set = ((place[:, None] + at) // stride % sets)[inside]
     number = page_0 + np.arange(place.size, dtype=np.int64)
-    if each <= sets * stride:
+    if each < 2 * sets * stride:
         drawn = (_mix(number.astype(np.uint64), 2 * placement + 7) & np.uint64(1)).astype(np.int64)
         at = (at + (drawn * (each // 2))[:, None]) % each
     at = (number[:, None] * each + at)[inside]

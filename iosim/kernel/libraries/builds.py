@@ -1,0 +1,57 @@
+"""What the builds of PyTorch's kernels spill, as recorded in pytorch-builds.csv (experiments/library_builds.py)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).with_name("pytorch-builds.csv")
+EDGES: Mapping[str, Mapping[str, bool]] = {
+    "": {}, "narrow": {"narrow": True}, "whole": {"whole_tiles": True, "narrow": False},
+    "ragged": {"whole_tiles": False, "narrow": False},
+}  # fmt: skip
+"""What a build's edges say of the calls that it is for."""
+ONE_BUILD_WIDTH = 128
+"""Wider builds of whole rows are for lengths of every kind."""
+BUILD_CC = 90
+
+
+def _build(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row of a table of builds as a row of spills."""
+    found: dict[str, Any] = {name: int(row[name]) for name in ("head_dim", "block_q", "block_k", "registers", "frame")}
+    rates = ("write_per_tile", "write_per_pair", "read_per_pair", "accesses_per_tile", "accesses_per_pair")
+    found |= {name: float(row[name]) for name in rates}
+    found |= EDGES[row["edges"]]
+    if found["head_dim"] > ONE_BUILD_WIDTH:
+        found.pop("whole_tiles", None)
+    if row["mask"]:
+        found |= {"causal": row["mask"] != "none", "window": row["mask"] == "window"}
+    if row["dropout"]:
+        found["dropout"] = row["dropout"] == "1"
+    source = f"{row['known']}: experiments/library_builds.py, PyTorch 2.11"
+    return found | {"cc": [BUILD_CC], "dtype": row["dtype"].split(), "source": source}
+
+
+@cache
+def _builds() -> Mapping[tuple[str, str], tuple[Mapping[str, Any], ...]]:
+    """Rows of what builds spill by (kernel, pass), from the table of PyTorch's."""
+    found: dict[tuple[str, str], tuple[Mapping[str, Any], ...]] = {}
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            key = row["kernel"], row["pass"]
+            found[key] = (*found.get(key, ()), _build(row))
+    return found
+
+
+def build_names() -> tuple[str, ...]:
+    """Kernels whose builds are recorded."""
+    return tuple(sorted({name for name, _ in _builds()}))
+
+
+def spills(data: Mapping[str, Any], backward: bool = False) -> tuple[Mapping[str, Any], ...]:
+    """Rows of what a kernel's builds spill, in the order in which they are tried: recorded ones, then the file's."""
+    recorded = _builds().get((data.get("builds", ""), "bwd" if backward else "fwd"), ())
+    return (*recorded, *data.get("backward_spill" if backward else "spill", ()))
