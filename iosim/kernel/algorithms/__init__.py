@@ -17,7 +17,8 @@ from iosim.problem.attention import AttentionProblem
 
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The chain of launches that `kernel` makes for `problem`.
+    """The chain of launches that `kernel` makes for `problem`: for both passes, those of the forward, which then writes
+    its log-sum-exp, and those of the backward.
 
     Raises:
         InputError: the algorithm cannot do what the problem asks for.
@@ -25,7 +26,10 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     plan_of = planner(kernel.algorithm)
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
-    return plan_of(problem, kernel)
+    if problem.passes != "fwd+bwd":
+        return plan_of(problem, kernel)
+    first = plan_of(problem.with_(passes="fwd"), kernel.with_(writes_lse=True))
+    return first.then(plan_of(problem.with_(passes="bwd"), kernel.of_backward))
 
 
 __all__ = [

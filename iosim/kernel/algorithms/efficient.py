@@ -90,14 +90,11 @@ class EfficientOptions(FlashOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
+    """Chain of the forward or the backward."""
     check_append(problem, kernel)
-    if problem.passes == "fwd":
+    if problem.forward:
         return plan_flash(problem, kernel)
-    second = backward_terms(backward(problem, kernel), problem, kernel)
-    if problem.passes == "bwd":
-        return second
-    return forward_terms(forward(problem, kernel.with_(writes_lse=True)), problem, kernel).then(second)
+    return backward_terms(backward(problem, kernel), problem, kernel)
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -146,9 +146,34 @@ def resolve(
         name, why = chosen(name, problem, profile)
         notes = (why,)
     data = entry(name)
-    rules = rules_of(data.get("rules"))
     overrides = overrides or Overrides()
     compiled = check_support(data, problem, profile)
+    if problem.passes != "fwd+bwd":
+        return _resolved(data, compiled, problem, profile, overrides, notes)
+    forward = _resolved(data, compiled, problem.with_(passes="fwd"), profile, overrides, notes)
+    only_forward = replace(overrides, splits=None, pack_group=None)
+    return _followed(forward, _resolved(data, compiled, problem.with_(passes="bwd"), profile, only_forward, notes))
+
+
+def _followed(forward: Kernel, backward: Kernel) -> Kernel:
+    """The kernel of a call of both passes, each as it runs alone but for a log-sum-exp that the backward needs."""
+    notes = [*forward.notes, *backward.notes]
+    if not forward.writes_lse:
+        notes.append(f"{forward.name}: the forward writes its log-sum-exp, which the backward reads; alone it does not")
+    tile = backward.tile_backward
+    settings = replace(backward.backward, tile=None if tile == forward.tile else tile)
+    both = replace(forward, backward=settings, notes=tuple(dict.fromkeys(notes)))
+    alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
+    is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
+    return both if is_one else replace(both, followed_by=backward)
+
+
+def _resolved(
+    data: Entry, compiled: int | None, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides,
+    notes: tuple[str, ...],
+) -> Kernel:  # fmt: skip
+    """The kernel of a catalog's entry for one pass; `compiled` is the width of its build."""
+    rules = rules_of(data.get("rules"))
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
     splits, split_table = _splits(data, rules, problem, profile, overrides.splits)
@@ -207,7 +232,7 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
     NB: there FlashAttention-2 splits none where the cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays
     0); taken so for all others.
     """
-    return problem.passes == "fwd" and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
+    return problem.forward and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
 
 
 def _splits(
@@ -249,7 +274,7 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
     """Whether the query heads of a group share the rows of a tile."""
-    if problem.passes != "fwd" or problem.dropout > 0 or not problem.shares_rows:
+    if not problem.forward or problem.dropout > 0 or not problem.shares_rows:
         return False
     return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
 
