@@ -150,19 +150,16 @@ def resolve(
     compiled = check_support(data, problem, profile)
     if problem.passes != "fwd+bwd":
         return _resolved(data, compiled, problem, profile, overrides, notes)
-    forward = _resolved(data, compiled, problem.with_(passes="fwd"), profile, overrides, notes)
+    forward = _resolved(data, compiled, problem.with_(passes="fwd"), profile, overrides, notes, leads=True)
     only_forward = replace(overrides, splits=None, pack_group=None)
     return _followed(forward, _resolved(data, compiled, problem.with_(passes="bwd"), profile, only_forward, notes))
 
 
 def _followed(forward: Kernel, backward: Kernel) -> Kernel:
-    """The kernel of a call of both passes, each as it runs alone but for a log-sum-exp that the backward needs."""
-    notes = [*forward.notes, *backward.notes]
-    if not forward.writes_lse:
-        notes.append(f"{forward.name}: the forward writes its log-sum-exp, which the backward reads; alone it does not")
+    """The kernel of a call of both passes, each of which runs as it does alone but for what `Rules.leading` says."""
     tile = backward.tile_backward
     settings = replace(backward.backward, tile=None if tile == forward.tile else tile)
-    both = replace(forward, backward=settings, notes=tuple(dict.fromkeys(notes)))
+    both = replace(forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))))
     alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
     is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
     return both if is_one else replace(both, followed_by=backward)
@@ -170,9 +167,14 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
 
 def _resolved(
     data: Entry, compiled: int | None, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides,
-    notes: tuple[str, ...],
+    notes: tuple[str, ...], leads: bool = False,
 ) -> Kernel:  # fmt: skip
-    """The kernel of a catalog's entry for one pass; `compiled` is the width of its build."""
+    """The kernel of a catalog's entry for one pass.
+
+    Args:
+        compiled: the width of its build.
+        leads: whether it is a forward whose backward follows.
+    """
     rules = rules_of(data.get("rules"))
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
@@ -213,7 +215,10 @@ def _resolved(
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
-    kernel = _apply(rules.finish(kernel, problem, profile), rules, problem, overrides, profile)
+    kernel = rules.finish(kernel, problem, profile)
+    if leads:
+        kernel = rules.leading(kernel, problem, profile)
+    kernel = _apply(kernel, rules, problem, overrides, profile)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:

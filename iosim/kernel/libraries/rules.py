@@ -7,7 +7,7 @@ called. Files without one have the rules of this module's `Rules`: none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import unknown_name
@@ -75,6 +75,13 @@ class Rules:
             InputError: the library cannot do what is asked.
         """
         return kernel
+
+    def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The forward whose backward follows; a note says what it does otherwise than a forward alone, and why."""
+        if kernel.writes_lse:
+            return kernel
+        note = f"{kernel.name}: with the backward behind it the forward writes its log-sum-exp; alone it writes none"
+        return replace(kernel, notes=(*kernel.notes, note))
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
