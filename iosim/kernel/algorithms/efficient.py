@@ -230,7 +230,7 @@ def _products(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
 def _row_sum_loop(problem: AttentionProblem, tile: Tile) -> tuple[int, int]:
     """Of the loop for D of a block of queries: (fragments that a thread loads one behind the other, turns in which it
     keeps them in local memory)."""
-    columns = 32 * tile.warps // tile.block_q * (FRAGMENT_BYTES // problem.input_type.bytes)
+    columns = max(1, 32 * tile.warps // tile.block_q) * (FRAGMENT_BYTES // problem.input_type.bytes)
     fragments = -(-problem.head_dim_v // columns)
     return fragments, fragments * columns if _width(problem) > UNROLLED_COLUMNS else 0
 

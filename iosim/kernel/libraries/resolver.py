@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, refusing
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
@@ -150,9 +150,14 @@ def resolve(
     compiled = check_support(data, problem, profile)
     if problem.passes != "fwd+bwd":
         return _resolved(data, compiled, problem, profile, overrides, notes)
-    forward = _resolved(data, compiled, problem.with_(passes="fwd"), profile, overrides, notes, leads=True)
-    only_forward = replace(overrides, splits=None, pack_group=None)
-    return _followed(forward, _resolved(data, compiled, problem.with_(passes="bwd"), profile, only_forward, notes))
+    with refusing(passes=problem.passes):
+        forward, backward = (
+            _resolved(data, compiled, problem.with_(passes=one), profile, overrides, notes, of_both=True)
+            for one in ("fwd", "bwd")
+        )
+    if overrides.pack_group is not None:
+        _packs_by_hand(forward, problem, overrides.pack_group)
+    return _followed(forward, backward)
 
 
 def _followed(forward: Kernel, backward: Kernel) -> Kernel:
@@ -167,22 +172,23 @@ def _followed(forward: Kernel, backward: Kernel) -> Kernel:
 
 def _resolved(
     data: Entry, compiled: int | None, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides,
-    notes: tuple[str, ...], leads: bool = False,
+    notes: tuple[str, ...], of_both: bool = False,
 ) -> Kernel:  # fmt: skip
     """The kernel of a catalog's entry for one pass.
 
     Args:
         compiled: the width of its build.
-        leads: whether it is a forward whose backward follows.
+        of_both: whether it is one of the passes of a call of both.
     """
     rules = rules_of(data.get("rules"))
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
-    splits, split_table = _splits(data, rules, problem, profile, overrides.splits)
+    asked_splits = None if of_both and problem.backward else overrides.splits
+    splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
-    if overrides.splits is None and _may_split(rules, seen):
+    if asked_splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     kernel = Kernel(
@@ -216,12 +222,12 @@ def _resolved(
         notes=notes + _notes(data, problem, compiled),
     )
     kernel = rules.finish(kernel, problem, profile)
-    if leads:
+    if of_both and problem.forward:
         kernel = rules.leading(kernel, problem, profile)
-    kernel = _apply(kernel, rules, problem, overrides, profile)
+    kernel = _apply(kernel, rules, problem, overrides, profile, of_both)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
-    if overrides.splits is None and kernel.splits > 1:
+    if asked_splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
 
@@ -390,7 +396,7 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
 
 
 def _apply(
-    kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile
+    kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
     """The kernel with the user's settings, and its persistent grid."""
     tile = kernel.tile
@@ -403,7 +409,7 @@ def _apply(
         kernel = rules.built(retiled(kernel, problem, tile, backward=False), problem, profile)
         if problem.backward:
             kernel = retiled(kernel, problem, tile, backward=True)
-    if over.pack_group is not None:
+    if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     schedule = kernel.schedule
     schedule = replace(

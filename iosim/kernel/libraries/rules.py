@@ -78,10 +78,13 @@ class Rules:
 
     def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The forward whose backward follows; a note says what it does otherwise than a forward alone, and why."""
-        if kernel.writes_lse:
-            return kernel
-        note = f"{kernel.name}: with the backward behind it the forward writes its log-sum-exp; alone it writes none"
-        return replace(kernel, notes=(*kernel.notes, note))
+        notes = []
+        if not kernel.writes_lse:
+            notes.append("writes its log-sum-exp; alone it writes none")
+        if kernel.packs_group:
+            notes.append("is described with a head a tile; alone it packs a group's query heads")
+        told = (f"{kernel.name}: with the backward behind it the forward {note}" for note in notes)
+        return replace(kernel, packs_group=False, notes=(*kernel.notes, *told))
 
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
