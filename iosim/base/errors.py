@@ -42,7 +42,7 @@ def refusing(**asked: str) -> Iterator[None]:
     except InputError as error:
         text = error.marked
         for name, value in asked.items():
-            text = re.sub(rf"(`{name}` '?)[^' :]+", lambda match, value=value: match[1] + value, text)
+            text = re.sub(rf"(`{name}` '?)[^' :]+", rf"\g<1>{value}", text)
         raise type(error)(text) from None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +129,12 @@ def build_report(
     for dtype in (problem.dtype, SAME_BUILD.get(problem.dtype)):
         if dtype is None:
             continue
-        build, causal = (kernel, profile.cc), problem.mask == "causal"
-        is_recorded = pointwise(lambda *sizes, dtype=dtype: (*build, *sizes, dtype, causal) in _shipped())
+        built = (dtype, problem.mask == "causal")
         sizes = (problem.head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages)
-        if is_recorded(*sizes):
-            return _shipped()[(*build, *sizes, dtype, causal)]
+        if pointwise(partial(_is_recorded, (kernel, profile.cc), built))(*sizes):
+            return _shipped()[(kernel, profile.cc, *sizes, *built)]
     return None
+
+
+def _is_recorded(kernel: tuple[str, int], built: tuple[str, bool], *sizes: int) -> bool:
+    return (*kernel, *sizes, *built) in _shipped()

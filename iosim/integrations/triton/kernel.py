@@ -142,7 +142,14 @@ def time_config(
     time = timed(problem, kernel, chain, profile)
     spilled = round(kernel.spill.frame) if kernel.spill else 0
     return TimedConfig(
-        config, time.total_s, time.bound_by, resident.ctas_per_sm, resident.registers, shared, spilled, report is not None
+        config,
+        time.total_s,
+        time.bound_by,
+        resident.ctas_per_sm,
+        resident.registers,
+        shared,
+        spilled,
+        report is not None,
     )
 
 

@@ -31,10 +31,10 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import FlashOptions, forward, output_tensor, plan_flash
+from iosim.kernel.algorithms.flash import FlashOptions, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores
+from iosim.kernel.algorithms.terms import backward_terms, masked_scores
 from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
 from iosim.kernel.launch import (
     Access,
