@@ -126,7 +126,7 @@ def predict_with(
         l2_start=l2_start,
         method=method,
         time=call.time(traffic, **timed),
-        time_specification=call.time(traffic, measured=False),
+        time_specification=call.time(traffic, measured=False, **timed),
         memory_bytes=memory(call.chain),
         timed=timed,
         replay=played,
