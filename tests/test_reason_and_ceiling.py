@@ -113,10 +113,9 @@ def test_no_time_is_below_the_ceiling(seed: int) -> None:
     assert seen > 30
 
 
-def test_the_printed_ceiling_is_not_above_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same model on specified rates is: launches from a CUDA graph follow faster than alone, cards run faster than
-    they are rated."""
+def test_a_short_call_in_a_graph() -> None:
+    """The same model on specified rates took each launch as if it ran alone, and so longer than the prediction."""
     problem = AttentionProblem(batch=1, heads=8, seq_q=512, head_dim=64)
-    p = predict(problem, "fa2", "a100", launched="graph")
-    assert p.to_dict()["ceiling_s"] == p.ceiling_s < p.time_s
-    assert p.time_specification.launches[0].parts["start"] == pytest.approx(p.time.launches[0].parts["start"], rel=0.05)
+    graph, alone = (predict(problem, "fa2", "a100", launched=how) for how in ("graph", "alone"))
+    assert graph.to_dict()["ceiling_s"] == graph.ceiling_s < graph.time_s
+    assert graph.time_specification.total_s < alone.time_specification.total_s

@@ -126,15 +126,19 @@ def why(p: Prediction) -> str:
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words; GPUs of one kind
-    together."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words, GPUs of one kind
+    together; and kernels of which spills are left out."""
     several = list(predictions)
     by_default = told((p.kernel, p.profile) for p in several)
     gpus_of: dict[str, dict[str, None]] = {}
     for p in several:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
     how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
-    return "; ".join([*([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}"])
+    spilling = list(dict.fromkeys(p.kernel.name for p in several if p.call.spilling))
+    spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here"
+    return "; ".join([
+        *([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}", *([spills] if spilling else [])
+    ])  # fmt: skip
 
 
 def _basis(p: Prediction) -> str:
