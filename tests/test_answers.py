@@ -16,8 +16,9 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction.answer import answer, excess, partition_bytes, trust, why
+from iosim.prediction.answer import answer, excess, trust, why
 from iosim.prediction.predictor import predict
+from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.markdown import markdown
 from iosim.studies.report import ReportRequest, as_page, build
