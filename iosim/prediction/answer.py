@@ -197,7 +197,8 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
         return f"{again}: {_in_progress(found)} outgrow the {kept} that {where}, and each wave of CTAs reads them anew"
     if found.regime == "drift":
         step = "" if found.in_step_bytes is None else f" (in step they would read {bytes_text(found.in_step_bytes)})"
-        return f"{again}: CTAs drift apart or displace each other's lines of {together}{step}; {where} {kept}"
+        against = f"{_in_progress(found)} against the {kept} that {where}"
+        return f"{again}: CTAs drift apart or displace each other's lines{step}; in progress are {against}"
     return again
 
 

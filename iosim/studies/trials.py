@@ -149,6 +149,8 @@ def _refused(chain: Chain, now: Prediction) -> str | None:
         check_fits(call)
     except InputError as error:
         return str(error)
+    if now.call.spilling:
+        return None
     return next((f"{fit.spilling}: it would spill" for fit in call.residencies if fit.spilling), None)
 
 
