@@ -16,8 +16,9 @@ from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import Overrides
-from iosim.prediction.answer import answer, excess, partition_bytes, trust, why
+from iosim.prediction.answer import answer, excess, trust, why
 from iosim.prediction.predictor import predict
+from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.markdown import markdown
 from iosim.studies.report import ReportRequest, as_page, build
@@ -153,7 +154,8 @@ def test_keys_that_outgrow_a_partition_are_the_reason_of_a_long_causal_call() ->
     p = predict(problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200")
     assert excess(p) > 2
     # 2 tensors x 65,536 x 128 x 2 bytes = 33.55 MB
-    assert f"33.55 MB, outgrow the {bytes_text(partition_bytes(p))}" in why(p)
+    assert f"33.55 MB, against the {bytes_text(partition_bytes(p))}" in why(p)
+    assert "CTAs drift apart" in why(p)
     assert "spilled registers take room in the L2" in why(p)
 
 

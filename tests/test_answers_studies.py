@@ -100,9 +100,11 @@ def test_an_explanation_names_the_regime_and_the_best_change(capsys: pytest.Capt
     one, said = data["explanations"][0], data["answer"]
     assert bytes_text(one["hbm"]["read"]) in said
     facts, best = one["launches"][0], one["trials"][0]
-    assert bytes_text(facts["peak_in_use_bytes"]) in said
+    assert facts["regime"].startswith("drift")
+    assert "CTAs drift apart" in said
+    assert bytes_text(facts["in_step_bytes"]) in said
     assert bytes_text(facts["capacity_bytes"]) in said
-    assert f"'{best['change']}' would lower its HBM bytes" in said
+    assert f"with '{best['change']}' it would read" in said
     assert bytes_text(best["hbm_bytes"]) in said
 
 

@@ -82,6 +82,7 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
         "no_l2_read_bytes": limits.no_l2_read, "no_l2_write_bytes": limits.no_l2_write, "block_q": tile.block_q,
         "block_k": tile.block_k, "used_warps": tile.warps, "used_stages": tile.stages, "used_splits": p.kernel.splits,
         "memory_peak_bytes": p.memory_bytes["peak"],
+        "spilled_registers": max(fit.spilled_registers for fit in p.call.residencies),
     }  # fmt: skip
     if method == "capacity":
         numbers |= {"hbm_read_bytes": p.total("hbm", "read"), "hbm_write_bytes": p.total("hbm", "write")}

@@ -7,7 +7,8 @@ read the name; the command line, which alone knows options, puts the option in i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from iosim.base.names import alike
 from iosim.base.scope import out_of_scope
@@ -31,6 +32,18 @@ class InputError(ValueError):
 def spelled(message: str, spell: Callable[[str, str | None], str]) -> str:
     """A message with its marked names, and the values that stand with them, as `spell` writes them."""
     return MARKED.sub(lambda match: spell(match[1], match[2]), message)
+
+
+@contextmanager
+def refusing(**asked: str) -> Iterator[None]:
+    """Refusals of a part of what was asked for name the values of the whole."""
+    try:
+        yield
+    except InputError as error:
+        text = error.marked
+        for name, value in asked.items():
+            text = re.sub(rf"(`{name}` '?)[^' :]+", rf"\g<1>{value}", text)
+        raise type(error)(text) from None
 
 
 class EngineWarning(UserWarning):

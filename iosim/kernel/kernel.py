@@ -187,6 +187,8 @@ class Kernel:
     """Bytes that it moves beside the tensors."""
     backward: PassSettings = field(default_factory=PassSettings)
     """What differs in the backward pass; the fields above are the forward's."""
+    followed_by: Kernel | None = None
+    """Of a call of both passes, what runs the backward where more than `backward` differs; None for this kernel."""
     spill: Spill | None = None
     """Bytes of registers that it spills."""
     matrix_unit: MatrixUnit | None = None
@@ -223,6 +225,12 @@ class Kernel:
     def tile_backward(self) -> Tile:
         """The backward's tile: its own, or the forward's."""
         return self.backward.tile or self.tile
+
+    @property
+    def of_backward(self) -> Kernel:
+        """What runs the backward of a call of both passes, with the settings that `backward` has here."""
+        second = self.followed_by
+        return self if second is None else replace(second, tile=self.tile, backward=self.backward)
 
     def of_pass(self, backward: bool) -> PassSettings:
         """The settings of a pass, with nothing left to the other one."""

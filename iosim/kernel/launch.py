@@ -434,6 +434,12 @@ class Launch:
         return self.work_tiles if self.persistent_ctas is None else min(self.persistent_ctas, self.work_tiles)
 
 
+def is_attention_loop(launch: Launch) -> bool:
+    """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
+    loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
+    return loops and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
+
+
 @dataclass(frozen=True)
 class Chain:
     """The launches of one call in order, and the tensors they move.

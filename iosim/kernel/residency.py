@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from iosim.hardware.occupancy import Occupancy, occupancy
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch, Outer
+from iosim.kernel.launch import Launch, Outer, is_attention_loop
 
 REGISTERS_BESIDES_ACCUMULATORS = 56
 """Addresses, row statistics and operand fragments of a tensor-core attention kernel: an estimate, used only where no
@@ -17,7 +17,11 @@ PLAIN_REGISTERS = 40
 
 @dataclass(frozen=True)
 class Residency:
-    """`slots` CTAs run at once, or clusters where one shares a work tile; those of the launch need `waves` rounds."""
+    """`slots` CTAs run at once, or clusters where one shares a work tile; those of the launch need `waves` rounds.
+
+    `spilled_registers` are those that a thread would like beyond what there are, by estimate; 0 where all fit, or a
+    source says what the kernel takes and spills.
+    """
 
     ctas_per_sm: int
     slots: int
@@ -25,6 +29,25 @@ class Residency:
     occupancy: Occupancy
     registers: int
     registers_estimated: bool
+    spilled_registers: int = 0
+
+    @property
+    def misfit(self) -> str:
+        """What a CTA is short of, of which a thread's registers alone would only be spilled; empty where it fits."""
+        return "; ".join(reason for reason in (self.occupancy.reason, self.spilling) if reason)
+
+    @property
+    def spilling(self) -> str:
+        """Registers that the compiler would spill at a cost that is not known; empty where there are none."""
+        if not self.spilled_registers:
+            return ""
+        needed = self.registers + self.spilled_registers
+        return f"needs about {needed:,} registers a thread, at most {self.registers}"
+
+
+def loop_registers(accumulators: int, threads: int) -> int:
+    """Registers a thread of a CTA that keeps so many fp32 accumulators: an estimate."""
+    return accumulators // threads + REGISTERS_BESIDES_ACCUMULATORS
 
 
 def needed_registers(launch: Launch) -> int:
@@ -38,7 +61,7 @@ def needed_registers(launch: Launch) -> int:
         return PLAIN_REGISTERS
     width = launch.flops_per_pair // 4
     output = (d.block_k if launch.outer is Outer.KEY else d.block_q) * width
-    return (d.block_q * d.block_k + output) // launch.resources.threads + REGISTERS_BESIDES_ACCUMULATORS
+    return loop_registers(d.block_q * d.block_k + output, launch.resources.threads)
 
 
 def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
@@ -46,13 +69,17 @@ def estimated_registers(launch: Launch, profile: HardwareProfile) -> int:
     return min(profile.need_int("max_registers_per_thread"), needed_registers(launch))
 
 
-def keeps_too_much(launch: Launch, profile: HardwareProfile) -> bool:
-    """Whether a loop's accumulators alone take more registers than a thread has, so that some are spilled."""
-    return needed_registers(launch) > profile.need_int("max_registers_per_thread")
+def spilled_registers(launch: Launch, profile: HardwareProfile) -> int:
+    """Registers a thread that an attention loop's accumulators take beyond those that there are, by estimate; 0 where
+    a source says how many the kernel takes, whose spills are then known or none."""
+    if launch.resources.registers is not None or not is_attention_loop(launch):
+        return 0
+    return max(0, needed_registers(launch) - profile.need_int("max_registers_per_thread"))
 
 
 def residency(launch: Launch, profile: HardwareProfile) -> Residency:
-    """Resident CTAs of a launch; its registers are estimated where the kernel does not state them.
+    """Resident CTAs of a launch; its registers are estimated where the kernel does not state them. What fits is said
+    here alone: shared memory, threads and registers.
 
     Raises:
         InputError: the profile does not know a limit. A CTA that fits on no SM is no error here: the occupancy says so.
@@ -65,4 +92,5 @@ def residency(launch: Launch, profile: HardwareProfile) -> Residency:
     slots = per_sm * (profile.sm_count // launch.tile_ctas)
     if launch.persistent_ctas is not None:
         slots = min(slots, launch.ctas)
-    return Residency(per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated)
+    spilled = spilled_registers(launch, profile)
+    return Residency(per_sm, slots, launch.work_tiles / slots, occupied, registers, estimated, spilled)

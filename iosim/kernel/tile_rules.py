@@ -3,6 +3,8 @@ by themselves. Limits of registers and shared memory need the planned launch (`i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
@@ -66,6 +68,27 @@ def triton_misfit(tile: Tile) -> str:
     return ""
 
 
+def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
+    """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
+
+    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
+    """
+    d, dv = problem.head_dim, problem.head_dim_v
+    elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
+    return elements * problem.input_type.bytes
+
+
+def retiled(kernel: Kernel, problem: AttentionProblem, tile: Tile, backward: bool) -> Kernel:
+    """A kernel with another tile in one pass, of which no source says what it takes: its registers and shared memory
+    are estimated, and no spills are known."""
+    if backward:
+        shared = backward_shared_bytes(problem, tile)
+        settings = replace(kernel.backward, tile=tile, registers=None, spill=None, shared_memory_bytes=shared)
+        return replace(kernel, backward=settings)
+    threads = kernel.threads if tile.warps == kernel.tile.warps else None
+    return replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
+
+
 def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> None:
     """Refuse a tile by hand that the kernel cannot run; `rule` is the catalog's `tile_rule`, None for a kernel of
     which none is known.
@@ -86,7 +109,7 @@ def refuse_tile(rule: str | None, kernel: Kernel, problem: AttentionProblem, pro
     elif rows > MMA_ROWS:
         if problem.forward:
             reasons.append((rows_misfit(tile, unit, backward=False), f"block_q a multiple of {MMA_ROWS * tile.warps}"))
-        if problem.backward and kernel.backward.tile is None:
+        if problem.backward:
             reasons.append((rows_misfit(tile, unit, backward=True), f"block_k a multiple of {MMA_ROWS * tile.warps}"))
     for reason, accepted in reasons:
         if reason:

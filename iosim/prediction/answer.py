@@ -1,7 +1,7 @@
 """A prediction's answer in one sentence: what is read from HBM, how often, why, and how far to trust it.
 
 The reason comes from numbers that a prediction has at hand: what each tensor reads against its size, what is spilled,
-and what the L2 keeps. `iosim.studies.explain` says more, from a traced replay.
+and what the L2 keeps. `iosim.studies.explain` gives the same reason, and adds to it from a traced replay.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, some, times_of
-from iosim.kernel.launch import Launch, Per, Role
+from iosim.kernel.launch import Per, Role
 from iosim.kernel.libraries.default import told
-from iosim.kernel.schedule import Order
 from iosim.prediction.result import Prediction
+from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
 
 ONCE = 1.05
@@ -126,15 +126,19 @@ def why(p: Prediction) -> str:
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words; GPUs of one kind
-    together."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words, GPUs of one kind
+    together; and kernels of which spills are left out."""
     several = list(predictions)
     by_default = told((p.kernel, p.profile) for p in several)
     gpus_of: dict[str, dict[str, None]] = {}
     for p in several:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
     how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
-    return "; ".join([*([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}"])
+    spilling = list(dict.fromkeys(p.kernel.name for p in several if p.call.spilling))
+    spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here"
+    return "; ".join([
+        *([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}", *([spills] if spilling else [])
+    ])  # fmt: skip
 
 
 def _basis(p: Prediction) -> str:
@@ -184,35 +188,27 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
     if not set(names) <= looped:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
-    heads, at_once = launch.domain.grid_heads, _heads_at_once(p, launch)
-    one = sum(p.chain.tensors[n].bytes for n in names) // heads
-    kept = partition_bytes(p)
+    found = reuse(p, launch)
+    together, kept = _list(found.tensors), bytes_text(found.capacity_bytes)
     where = "one partition of the L2 keeps" if p.profile.need_int("l2_partitions") > 1 else "the L2 keeps"
-    if one > kept:
-        return f"{again}: a head's {_list(names)}, {bytes_text(one)}, outgrow the {bytes_text(kept)} that {where}"
-    if at_once * one > kept:
-        return (f"{again}: those of the {some(at_once, 'head')} in progress at once, "
-                f"{bytes_text(at_once * one)}, outgrow the "
-                f"{bytes_text(kept)} that {where}")  # fmt: skip
-    return (f"{again}: CTAs drift apart or displace each other's lines, though what is in progress would fit in the "
-            f"{bytes_text(kept)} that {where}")  # fmt: skip
+    if found.regime == "thrashing":
+        return f"{again}: most loads of {together} miss, {_in_progress(found)} against the {kept} that {where}"
+    if found.regime == "wave-bound":
+        return f"{again}: {_in_progress(found)} outgrow the {kept} that {where}, and each wave of CTAs reads them anew"
+    if found.regime == "drift":
+        step = "" if found.in_step_bytes is None else f" (in step they would read {bytes_text(found.in_step_bytes)})"
+        against = f"{_in_progress(found)} against the {kept} that {where}"
+        return f"{again}: CTAs drift apart or displace each other's lines{step}; in progress are {against}"
+    return again
 
 
-def _heads_at_once(p: Prediction, launch: Launch) -> int:
-    """Heads that the CTAs of a launch work on at once, were they to keep step."""
-    slots = p.call.residencies[p.chain.launches.index(launch)].slots
-    heads = launch.domain.grid_heads
-    if launch.schedule.order is Order.HEAD:
-        return min(heads, slots, launch.schedule.section_heads or heads)
-    return min(heads, max(1, -(-slots * heads // max(1, launch.work_tiles))))
-
-
-def partition_bytes(p: Prediction) -> int:
-    """Bytes of data shared by all SMs that the L2 keeps: each partition has a copy of its own."""
-    from iosim.readers.replay.l2 import model
-
-    l2 = model(p.profile)
-    return l2.sets * l2.ways * l2.line_bytes
+def _in_progress(found: Reuse) -> str:
+    """What the heads in progress hold of the tensors that CTAs share."""
+    names = _list(found.tensors)
+    if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
+        return f"a head's {names}, {bytes_text(found.one_head_bytes)},"
+    heads = some(found.heads_at_once, "head")
+    return f"{names} of the {heads} in progress at once, {bytes_text(found.in_progress_bytes)},"
 
 
 def _spills(p: Prediction) -> list[str]:

@@ -61,6 +61,21 @@ class Call:
         """Least HBM bytes, and those with no L2."""
         return bounds(self.problem, self.chain, self.counted, sum(sum(adds.values()) for adds in self.added))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any number of the call should know: of the kernel, and of spills that are in none."""
+        return *self.kernel.notes, *self.chain.notes, *self.spilling
+
+    @property
+    def spilling(self) -> tuple[str, ...]:
+        """Of each launch that the compiler would have spill registers at a cost that is not known, a sentence."""
+        return tuple(
+            f"launch {launch.name} {fit.spilling}: the compiler would spill the others; what these spills move, and "
+            "their time, is in no number here"
+            for launch, fit in zip(self.chain.launches, self.residencies, strict=True)
+            if fit.spilling
+        )
+
     @cached_property
     def added(self) -> tuple[dict[str, int], ...]:
         """Bytes of atomic adds by tensor, of each launch in order."""

@@ -52,7 +52,7 @@ def foot_lines(p: Prediction) -> list[str]:
     """The time, the memory, what the numbers rest on and the notes, as the text's last lines."""
     return [
         f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} (specification's ceilings: "
-        f"{seconds_text(p.time_specification.total_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
+        f"{seconds_text(p.ceiling_s)}); {p.flops / 1e9:,.1f} GFLOP; memory "
         f"{bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
         *range_lines(p),
         f"  {energy_line(p)}",

@@ -126,11 +126,11 @@ def predict_with(
         l2_start=l2_start,
         method=method,
         time=call.time(traffic, **timed),
-        time_specification=call.time(traffic, measured=False),
+        time_specification=call.time(traffic, measured=False, **timed),
         memory_bytes=memory(call.chain),
         timed=timed,
         replay=played,
-        notes=tuple(dict.fromkeys((*call.kernel.notes, *call.chain.notes, *method_notes, *notes))),
+        notes=tuple(dict.fromkeys((*call.notes, *method_notes, *notes))),
     )
 
 

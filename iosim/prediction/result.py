@@ -18,7 +18,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.exactness import exactness
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
-from iosim.readers.timing.chain_time import ChainTime
+from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
 
@@ -95,6 +95,13 @@ class Prediction(Shown):
     def time_s(self) -> float:
         """Seconds of the call on the GPU."""
         return self.time.total_s
+
+    @property
+    def ceiling_s(self) -> float:
+        """Seconds of the HBM bytes or the products, whichever are longer in each launch, at the specification's
+        ceilings: never above `time_s`."""
+        fastest_hz = max((launch.clock_hz or 0.0 for launch in self.time.launches), default=0.0)
+        return ceiling_s(self.problem, self.chain, self.traffic, self.profile, fastest_hz)
 
     @property
     def energy_j(self) -> dict[str, float] | None:
@@ -205,6 +212,7 @@ class Prediction(Shown):
             "flops": self.flops,
             "exps": operations(self.problem, self.kernel, self.chain)[1],
             "time_s": self.time.total_s,
+            "ceiling_s": self.ceiling_s,
             "time_range": None if self.time_range is None else self.time_range.to_dict(),
             "bound_by": self.time.bound_by,
             "energy_j": self.energy_j,

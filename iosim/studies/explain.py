@@ -14,8 +14,9 @@ import numpy as np
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text
 from iosim.kernel.launch import Chain, Launch, Role
-from iosim.prediction.answer import left_warm, reads, trust
+from iosim.prediction.answer import reads, trust, why
 from iosim.prediction.result import Prediction
+from iosim.prediction.reuse import MISSING_SHARE, reuse
 from iosim.readers.bounds import needed_bytes
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.lowering import SPILL
@@ -24,12 +25,6 @@ from iosim.show.shown import Shown
 from iosim.studies.trace.trace import TraceResult, trace
 from iosim.studies.trials import MAX_ACCESSES, SAME_TIME, Tried, run
 
-NEARLY = 1.15
-"""HBM bytes within this factor of a number are said to be that number."""
-ONCE = 1.2
-"""HBM bytes within this factor of a tensor's own are said to be read once."""
-MISSING_SHARE = 0.5
-"""Share of the shared tensors' loads that miss from which on a kernel is said to thrash."""
 HELPS = 0.02
 """Share of HBM bytes or of time that a change must save to be worth naming."""
 MAIN_SHARE = 0.2
@@ -154,35 +149,15 @@ def answer(explanations: Sequence[Explanation]) -> str:
 
 
 def _clause(e: Explanation) -> str:
-    text = reads(e.prediction)
-    if e.launches and not left_warm(e.prediction):
-        main = max(e.launches, key=lambda one: one.hbm_read_bytes + one.spill_hbm_bytes)
-        regime = main.regime.split(",")[0]
-        text += f", because {_because(regime, main)}"
-    best = e.tried.trials[0] if e.tried.trials else None
-    now = e.prediction.total("hbm")
-    if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * e.prediction.time.total_s:
-        text += f"; '{best.words}' would lower its HBM bytes from {bytes_text(now)} to {bytes_text(best.hbm_bytes)}"
+    p = e.prediction
+    reason = why(p)
+    text = f"{reads(p)}, {reason}" if reason else reads(p)
+    best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
+    if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
+        read = best.prediction.total("hbm", "read")
+        text += (f"; with '{best.words}' it would read {bytes_text(read)} (with what it writes "
+                 f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})")  # fmt: skip
     return text
-
-
-def _because(regime: str, one: LaunchFacts) -> str:
-    """The regime of a launch as a reason, with the numbers that it follows from."""
-    names = " and ".join(one.shared_tensors)
-    kept, in_use = bytes_text(one.capacity_bytes), bytes_text(one.peak_in_use_bytes or 0)
-    return {
-        "streamed": f"launch {one.name} streams: no CTAs share what they read",
-        "read once": f"the SMs hardly read {names} more than once",
-        "fits": f"what is in use of {names} fits in the {kept} that one partition of the L2 keeps",
-        "wave-bound": f"a head's {names}, {bytes_text(one.one_head_bytes)}, outgrow the {kept} of one partition of the "
-        f"L2 and each of {one.waves:.3g} waves of CTAs reads them again",
-        "drift": f"CTAs drift apart: up to {in_use} of {names} are in use at once, more than the {kept} that one "
-        "partition of the L2 keeps",
-        "thrashing": f"most reads of {names} miss: up to {in_use} are in use at once against the {kept} that one "
-        "partition of the L2 keeps",
-        "displaced": f"other traffic displaces what is in use of {names}, up to {in_use} of the {kept} that one "
-        "partition of the L2 keeps",
-    }[regime]
 
 
 def sources(p: Prediction) -> tuple[Source, ...]:
@@ -201,42 +176,23 @@ def sources(p: Prediction) -> tuple[Source, ...]:
     return tuple(sorted(found, key=lambda s: -s.hbm_bytes))
 
 
-def _in_step(one: LaunchTrace) -> int:
-    """Bytes of the ranges that the work tiles of every wave walk through together, each head's once a wave."""
-    c = one.ctas
-    wave = np.arange(c.tiles, dtype=np.int64) // one.slots
-    order = np.lexsort((c.owner, wave))
-    same = (np.diff(wave[order], prepend=-1) == 0) & (np.diff(c.owner[order], prepend=-1) == 0)
-    begins = np.flatnonzero(~same)
-    first = np.where(c.count > 0, c.first, np.iinfo(np.int32).max).astype(np.int64)[order]
-    end = np.where(c.count > 0, c.first + c.count, 0).astype(np.int64)[order]
-    span = np.maximum.reduceat(end, begins) - np.minimum.reduceat(first, begins)
-    return int(np.maximum(span, 0).sum()) * one.bytes_per_index
-
-
 def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
-    one = traced.launch(launch.name)
-    c, shared = one.ctas, set(one.shared_tensors)
+    one, found = traced.launch(launch.name), reuse(p, launch)
 
-    def total(level: str, direction: str, tensors: set[str]) -> int:
-        return sum(int(r.bytes) for r in p.traffic if r.level == level and r.launch == launch.name
-                   and r.direction == direction and r.tensor in tensors)  # fmt: skip
+    def spilled(level: str, direction: str) -> int:
+        return int(p.traffic.total(level, direction, launch=launch.name, tensor=SPILL))
 
-    used = c.count > 0
-    owners = int(np.unique(c.owner[used]).size)
-    span = int((c.first + c.count)[used].max() - c.first[used].min()) if used.any() else 0
-    one_head = span * one.bytes_per_index
     values: dict[str, Any] = {
-        "name": launch.name, "shared_tensors": one.shared_tensors, "slots": one.slots,
-        "waves": c.tiles / one.slots if one.slots else 0.0, "capacity_bytes": traced.partition_bytes,
-        "one_head_bytes": one_head, "all_bytes": owners * one_head, "peak_in_use_bytes": one.peak_in_use_bytes,
-        "median_in_use_bytes": one.median_in_use_bytes,
-        "share_above_capacity": one.share_above(traced.partition_bytes),
-        "in_step_bytes": _in_step(one) if shared else 0, "loaded_bytes": total("l2", "read", shared),
-        "hbm_read_bytes": total("hbm", "read", shared), "spill_bytes": total("l2", "write", {SPILL}),
-        "spill_hbm_bytes": total("hbm", "write", {SPILL}) + total("hbm", "read", {SPILL}),
+        "name": launch.name, "shared_tensors": found.tensors, "slots": found.slots,
+        "waves": found.waves, "capacity_bytes": found.capacity_bytes,
+        "one_head_bytes": found.one_head_bytes, "all_bytes": found.all_bytes,
+        "peak_in_use_bytes": one.peak_in_use_bytes, "median_in_use_bytes": one.median_in_use_bytes,
+        "share_above_capacity": one.share_above(found.capacity_bytes),
+        "in_step_bytes": found.in_step_bytes or 0, "loaded_bytes": found.loaded_bytes,
+        "hbm_read_bytes": found.hbm_read_bytes, "spill_bytes": spilled("l2", "write"),
+        "spill_hbm_bytes": spilled("hbm", "write") + spilled("hbm", "read"),
     }  # fmt: skip
-    regime = _regime(values)
+    regime = found.regime
     reasons = [_headline(regime, values), *_between(p.chain, traced, launch)]
     if regime not in ("streamed", "read once"):
         reasons += _order(launch, one)
@@ -248,22 +204,6 @@ def _facts(p: Prediction, traced: TraceResult, launch: Launch) -> LaunchFacts:
             f"of results; they take room there, and {bytes_text(values['spill_hbm_bytes'])} of them reach HBM"
         )
     return LaunchFacts(regime=regime, reasons=tuple(reasons), **values)
-
-
-def _regime(v: dict[str, Any]) -> str:
-    """One of: streamed, read once, fits, thrashing, wave-bound, drift, displaced."""
-    hbm, everything, loaded = v["hbm_read_bytes"], v["all_bytes"], v["loaded_bytes"]
-    if not v["shared_tensors"]:
-        return "streamed"
-    if loaded <= ONCE * everything:
-        return "read once"
-    if hbm <= ONCE * everything:
-        return "fits"
-    if hbm > MISSING_SHARE * loaded:
-        return "thrashing"
-    if v["one_head_bytes"] > v["capacity_bytes"] and v["in_step_bytes"] / NEARLY <= hbm <= v["in_step_bytes"] * NEARLY:
-        return "wave-bound"
-    return "drift" if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"] else "displaced"
 
 
 def _headline(regime: str, v: dict[str, Any]) -> str:
@@ -286,12 +226,13 @@ def _headline(regime: str, v: dict[str, Any]) -> str:
     if regime == "fits":
         return f"{start}{in_use}: it fits, and little is read from HBM twice ({head})"
     if regime == "wave-bound":
-        return (f"{start}{head}, past the {t['capacity_bytes']} of one partition, so each of the {v['waves']:.3g} "
+        past = head if v["one_head_bytes"] > v["capacity_bytes"] else f"{head}, those in progress together go"
+        return (f"{start}{past}, past the {t['capacity_bytes']} of one partition, so each of the {v['waves']:.3g} "
                 f"waves reads its range again: {t['in_step_bytes']} in step")  # fmt: skip
     above = f"past it for {100 * v['share_above_capacity']:.0f} % of the time"
     if regime == "thrashing":
         return f"{start}most loads miss: {in_use}, {above} ({head})"
-    if regime == "drift":
+    if (v["peak_in_use_bytes"] or 0) > v["capacity_bytes"]:
         return (f"{start}{in_use}: {above} ({head}). CTAs have drifted apart: what the first has read is gone "
                 f"when the last needs it (in step it would be {t['in_step_bytes']} at most)")  # fmt: skip
     return f"{start}{in_use}: near enough that other traffic displaces part of it ({head})"

@@ -15,15 +15,15 @@ from iosim.base.progress import Progress, silent
 from iosim.base.units import some
 from iosim.kernel.algorithms import algorithm_of, plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain
-from iosim.kernel.residency import needed_registers
+from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.kernel.schedule import Direction, Start
+from iosim.kernel.tile_rules import retiled
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import check_fits, predict
 from iosim.prediction.result import Prediction
+from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower
-from iosim.readers.timing.step_time import is_attention_loop
-from iosim.studies.orders.space import sections, tiled
+from iosim.studies.orders.space import sections
 
 MAX_ACCESSES = 80_000_000
 """Accesses that all trials of a kernel may replay together: under ten seconds."""
@@ -84,8 +84,8 @@ def _scheduled(**fields: Any) -> Callable[[Kernel], Kernel]:
     return apply
 
 
-def _tiled(tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: tiled(kernel, tile, backward)
+def _tiled(problem: AttentionProblem, tile: Tile, backward: bool) -> Callable[[Kernel], Kernel]:
+    return lambda kernel: retiled(kernel, problem, tile, backward)
 
 
 def _split(n: int) -> Callable[[Kernel], Kernel]:
@@ -99,7 +99,8 @@ def changes(now: Prediction) -> Iterator[Change]:
     yield from _orders(now)
     tile = kernel.tile_backward if backward else kernel.tile
     for changed_tile in _tiles(tile):
-        yield Change("tile", f"tile {changed_tile}, {some(changed_tile.warps, 'warp')}", _tiled(changed_tile, backward))
+        words = f"tile {changed_tile}, {some(changed_tile.warps, 'warp')}"
+        yield Change("tile", words, _tiled(problem, changed_tile, backward))
     if algorithm_of(kernel.algorithm).splits and problem.passes == "fwd":
         for n in (1, 2, 4):
             if n != kernel.splits:
@@ -143,15 +144,14 @@ def _tiles(tile: Tile) -> Iterator[Tile]:
 
 def _refused(chain: Chain, now: Prediction) -> str | None:
     """Why a changed chain cannot run as its kernel stands, or None."""
+    call = Call.of(now.problem, now.kernel, now.profile, chain)
     try:
-        check_fits(Call.of(now.problem, now.kernel, now.profile, chain))
+        check_fits(call)
     except InputError as error:
         return str(error)
-    most = now.profile.need_int("max_registers_per_thread")
-    for launch in chain.launches:
-        if is_attention_loop(launch) and launch.resources.registers is None and needed_registers(launch) > most:
-            return f"{needed_registers(launch)} registers a thread, {most} are there: it would spill"
-    return None
+    if now.call.spilling:
+        return None
+    return next((f"{fit.spilling}: it would spill" for fit in call.residencies if fit.spilling), None)
 
 
 class _Trier:

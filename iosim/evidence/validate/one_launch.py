@@ -21,11 +21,10 @@ from iosim.evidence.validate.recognise import recognise, whole_call
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
-from iosim.kernel.launch import Chain
+from iosim.kernel.launch import Chain, is_attention_loop
 from iosim.prediction.predictor import predict_with
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
-from iosim.readers.timing.step_time import is_attention_loop
 from iosim.studies.explain import HELPS, Explanation, explain, sources
 
 WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": "L2 to SMs", "l2_write": "SMs to L2",

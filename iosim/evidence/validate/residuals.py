@@ -13,7 +13,7 @@ from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Outer
-from iosim.kernel.residency import keeps_too_much
+from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import kept_keys
@@ -152,7 +152,8 @@ def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: H
         for direction in ("read", "write")
     }
     values["time"] = call.time(traffic).total_s
-    too_much = any(launch.exps_per_pair and keeps_too_much(launch, profile) for launch in chain.launches)
+    most = profile.need_int("max_registers_per_thread")
+    too_much = any(launch.exps_per_pair and needed_registers(launch) > most for launch in chain.launches)
     spilled = int(call.counted.total("l2", "write", tensor="spill"))
     return _Found(values, _compulsory_read(problem, chain), spilled, too_much)
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from itertools import product
 
 from iosim.base.errors import InputError
-from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.triton import shared_bytes, tutorial_tiles, unit_of
-from iosim.kernel.residency import needed_registers
+from iosim.kernel.residency import estimated_registers, residency
 from iosim.kernel.resource_table import BuildReport
 from iosim.kernel.tile_rules import ASYNC_COPY_CC, MMA_ROWS
 from iosim.prediction.call import Call
@@ -121,12 +120,7 @@ def misfit(
         if block > MMA_ROWS and block >= 2 * rows:
             return f"{side} {block} is twice the problem's {rows} rows or more"
     launch = plan(problem, configured(config, problem, profile, name, report)).launches[0]
-    registers = report.registers if report else needed_registers(launch)
-    most = profile.need_int("max_registers_per_thread")
-    if registers > most:
-        return f"needs about {registers:,} registers a thread, at most {most}"
-    occupied = occupancy(profile, launch.resources.threads, registers, launch.resources.shared_memory_bytes or 0)
-    return occupied.reason or ""
+    return residency(launch, profile).misfit
 
 
 def time_config(
@@ -144,13 +138,18 @@ def time_config(
     kernel = configured(config, problem, profile, name, report)
     chain = plan(problem, kernel)
     launch = chain.launches[0]
-    registers = report.registers if report else needed_registers(launch)
-    shared = int(launch.resources.shared_memory_bytes or 0)
-    occupied = occupancy(profile, launch.resources.threads, registers, shared)
+    resident, shared = residency(launch, profile), int(launch.resources.shared_memory_bytes or 0)
     time = timed(problem, kernel, chain, profile)
     spilled = round(kernel.spill.frame) if kernel.spill else 0
     return TimedConfig(
-        config, time.total_s, time.bound_by, occupied.ctas_per_sm, registers, shared, spilled, report is not None
+        config,
+        time.total_s,
+        time.bound_by,
+        resident.ctas_per_sm,
+        resident.registers,
+        shared,
+        spilled,
+        report is not None,
     )
 
 
@@ -158,11 +157,11 @@ def unspilled(
     configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile
 ) -> dict[Config, BuildReport]:
     """Reports of the configurations as they would be with all the registers that they want, and no spills."""
-    most, found = profile.need_int("max_registers_per_thread"), {}
+    found = {}
     for config in configs:
         launch = plan(problem, configured(config, problem, profile)).launches[0]
         shared = int(launch.resources.shared_memory_bytes or 0)
-        found[config] = BuildReport(min(most, needed_registers(launch)), 0, 0, shared)
+        found[config] = BuildReport(estimated_registers(launch, profile), 0, 0, shared)
     return found
 
 

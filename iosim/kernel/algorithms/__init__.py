@@ -1,5 +1,6 @@
 """Attention algorithms, each described once as launches, schedule and chain. Knows no caches."""
 
+from iosim.base.errors import refusing
 from iosim.kernel.algorithms import cuda_sources, efficient, flash, flash1, fp8, math_path, minimal, mla, naive, uniform
 from iosim.kernel.algorithms.registry import (
     algorithm,
@@ -17,7 +18,8 @@ from iosim.problem.attention import AttentionProblem
 
 
 def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The chain of launches that `kernel` makes for `problem`.
+    """The chain of launches that `kernel` makes for `problem`: for both passes, those of the forward, which then writes
+    its log-sum-exp and keeps a head a tile, and those of the backward.
 
     Raises:
         InputError: the algorithm cannot do what the problem asks for.
@@ -25,7 +27,11 @@ def plan(problem: AttentionProblem, kernel: Kernel) -> Chain:
     plan_of = planner(kernel.algorithm)
     check_options(kernel)
     refuse_terms(problem, kernel.algorithm, kernel.name)
-    return plan_of(problem, kernel)
+    if problem.passes != "fwd+bwd":
+        return plan_of(problem, kernel)
+    with refusing(passes=problem.passes):
+        second = plan_of(problem.with_(passes="bwd"), kernel.of_backward)
+        return plan_of(problem.with_(passes="fwd"), kernel.with_(writes_lse=True, packs_group=False)).then(second)
 
 
 __all__ = [

@@ -51,12 +51,8 @@ class CudaOptions(flash.FlashOptions):
 
 @algorithm("flash-cu", options=CudaOptions, splits=True, packs=Packs.WHERE_ASKED)
 def plan_flash_cu(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
-    if problem.passes == "fwd":
-        return _forward(problem, kernel)
-    if problem.passes == "bwd":
-        return _backward(problem, kernel)
-    return _forward(problem, kernel).then(_backward(problem, kernel))
+    """Chain of the forward or the backward."""
+    return _forward(problem, kernel) if problem.forward else _backward(problem, kernel)
 
 
 def _forward(problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -31,10 +31,10 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import FlashOptions, forward, output_tensor, plan_flash
+from iosim.kernel.algorithms.flash import FlashOptions, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
-from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores
+from iosim.kernel.algorithms.terms import backward_terms, masked_scores
 from iosim.kernel.kernel import Kernel, MatrixUnit, Spill, Tile
 from iosim.kernel.launch import (
     Access,
@@ -90,14 +90,11 @@ class EfficientOptions(FlashOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_efficient(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
+    """Chain of the forward or the backward."""
     check_append(problem, kernel)
-    if problem.passes == "fwd":
+    if problem.forward:
         return plan_flash(problem, kernel)
-    second = backward_terms(backward(problem, kernel), problem, kernel)
-    if problem.passes == "bwd":
-        return second
-    return forward_terms(forward(problem, kernel.with_(writes_lse=True)), problem, kernel).then(second)
+    return backward_terms(backward(problem, kernel), problem, kernel)
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:

@@ -187,22 +187,17 @@ class FlashOptions(SplitOptions, TermOptions):
     packs=Packs.WHERE_ASKED,
 )
 def plan_flash(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
+    """Chain of the forward or the backward."""
     check_append(problem, kernel)
-    if problem.passes == "fwd":
+    if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
-    if problem.passes == "bwd":
-        return backward_terms(backward(problem, kernel), problem, kernel)
-    if not kernel.writes_lse:
-        kernel = kernel.with_(writes_lse=True)
-    first = forward_terms(forward(problem, kernel), problem, kernel)
-    return first.then(backward_terms(backward(problem, kernel), problem, kernel))
+    return backward_terms(backward(problem, kernel), problem, kernel)
 
 
 def _pack(problem: AttentionProblem, kernel: Kernel) -> int:
     """Query heads packed into one tile's rows: a group's, where the kernel packs. Row r of a tile is query token
-    r // group. A forward whose backward follows keeps a head a tile."""
-    packs = kernel.packs_group and problem.passes == "fwd" and problem.shares_rows
+    r // group."""
+    packs = kernel.packs_group and problem.forward and problem.shares_rows
     return problem.group if packs else 1
 
 
@@ -495,7 +490,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             store(dv, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
         ),
         schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers),
+        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
         overheads=settings.overheads
         + spill.overheads(32 * tile.warps)
         + _columns_outside(problem, kernel, keys_outer=True)
@@ -566,7 +561,7 @@ def _backward_in_turn(problem: AttentionProblem, kernel: Kernel) -> Chain:
             *(store(n, Rows.KEY, Per.KEY) for n in ("dK", "dV")),
         ),
         schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers),
+        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
         overheads=kernel.backward.overheads,
         flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
         exps_per_pair=1,

@@ -54,13 +54,10 @@ class Flash1Options(AlgorithmOptions):
 
 @algorithm("flash1", takes=("block_lists", "looks_ahead"), options=Flash1Options, keys_outside=True)
 def plan_flash1(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
-    if problem.passes == "fwd":
+    """Chain of the forward or the backward."""
+    if problem.forward:
         return forward_terms(forward(problem, kernel), problem, kernel)
-    if problem.passes == "bwd":
-        return backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH)
-    first = forward_terms(forward(problem, kernel), problem, kernel)
-    return first.then(backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH))
+    return backward_terms(backward(problem, kernel), problem, kernel, Per.LAUNCH)
 
 
 def _letter(kernel: Kernel) -> bool:

@@ -158,8 +158,11 @@ def operations(problem: AttentionProblem, kernel: Kernel, chain: Chain) -> tuple
     launches."""
     if not algorithm_of(kernel.algorithm).softmax:
         return chain.product_flops, chain.exponentials
-    read = reading(problem, kernel)
-    return read.matmul_flops(), read.exp_count()
+    passes = [(problem, kernel)]
+    if problem.passes == "fwd+bwd":
+        passes = [(problem.with_(passes="fwd"), kernel), (problem.with_(passes="bwd"), kernel.of_backward)]
+    read = [reading(*one) for one in passes]
+    return sum(one.matmul_flops() for one in read), sum(one.exp_count() for one in read)
 
 
 def refuse_terms(problem: AttentionProblem, algorithm: str, kernel: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from iosim.base.errors import InputError
+from iosim.base.errors import InputError, refusing
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
@@ -22,7 +22,7 @@ from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Schedule, Scheduler, Start
-from iosim.kernel.tile_rules import refuse_tile
+from iosim.kernel.tile_rules import refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
@@ -146,16 +146,49 @@ def resolve(
         name, why = chosen(name, problem, profile)
         notes = (why,)
     data = entry(name)
-    rules = rules_of(data.get("rules"))
     overrides = overrides or Overrides()
     compiled = check_support(data, problem, profile)
+    if problem.passes != "fwd+bwd":
+        return _resolved(data, compiled, problem, profile, overrides, notes)
+    with refusing(passes=problem.passes):
+        forward, backward = (
+            _resolved(data, compiled, problem.with_(passes=one), profile, overrides, notes, of_both=True)
+            for one in ("fwd", "bwd")
+        )
+    if overrides.pack_group is not None:
+        _packs_by_hand(forward, problem, overrides.pack_group)
+    return _followed(forward, backward)
+
+
+def _followed(forward: Kernel, backward: Kernel) -> Kernel:
+    """The kernel of a call of both passes, each of which runs as it does alone but for what `Rules.leading` says."""
+    tile = backward.tile_backward
+    settings = replace(backward.backward, tile=None if tile == forward.tile else tile)
+    both = replace(forward, backward=settings, notes=tuple(dict.fromkeys((*forward.notes, *backward.notes))))
+    alike = replace(both, notes=(), splits=backward.splits, schedule=backward.schedule)
+    is_one = alike == replace(backward, tile=forward.tile, backward=settings, notes=())
+    return both if is_one else replace(both, followed_by=backward)
+
+
+def _resolved(
+    data: Entry, compiled: int | None, problem: AttentionProblem, profile: HardwareProfile, overrides: Overrides,
+    notes: tuple[str, ...], of_both: bool = False,
+) -> Kernel:  # fmt: skip
+    """The kernel of a catalog's entry for one pass.
+
+    Args:
+        compiled: the width of its build.
+        of_both: whether it is one of the passes of a call of both.
+    """
+    rules = rules_of(data.get("rules"))
     width = compiled if compiled is not None else max(problem.head_dim, problem.head_dim_v)
     settings = data["kernel"]
-    splits, split_table = _splits(data, rules, problem, profile, overrides.splits)
+    asked_splits = None if of_both and problem.backward else overrides.splits
+    splits, split_table = _splits(data, rules, problem, profile, asked_splits)
     seen = rules.as_launched(problem)
     row = tile_row(data, "split_tile" if split_table else "tile", seen, profile, width)
     block_q, block_k = row["block_q"], row["block_k"]
-    if overrides.splits is None and _may_split(rules, seen):
+    if asked_splits is None and _may_split(rules, seen):
         splits = rules.splits_of_tile(seen, int(profile.need("sm_count")), block_q, block_k) or splits
     build = _build(data, seen, profile, width, split_table, (block_q, block_k))
     kernel = Kernel(
@@ -188,10 +221,13 @@ def resolve(
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
-    kernel = _apply(rules.finish(kernel, problem, profile), problem, overrides, profile)
+    kernel = rules.finish(kernel, problem, profile)
+    if of_both and problem.forward:
+        kernel = rules.leading(kernel, problem, profile)
+    kernel = _apply(kernel, rules, problem, overrides, profile, of_both)
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
-    if overrides.splits is None and kernel.splits > 1:
+    if asked_splits is None and kernel.splits > 1:
         kernel = replace(kernel, splits=min(kernel.splits, -(-problem.longest_k // kernel.tile.block_k)))
     return kernel
 
@@ -207,7 +243,7 @@ def _may_split(rules: Rules, problem: AttentionProblem) -> bool:
     NB: there FlashAttention-2 splits none where the cache has no pages (flash_api.cpp, mha_varlen_fwd: num_splits stays
     0); taken so for all others.
     """
-    return problem.passes == "fwd" and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
+    return problem.forward and not problem.dropout and (problem.seq_lens is None or rules.splits_packed)
 
 
 def _splits(
@@ -249,7 +285,7 @@ def _check_splits(data: Entry, problem: AttentionProblem, asked: int) -> None:
 
 def _packs_group(data: Entry, rules: Rules, problem: AttentionProblem, splits: int, block_q: int, block_k: int) -> bool:
     """Whether the query heads of a group share the rows of a tile."""
-    if problem.passes != "fwd" or problem.dropout > 0 or not problem.shares_rows:
+    if not problem.forward or problem.dropout > 0 or not problem.shares_rows:
         return False
     return rules.packs_group(problem, bool(data["kernel"].get("packs_group")), splits, block_q, block_k)
 
@@ -359,7 +395,9 @@ def _check_blocks(problem: AttentionProblem, tile: Tile) -> None:
         raise InputError(f"`tile` {tile} is too small for {problem.seq_q} query tokens; accepted: block_q from {least}")
 
 
-def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: HardwareProfile) -> Kernel:
+def _apply(
+    kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
+) -> Kernel:
     """The kernel with the user's settings, and its persistent grid."""
     tile = kernel.tile
     by_hand = over.tile is not None or over.warps is not None or over.stages is not None
@@ -368,10 +406,10 @@ def _apply(kernel: Kernel, problem: AttentionProblem, over: Overrides, profile: 
         warps = tile.warps if over.warps is None else over.warps
         tile = Tile(block_q, block_k, warps, tile.stages if over.stages is None else over.stages)
         _check_blocks(problem, tile)
-        kernel = replace(kernel, tile=tile, shared_memory_bytes=None, registers=None, spill=None)
-        if kernel.threads is not None and over.warps is not None:
-            kernel = replace(kernel, threads=None)
-    if over.pack_group is not None:
+        kernel = rules.built(retiled(kernel, problem, tile, backward=False), problem, profile)
+        if problem.backward:
+            kernel = retiled(kernel, problem, tile, backward=True)
+    if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
     schedule = kernel.schedule
     schedule = replace(

@@ -7,7 +7,7 @@ called. Files without one have the rules of this module's `Rules`: none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from iosim.base.errors import unknown_name
@@ -74,6 +74,20 @@ class Rules:
         Raises:
             InputError: the library cannot do what is asked.
         """
+        return kernel
+
+    def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The forward whose backward follows; a note says what it does otherwise than a forward alone, and why."""
+        notes = []
+        if not kernel.writes_lse:
+            notes.append("writes its log-sum-exp; alone it writes none")
+        if kernel.packs_group:
+            notes.append("is described with a head a tile; alone it packs a group's query heads")
+        told = (f"{kernel.name}: with the backward behind it the forward {note}" for note in notes)
+        return replace(kernel, packs_group=False, notes=(*kernel.notes, *told))
+
+    def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
         return kernel
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries.rules import Rules, rule_book
+from iosim.kernel.residency import loop_registers
+from iosim.kernel.resource_table import build_report
 from iosim.problem.attention import AttentionProblem
 
 
@@ -16,6 +18,19 @@ class TiledRules(Rules):
 
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         return replace(kernel, tile=fitting(kernel.tile, problem, profile))
+
+    def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """With the recorded build of kernels/flash_fwd.cu where that spills, or was to be thought to. NB: where neither
+        holds, registers are estimated, as they are for a tile without a build."""
+        report = build_report(problem, kernel.tile, profile) if problem.forward else None
+        if report is None:
+            return kernel
+        tile, width = kernel.tile, problem.head_dim
+        wanted = loop_registers(tile.block_q * (tile.block_k + width), kernel.cta_threads)
+        if report.spill is None and wanted <= profile.need_int("max_registers_per_thread"):
+            return kernel
+        shared = report.shared_memory_bytes
+        return replace(kernel, registers=report.registers, shared_memory_bytes=shared, spill=report.spill)
 
 
 def fitting(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> Tile:

@@ -24,6 +24,18 @@ class UniformRules(Rules):
     def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         return fitting(kernel, problem, profile)
 
+    def leading(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """All value heads in a tile, which alone writes the log-sum-exp of its rows, as in the backward."""
+        alone, kernel = kernel, super().leading(kernel, problem, profile)
+        per_tile = options_of(alone, UniformOptions).value_heads_per_tile
+        if per_tile == problem.heads:
+            return kernel
+        other = f"it takes {per_tile} value heads in a tile of {alone.tile}"
+        note = f"{kernel.name}: so that one tile writes it, the forward takes all value heads in a tile; alone {other}"
+        kernel = replace(kernel, notes=tuple(n for n in kernel.notes if n not in alone.notes[-1:]))
+        whole = fitting(kernel, problem.with_(passes="bwd"), profile)
+        return replace(whole, notes=(*whole.notes, note))
+
 
 def fitting(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
     """The kernel with the first tile that fits, and as many value heads in it as fit.

@@ -266,7 +266,7 @@ def _settled(hit: Int64) -> Int64:
 def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: int) -> LaunchTrace:
     low = kept.low
     begin, end = round(span.begin_s * PS), round((span.begin_s + span.seconds) * PS)
-    names, owner, per_index = _shared(kept)
+    names, owner, per_index = shared_loop(kept.launch, low, kept.lowered)
     slot = _slots(kept.sm, kept.start, kept.end)
     ctas = CtaTable(low.head, low.block, kept.sm, slot, kept.start, kept.end, owner, low.first, low.count, low.down,
                     low.indices)  # fmt: skip
@@ -276,16 +276,15 @@ def _launch(kept: _Kept, span: Span, slots: int, bins: int, bin_ps: int, width: 
     return LaunchTrace(low.name, begin, end, slots, ctas, reuse, names, per_index, in_use, heads)
 
 
-def _shared(kept: _Kept) -> tuple[tuple[str, ...], Int64, int]:
+def shared_loop(launch: Launch, low: LoweredLaunch, lowered: Lowered) -> tuple[tuple[str, ...], Int64, int]:
     """(tensors that the launch's loop walks through, which part of them each work tile has, bytes of one index)."""
-    launch, low = kept.launch, kept.low
     none = np.zeros(low.tiles, dtype=np.int64)
     axis = None if streams(launch) else SHARED_AXIS.get(launch.outer)
     names = {a.tensor for a in launch.accesses if a.rows == axis and a.per is Per.PAIR and a.mode is Mode.LOAD}
     shared = [t for t in low.loop if t.tensor in names and t.coef]
     if not shared:
         return (), none, 0
-    size = kept.lowered.size
+    size = lowered.size
     per_index = sum(int(size[t.base[0] : t.base[0] + t.span].sum(dtype=np.int64)) for t in shared)
     return tuple(t.tensor for t in shared), shared[0].base.astype(np.int64), per_index
 

@@ -21,6 +21,7 @@ from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.timing.computing import executed_pairs
 from iosim.readers.timing.energy import energy_j, is_known
 from iosim.readers.timing.launch_time import LaunchTime, Setting, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
@@ -123,6 +124,25 @@ def chain_time(
         setting = Setting(launched == "graph", warm, first=n == 0)
         times.append(_at_its_clock(problem, kernel, launch, resident, traffic, rates, setting, clocks))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
+
+
+def ceiling_s(
+    problem: AttentionProblem, chain: Chain, traffic: Traffic, profile: HardwareProfile, fastest_hz: float
+) -> float:
+    """Seconds that no kernel which moves `traffic` goes below: of each launch the longer of its HBM bytes and its
+    products, each at the highest rate that the GPU has for them, with no latency and nothing that waits.
+
+    Args:
+        fastest_hz: the fastest clock that was asked for, or 0: the GPU's highest clock counts where that is above.
+    """
+    rates = Rates(profile, measured=False, power_is_modelled=False)
+    hbm, tensor = rates.peak_hbm(), rates.peak_tensor(problem.dtype, fastest_hz)
+    seconds = 0.0
+    for launch in chain.launches:
+        products = executed_pairs(launch) * launch.flops_per_pair
+        moved = traffic.total("hbm", launch=launch.name)
+        seconds += max(moved / hbm if hbm else 0.0, products / tensor if tensor else 0.0)
+    return seconds
 
 
 def _at_its_clock(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from iosim.kernel.kernel import Kernel, MatrixUnit
-from iosim.kernel.launch import Launch, Outer
+from iosim.kernel.launch import Launch, Outer, is_attention_loop
 from iosim.kernel.pace import Pace
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
@@ -14,7 +14,7 @@ from iosim.readers.timing.computing import Computing, executed_pairs, loop_compu
 from iosim.readers.timing.energy import Work
 from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import is_attention_loop, matrix_unit
+from iosim.readers.timing.step_time import matrix_unit
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""

@@ -92,6 +92,21 @@ class Rates:
         turns = unit in (MatrixUnit.PINGPONG, MatrixUnit.TCGEN05)
         return turns or (unit is MatrixUnit.MMA_SYNC and share is None)
 
+    def peak_tensor(self, dtype: str, fastest_hz: float) -> float | None:
+        """Operations per second of matrix products that the GPU does not exceed: the specified rate, which holds at the
+        clock that it was specified for, at its highest clock, or at `fastest_hz` where that is above."""
+        p = self.profile
+        rate = self.tensor(dtype, MatrixUnit.FP32 if dtype == "fp32" else MatrixUnit.WGMMA)
+        clocks = [clock for clock in (p.rated_clock_hz, p.sustained_clock_hz, p.boost_clock_hz) if clock]
+        return rate * max(*clocks, fastest_hz) / clocks[0] if rate and clocks else rate
+
+    def peak_hbm(self) -> float | None:
+        """The highest rate of HBM that is known, in bytes per second: the specified one, or a measured one above it."""
+        p = self.profile
+        known = (p.dram_bandwidth_bytes_per_s, p.dram_bandwidth_measured_bytes_per_s, p.dram_read_bandwidth_bytes_per_s,
+                 p.dram_write_bandwidth_bytes_per_s, p.dram_copy_bandwidth_bytes_per_s)  # fmt: skip
+        return max((rate for rate in known if rate), default=None)
+
     def product_limit(self, dtype: str) -> float | None:
         """Operations per second that power allows at the present clock, where large products tell: each costs energy
         that grows with the clock, so that fewer a second fit in beside a higher clock. None where they do not tell."""

@@ -142,12 +142,6 @@ class StepCost:
         return max(self.tensor, self.softmax, self.smem, self.l2)
 
 
-def is_attention_loop(launch: Launch) -> bool:
-    """Whether the launch walks key (or query) blocks with products and exponentials in every step."""
-    loops = launch.outer in (Outer.QUERY, Outer.SPLIT, Outer.KEY, Outer.HEAD)
-    return loops and launch.flops_per_pair > 0 and launch.exps_per_pair > 0
-
-
 def _is_backward(launch: Launch) -> bool:
     return launch.outer is Outer.KEY or launch.products > 0
 

@@ -135,6 +135,7 @@ class _Search:
         self.own = self.owns[0]
         self.left_out: list[tuple[OrderChoice, str]] = []
         self.entries: dict[OrderChoice, OrderEntry] = {}
+        self.spilling: dict[str, None] = {}
 
     def candidate(self, choice: OrderChoice) -> _Candidate | None:
         """An order worked out, but for its bytes; None, and a reason among those left out, where it cannot run."""
@@ -142,6 +143,7 @@ class _Search:
         try:
             for problem, kernel, weight in zip(self.problems, self.kernels, self.weights, strict=True):
                 call = planned(problem, applied(choice, kernel, problem, self.profile), self.profile)
+                self.spilling |= dict.fromkeys(call.spilling)
                 least += weight * call.time(call.counted + _compulsory(call)).total_s
                 size += weight * call.capacity().total("hbm")
                 accesses += tile_accesses(call.chain)
@@ -176,6 +178,7 @@ class _Search:
         )  # fmt: skip
 
     def _notes(self, entries: Sequence[OrderEntry]) -> Iterator[str]:
+        yield from self.spilling
         if self.profile.cc >= STEALING_CC and any(e.choice.scheduler is not Scheduler.PERSISTENT for e in entries):
             yield (
                 "a GPU of cc 10.0 can let CTAs steal work by cluster launch control, and hands it out in an order of "

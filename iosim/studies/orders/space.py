@@ -15,12 +15,12 @@ from iosim.base.units import capacity_text, some
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Launch
+from iosim.kernel.launch import Launch, is_attention_loop
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.residency import residency
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.kernel.tile_rules import retiled
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.step_time import is_attention_loop
 
 MIB = 1 << 20
 SECTION_MIB = (4, 8, 16, 24, 32, 40, 50, 64, 96)
@@ -108,7 +108,7 @@ def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, prof
     ahead = stated.claims_ahead and choice.scheduler is Scheduler.DYNAMIC
     schedule = replace(choice.schedule(problem), claims_ahead=ahead, overlaps_tiles=stated.overlaps_tiles)
     if choice.tile is not None:
-        kernel = tiled(kernel, choice.tile, backward)
+        kernel = retiled(kernel, problem, choice.tile, backward)
     if backward:
         kernel = kernel.with_(backward=replace(kernel.backward, schedule=schedule))
     else:
@@ -119,14 +119,6 @@ def applied(choice: OrderChoice, kernel: Kernel, problem: AttentionProblem, prof
         ctas = profile.sm_count * (residency(launch, profile).ctas_per_sm if launch is not None else 1)
         kernel = kernel.with_(persistent_ctas=ctas)
     return kernel
-
-
-def tiled(kernel: Kernel, tile: Tile, backward: bool) -> Kernel:
-    """A kernel with another tile, whose registers and shared memory are estimated and which spills nothing."""
-    if backward:
-        return kernel.with_(backward=replace(kernel.backward, tile=tile))
-    threads = kernel.threads if tile.warps == kernel.tile.warps else None
-    return kernel.with_(tile=tile, shared_memory_bytes=None, registers=None, spill=None, threads=threads)
 
 
 def sections(problems: Sequence[AttentionProblem]) -> list[tuple[Order, int, int]]:

@@ -22,7 +22,7 @@ from iosim.kernel.algorithms.registry import operations
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Domain, Launch, Mode, Per
 from iosim.kernel.libraries import resolve
-from iosim.kernel.residency import estimated_registers
+from iosim.kernel.residency import estimated_registers, spilled_registers
 from iosim.prediction.predictor import does_not_fit, planned
 from iosim.problem.attention import MAX_PAIR_ELEMENTS, MAX_TENSOR_ELEMENTS, AttentionProblem
 from iosim.problem.fields import INTERVAL_MASKS
@@ -54,7 +54,8 @@ BYTES = (
 )  # fmt: skip
 KERNEL = ("block_q", "block_k", "used_warps", "used_stages", "used_splits")
 """What the kernel runs with: as asked, or its own choice."""
-FOUND = (*KERNEL, *BYTES, "flops", "memory_peak_bytes")
+BESIDE = ("flops", "memory_peak_bytes", "spilled_registers")
+FOUND = (*KERNEL, *BYTES, *BESIDE)
 """Columns of whole numbers that are found for a row."""
 
 
@@ -290,6 +291,7 @@ class _Call:
             moved |= dict(zip(BYTES[2:4], (hbm.total("hbm", "read"), hbm.total("hbm", "write")), strict=True))
         moved["flops"] = operations(self.problem, kernel, self.chain)[0]
         moved["memory_peak_bytes"] = memory(self.chain)["peak"]
+        moved["spilled_registers"] = max(spilled_registers(n, self.group.profile) for n in self.chain.launches)
         sides = (kernel.tile.block_q, kernel.tile.block_k, kernel.tile.warps, kernel.tile.stages, kernel.splits)
         moved |= dict(zip(KERNEL, sides, strict=True))
         done = np.broadcast_to(self.kind.holds, rows.shape)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CSV, PARQUET = "csv", "parquet"
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
-FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "time_s", "bound_by", "refused")
+FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
 """Columns that a sweep writes and that ask for nothing, beside those that end in "_bytes"."""
 ASKS_BYTES = ("shared_memory_bytes",)
 

@@ -89,7 +89,7 @@ def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Rows:
     cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.KERNEL}
     cells |= {"l2_start": _words([asked.l2_start] * part.rows), "method": _words(words["method"])}
     cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.BYTES}
-    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in ("flops", "memory_peak_bytes")}
+    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.BESIDE}
     if asked.timed:
         cells |= {"time_s": numbers(times, whole=False), "bound_by": _words(words["bound_by"])}
     cells["refused"] = _words(found.refused)
@@ -125,6 +125,7 @@ def _numbers(p: Prediction) -> dict[str, int]:
         "compulsory_read_bytes": limits.compulsory_read, "compulsory_write_bytes": limits.compulsory_write,
         "no_l2_read_bytes": limits.no_l2_read, "no_l2_write_bytes": limits.no_l2_write,
         "flops": p.flops, "memory_peak_bytes": p.memory_bytes["peak"],
+        "spilled_registers": max(fit.spilled_registers for fit in p.call.residencies),
     }  # fmt: skip
 
 

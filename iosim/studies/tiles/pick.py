@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.hardware.occupancy import occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Tile
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.libraries import entry, entry_names, resolve
-from iosim.kernel.residency import needed_registers, residency
+from iosim.kernel.residency import residency
 from iosim.kernel.resource_table import BuildReport, build_report
+from iosim.kernel.tile_rules import backward_shared_bytes
 from iosim.prediction.call import Call
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
@@ -305,27 +305,18 @@ def main_launch(chain: Chain, problem: AttentionProblem) -> Launch:
     return next(n for n in chain.launches if n.name == MAIN_LAUNCH[problem.passes])
 
 
-def backward_shared_bytes(problem: AttentionProblem, tile: Tile) -> int:
-    """Shared memory of a backward CTA: Q in `stages` buffers, dO, K, V, P and dS, in the inputs' type.
-
-    FlashAttention-2's layout; its 128x128 tile at head_dim 64 with two buffers takes 147,456 bytes, as recorded.
-    """
-    d, dv = problem.head_dim, problem.head_dim_v
-    elements = tile.block_q * (tile.stages * d + dv) + tile.block_k * (d + dv) + 2 * tile.block_q * tile.block_k
-    return elements * problem.input_type.bytes
-
-
 def _try(
     tile: Tile, problem: AttentionProblem, gpu: HardwareProfile, unit: MatrixUnit, report: BuildReport | None
 ) -> PlannedTile | str:
-    """The candidate, or why the tile does not fit on an SM."""
+    """The candidate, or why no CTA of the tile fits on an SM, or it must be thought to spill where no report tells how
+    much."""
     if report is None and has_builds(problem, unit):
         report = build_report(problem, tile, gpu)
     kernel = Kernel(
         ALGORITHM,
         ALGORITHM,
         tile,
-        backward=PassSettings(tile),
+        backward=PassSettings(tile, shared_memory_bytes=backward_shared_bytes(problem, tile)),
         registers=report.registers if report else None,
         shared_memory_bytes=report.shared_memory_bytes if report else None,
         spill=report.spill if report else None,
@@ -333,30 +324,8 @@ def _try(
         cta_shares=OWN,
     )
     chain = plan(problem, kernel)
-    if problem.backward:
-        chain = _with_backward_resources(chain, problem, tile)
-    launch = main_launch(chain, problem)
-    reason = _misfit(launch, gpu, report)
+    reason = residency(main_launch(chain, problem), gpu).misfit
     return reason or _candidate(problem, gpu, kernel, chain, "compiled")
-
-
-def _with_backward_resources(chain: Chain, problem: AttentionProblem, tile: Tile) -> Chain:
-    main = main_launch(chain, problem)
-    resources = replace(main.resources, shared_memory_bytes=backward_shared_bytes(problem, tile))
-    changed = replace(main, resources=resources)
-    return replace(chain, launches=tuple(changed if n is main else n for n in chain.launches))
-
-
-def _misfit(launch: Launch, gpu: HardwareProfile, report: BuildReport | None) -> str:
-    """Why no CTA of the launch fits on an SM, or why it must be thought to spill where no report tells how much;
-    empty when neither."""
-    most = gpu.need_int("max_registers_per_thread")
-    needed = needed_registers(launch) if report is None else report.registers
-    occupied = occupancy(gpu, launch.resources.threads, min(needed, most), launch.resources.shared_memory_bytes or 0)
-    reasons = [occupied.reason] if occupied.reason else []
-    if needed > most:
-        reasons.append(f"needs about {needed:,} registers a thread, at most {most}")
-    return "; ".join(reasons)
 
 
 def _candidate(

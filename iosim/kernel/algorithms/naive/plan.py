@@ -84,12 +84,8 @@ def softmax_values(keys: int) -> int:
     standard=True,
 )
 def plan_naive(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """Chain of the forward, the backward, or both."""
-    if problem.passes == "fwd":
-        return forward(problem, kernel)
-    if problem.passes == "bwd":
-        return backward(problem, kernel)
-    return forward(problem, kernel).then(backward(problem, kernel))
+    """Chain of the forward or the backward."""
+    return forward(problem, kernel) if problem.forward else backward(problem, kernel)
 
 
 def passes(problem: AttentionProblem, kernel: Kernel) -> tuple[Pass, ...]:
@@ -269,8 +265,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         weights = "P_dropped"
     b.hold(matrix(problem, "O", Role.OUTPUT))
     b.product_over_keys("values", weights, "V", "O", problem.head_dim_v)
-    if problem.passes == "fwd+bwd":
-        b.keep("bwd.dk", "Q_scaled")
+    b.keep("bwd.dk", "Q_scaled")
     return b.chain()
 
 

@@ -1,0 +1,121 @@
+"""What `predict` and `explain` say of one call: one reason, and a ceiling that no time lies below."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from iosim import AttentionProblem, predict
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.prediction.answer import answer, why
+from iosim.prediction.result import Prediction
+from iosim.prediction.reuse import reuse
+from iosim.studies import explain as explaining
+
+GPUS = ("a100", "h100", "h200", "b200", "rtx-4090", "h20", "t4", "v100", "l4", "rtx-3090", "a10", "rtx-a6000", "gb200")
+KERNELS = ("fa2", "fa3", "fa4", "naive", "flash", "cudnn", "cutlass", "sdpa", "triton", "eager", "flash1", "math")
+WORDS = {"thrashing": "most loads of", "wave-bound": "each wave of CTAs reads them anew", "drift": "CTAs drift apart"}
+
+
+def drawn(rng: random.Random, longest: int) -> dict[str, Any]:
+    seq_q = rng.choice([n for n in (1, 64, 777, 1024, 4096, 16384) if n <= longest])
+    return {
+        "batch": rng.choice((1, 2)), "heads": rng.choice((1, 2, 8)), "seq_q": seq_q, "seq_k": max(seq_q, 512),
+        "head_dim": rng.choice((64, 128, 256)), "mask": rng.choice(("none", "causal")),
+        "dtype": rng.choice(("fp16", "bf16", "fp32")), "passes": rng.choice(("fwd", "fwd", "bwd", "fwd+bwd")),
+    }  # fmt: skip
+
+
+def small_l2(rng: random.Random, gpu: str) -> Any:
+    """The GPU with its L2, or with one so small that keys outgrow it at lengths that are quickly replayed."""
+    profile = load_profile(gpu)
+    return replace(profile, l2_bytes=profile.need_int("l2_bytes") // rng.choice((1, 8, 32)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_predict_and_explain_give_one_reason(seed: int) -> None:
+    rng = random.Random(seed)
+    regimes = set()
+    for _ in range(22):
+        gpu = small_l2(rng, rng.choice(GPUS))
+        try:
+            p = predict(AttentionProblem(**drawn(rng, 4096)), rng.choice(KERNELS), gpu, method="replay")
+            e = explaining.explain(p, budget=0)
+        except InputError:
+            continue
+        reason = why(p)
+        assert reason in answer([p])
+        assert reason in explaining.answer([e])
+        for one in e.launches:
+            launch = next(n for n in p.chain.launches if n.name == one.name)
+            found = reuse(p, launch)
+            assert one.regime.removesuffix(", spills") == found.regime
+            regimes.add(found.regime)
+        told = {regime for regime, words in WORDS.items() if words in reason}
+        reading = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
+        assert told <= {reuse(p, reading).regime}
+    assert len(regimes) >= 3
+
+
+def first_sentence(capsys: pytest.CaptureFixture[str], command: str, asked: str) -> str:
+    assert main([command, *asked.split()]) == 0
+    return capsys.readouterr().out.split("\n")[0].split("; ")[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "--kernel flash --gpu t4 --heads 2 --seq-len 16k --head-dim 128 --causal --dtype fp16",
+        "--kernel flash --gpu t4 --heads 8 --seq-len 8k --head-dim 128 --dtype fp16",
+    ],
+)
+def test_the_commands_print_one_reason(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert first_sentence(capsys, "predict", asked) == first_sentence(capsys, "explain", asked)
+
+
+def test_a_changes_reads_stand_beside_reads() -> None:
+    problem = AttentionProblem(batch=1, heads=4, seq_q=8192, head_dim=128, dtype="fp16", mask="causal")
+    gpu = load_profile("a100")
+    e = explaining.explain(predict(problem, "fa2", replace(gpu, l2_bytes=gpu.need_int("l2_bytes") // 16)))
+    best, now = e.tried.trials[0].prediction, e.prediction
+    assert best.total("hbm") < 0.98 * now.total("hbm")
+    said = explaining.answer([e])
+    assert f"it would read {bytes_text(best.total('hbm', 'read'))} (" in said
+    assert f"writes {bytes_text(best.total('hbm'))}, not {bytes_text(now.total('hbm'))})" in said
+
+
+def bounded(p: Prediction) -> bool:
+    return p.ceiling_s <= p.time_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_time_is_below_the_ceiling(seed: int) -> None:
+    rng = random.Random(seed)
+    seen = 0
+    for _ in range(90):
+        how: dict[str, Any] = {
+            "launched": rng.choice(("alone", "graph")), "l2_start": rng.choice(("cold", "warm")), "method": "capacity",
+            "clocks": rng.choice(("boost", "boost", "sustained", 1.2e9, 3e9)),
+        }  # fmt: skip
+        gpu, kernel, sizes = rng.choice(GPUS), rng.choice(KERNELS), drawn(rng, 16384)
+        try:
+            p = predict(AttentionProblem(**sizes), kernel, gpu, **how)
+        except InputError:
+            continue
+        assert bounded(p), (gpu, kernel, sizes, how, p.ceiling_s, p.time_s)
+        seen += 1
+    assert seen > 30
+
+
+def test_a_short_call_in_a_graph() -> None:
+    """The same model on specified rates took each launch as if it ran alone, and so longer than the prediction."""
+    problem = AttentionProblem(batch=1, heads=8, seq_q=512, head_dim=64)
+    graph, alone = (predict(problem, "fa2", "a100", launched=how) for how in ("graph", "alone"))
+    assert graph.to_dict()["ceiling_s"] == graph.ceiling_s < graph.time_s
+    assert graph.time_specification.total_s < alone.time_specification.total_s

@@ -1,0 +1,131 @@
+"""What fits on an SM is said in one place: whoever is asked about a tile refuses it, or says that it would spill."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+import iosim
+from iosim import AttentionProblem
+from iosim.base.errors import InputError
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.libraries import Overrides, resolve
+from iosim.kernel.residency import residency
+from iosim.kernel.tile_rules import rows_misfit, stages_misfit
+from iosim.prediction.predictor import predict
+from iosim.studies.tiles.pick import try_tile
+
+PROBLEM = AttentionProblem(batch=1, heads=8, seq_q=1024, head_dim=128)
+SPILLS = "needs about 312 registers a thread, at most 255"
+"""(256 x 128 + 256 x 128) / 256 + 56."""
+
+
+def said(kernel: str, tile: Tile, problem: AttentionProblem, gpu: str) -> str | None:
+    """The refusal of a tile, its spills that nothing is known of, or None where it runs."""
+    over = Overrides(tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages)
+    try:
+        p = predict(problem, kernel, gpu, overrides=over, method="bounds")
+    except InputError as error:
+        return str(error)
+    return next((note for note in p.notes if "the compiler would spill" in note), None)
+
+
+@pytest.mark.parametrize("kernel", ["flash", "fa2"])
+def test_registers_alone_are_said_to_spill(kernel: str) -> None:
+    note = said(kernel, Tile(256, 128, 8, 1), PROBLEM, "a100")
+    assert note is not None
+    assert SPILLS in note
+    assert "is in no number here" in note
+
+
+@pytest.mark.parametrize("passes", ["fwd", "bwd"])
+def test_tiles_and_predictions_agree(passes: str) -> None:
+    """Of drawn tiles that warps can share out, `tiles` rejects those that `predict` refuses or says to spill."""
+    rng = random.Random(passes)
+    rejected = 0
+    for _ in range(120):
+        gpu = rng.choice(("a100", "h100", "rtx-4090", "t4"))
+        tile = Tile(
+            rng.choice((32, 64, 128, 256)), rng.choice((32, 64, 128, 256)), rng.choice((4, 8)), rng.choice((1, 2))
+        )
+        problem = PROBLEM.with_(passes=passes, head_dim=rng.choice((64, 128)), head_dim_v=128)
+        problem = problem.with_(head_dim_v=problem.head_dim)
+        profile, unit = load_profile(gpu), MatrixUnit.MMA_SYNC
+        if rows_misfit(tile, unit, backward=passes == "bwd") or stages_misfit(tile, profile):
+            continue
+        tried = try_tile(tile, problem, profile, unit)
+        found = said("flash", tile, problem, gpu)
+        assert isinstance(tried, str) == (found is not None), (gpu, tile, tried, found)
+        if isinstance(tried, str):
+            assert any(reason in (found or "") for reason in tried.split("; "))
+            rejected += 1
+    assert rejected > 10
+
+
+def test_the_backward_of_a_tile_by_hand_needs_its_shared_memory() -> None:
+    """256 x (128 + 128) + 256 x (128 + 128) + 2 x 256 x 256 elements of 2 bytes."""
+    found = said("flash", Tile(256, 256, 8, 1), PROBLEM.with_(passes="bwd"), "a100")
+    assert found is not None
+    assert "needs 524,288 bytes of shared memory" in found
+
+
+def test_a_recorded_build_that_spills_counts_its_spills() -> None:
+    tile = Tile(256, 96, 8, 2)
+    over = Overrides(tile=(256, 96), warps=8, stages=2)
+    p = predict(PROBLEM, "flash", "a100", overrides=over, method="capacity")
+    tried = try_tile(tile, PROBLEM, load_profile("a100"), MatrixUnit.MMA_SYNC)
+    assert not isinstance(tried, str)
+    assert p.traffic.total("l2", "write", tensor="spill") > 0
+    assert (p.total("l2", "write"), p.time_s) == (tried.candidate.l2_write_bytes, tried.candidate.time_s)
+    assert not any("the compiler would spill" in note for note in p.notes)
+
+
+def test_what_a_library_says_of_its_spills_stands() -> None:
+    problem = PROBLEM.with_(mask="causal", dtype="bf16", seq_q=4096, seq_k=4096)
+    kernel = resolve("fa2", problem, load_profile("h200"))
+    assert kernel.spill is not None
+    assert not any(residency(n, load_profile("h200")).spilling for n in plan(problem, kernel).launches)
+
+
+TILE = ["--tile", "256x128", "--heads", "2", "--seq-len", "512", "--gpu", "a100", "--kernel"]
+LEFT_OUT = "would spill registers, at a cost that is in no number here"
+
+
+@pytest.mark.parametrize("command", ["predict", "explain", "trace"])
+@pytest.mark.parametrize("kernel", ["flash", "fa2"])
+def test_the_answer_says_what_is_left_out(command: str, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, *TILE, kernel, "--warps", "8"]) == 0
+    assert f"{kernel} {LEFT_OUT}" in capsys.readouterr().out
+
+
+def test_predict_tells_how_many_registers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *TILE, "flash", "--warps", "8"]) == 0
+    assert SPILLS in capsys.readouterr().out
+    assert main(["predict", *TILE, "flash", "--warps", "8", "--format", "json"]) == 0
+    assert any(SPILLS in note for note in json.loads(capsys.readouterr().out)["predictions"][0]["notes"])
+
+
+def test_tiles_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["tiles", "--gpu", "a100", "--tile", "256x128"])
+    assert SPILLS in capsys.readouterr().out
+
+
+def test_comparisons_orders_and_sweeps_have_it() -> None:
+    sizes: dict[str, Any] = {"heads": 2, "seq_len": 512, "gpu": "a100"}
+    compared = iosim.compare(kernel=["flash"], passes="bwd", **sizes)
+    assert any("the compiler would spill" in note for note in compared.notes)
+    ranking = iosim.orders(kernel="flash", tile="128x128", **sizes)
+    assert any("the compiler would spill" in note for note in ranking.notes)
+    frame = iosim.sweep(kernel="flash", tile="256x128", warps=8, method="bounds", **sizes)
+    assert list(frame["spilled_registers"]) == [312 - 255]
+
+
+def test_a_kernel_of_ones_own_has_it() -> None:
+    p = predict(PROBLEM, Kernel("mine", "flash", Tile(256, 128, 8)), "a100", method="bounds")
+    assert any(SPILLS in note for note in p.notes)
