@@ -33,7 +33,8 @@ R = TypeVar("R")
 
 def keyword_of(about: About) -> str:
     """The keyword that stands for a field's option."""
-    name = about.name if about.option is None else about.option[2:].replace("-", "_")
+    bare = about.option is None or about.option.startswith("--no-")
+    name = about.name if bare else str(about.option)[2:].replace("-", "_")
     return about.name if iskeyword(name) else name
 
 
@@ -199,7 +200,8 @@ def usual(about: About) -> Any:
 TYPES = {
     Kind.WHOLE: "int | str", Kind.PROBABILITY: "float", Kind.FLAG: "bool", Kind.WORD: "str",
     Kind.SIDES: "tuple[int, int] | str", Kind.LENGTHS: "Sequence[int] | str", Kind.FILE: "str",
-    Kind.OBJECT: "BlockMask",
+    Kind.OBJECT: "BlockMask", Kind.NUMBER: "float", Kind.TEXT: "str | float", Kind.NAMES: "str | Sequence[str]",
+    Kind.SIZES: "int | str | Sequence[int | str]",
 }  # fmt: skip
 LISTED = "int | str | Sequence[int | str]"
 """Type of a keyword that may hold several lengths."""
