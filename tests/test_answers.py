@@ -21,9 +21,8 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.reuse import partition_bytes
 from iosim.problem.attention import AttentionProblem
 from iosim.show.markdown import markdown
-from iosim.studies.report import ReportRequest, as_page, build
-from iosim.studies.report.answer import verdicts
-from iosim.studies.report.report import Report
+from iosim.studies.report import Report, ReportRequest, as_page, build
+from iosim.studies.report.face import verdicts
 
 BYTES = re.compile(r"\d[\d,.]* (?:[kMGT]B|B)\b")
 

@@ -16,7 +16,7 @@ from iosim.evidence.reproduce.answer import answer as reproduced
 from iosim.evidence.reproduce.row import Row, Verdict
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.compare.answer import grouped
+from iosim.studies.compare.face import grouped
 
 SMALL = ("--heads", "4", "--seq-len", "1k", "--head-dim", "64")
 COMMANDS: dict[str, tuple[str, ...]] = {

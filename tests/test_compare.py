@@ -28,8 +28,7 @@ from iosim.show.axes import linear_axis
 from iosim.show.html import html
 from iosim.studies.compare import GROUPS, Comparison, as_page, as_text, by_group, compare
 from iosim.studies.compare.figures import figures
-from iosim.studies.compare.study import QUANTITIES
-from iosim.studies.compare.tensors import group_of
+from iosim.studies.compare.study import QUANTITIES, group_of
 
 KERNELS = ("naive", "fa2", "fa3")
 GPUS = ("a100", "h100")

@@ -73,7 +73,7 @@ def train() -> Page:
 
 def trace() -> Page:
     from iosim import predict
-    from iosim.studies.trace.page import as_page
+    from iosim.studies.trace.face import as_page
     from iosim.studies.trace.trace import trace as traced
 
     (problem,) = problems(2048)

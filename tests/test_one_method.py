@@ -26,7 +26,7 @@ from iosim.studies.decode.page import table as decode_table
 from iosim.studies.distributed import cluster, study
 from iosim.studies.distributed.timing import ChunkTimes
 from iosim.studies.report import ReportRequest, build
-from iosim.studies.report.page import as_page as report_page
+from iosim.studies.report.face import as_page as report_page
 from iosim.studies.tiles.pick import REPLAYED, pick_tiles
 from iosim.studies.training import Decoder, Setup
 from iosim.studies.training.plan import plan as training_plan

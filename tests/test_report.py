@@ -16,8 +16,7 @@ from iosim.commands.cli import build_parser, main
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
-from iosim.studies.report import ReportRequest, build, render
-from iosim.studies.report.report import Report
+from iosim.studies.report import Report, ReportRequest, build, render
 
 FIGURES = [
     "overview",

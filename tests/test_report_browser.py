@@ -16,8 +16,7 @@ from browser import CHROMIUM, PATIENCE_S, Browser
 from iosim.problem.attention import AttentionProblem
 from iosim.show.html import PLOTLY, html
 from iosim.show.page import Page, Panel, Section
-from iosim.studies.report import ReportRequest, build, render
-from iosim.studies.report.report import Report
+from iosim.studies.report import Report, ReportRequest, build, render
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
 WIDTHS = (1280, 390)

@@ -17,8 +17,7 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.problem.attention import AttentionProblem
 from iosim.show.page import Page
-from iosim.studies.report import ReportRequest, build, render, targets, write
-from iosim.studies.report.report import Report
+from iosim.studies.report import Report, ReportRequest, build, render, targets, write
 
 SMALL = ["report", "--gpu", "t4", "--gpu", "a100", "--kernel", "naive", "--kernel", "fa2", "--seq-len", "512,2k,8k"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.decode import DecodePoint, Decoding
     from iosim.studies.distributed.ring import Ring
-    from iosim.studies.formulas.study import FormulaStudy
+    from iosim.studies.formulas.face import FormulaStudy
     from iosim.studies.training import TrainingPrediction
 
 GPU = "a100"

@@ -91,7 +91,7 @@ def text_of(comparison: Comparison, form: str) -> str:
     from iosim.studies.compare import as_text
 
     if form == "json":
-        from iosim.studies.compare.answer import answer
+        from iosim.studies.compare.face import answer
 
         return common.json_text({"schema": 1, "answer": answer(comparison)} | comparison.to_dict())
     return csv_of(comparison) if form == "csv" else as_text(comparison)

@@ -32,8 +32,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import planned, predict
-    from iosim.studies.explain import answer, explain
-    from iosim.studies.explain_face import as_text
+    from iosim.studies.explain import answer, as_text, explain
     from iosim.studies.trace.trace import check_traceable
     from iosim.studies.trials import MAX_ACCESSES
 

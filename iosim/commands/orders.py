@@ -120,7 +120,7 @@ def pinned(args: argparse.Namespace) -> dict[str, Any]:
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON: orders of all GPUs, each with its GPU's name."""
-    from iosim.studies.orders.answer import answer
+    from iosim.studies.orders.face import answer
 
     plain = [r.to_dict() for r in rankings]
     return {
@@ -136,8 +136,7 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
 
 def as_text(ranking: OrderRanking, top: int | None, *, markdown: bool) -> str:
     """The ranking for a person."""
-    from iosim.studies.orders.answer import answer
-    from iosim.studies.orders.face import MOST_SHOWN, notes, table
+    from iosim.studies.orders.face import MOST_SHOWN, answer, notes, table
 
     most = top or MOST_SHOWN
     rows = table(ranking, most)
@@ -161,9 +160,8 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 def constant_text(args: argparse.Namespace) -> str:
     """The command's output with --check-constant."""
-    from iosim.studies.orders.answer import constant_answer
     from iosim.studies.orders.constant import check_constant
-    from iosim.studies.orders.face import constant_table
+    from iosim.studies.orders.face import constant_answer, constant_table
 
     size, problems = section_size(args.check_constant), grid(args)
     checks: list[ConstantCheck] = [

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     if model is None:
         return _write(args, tuple(common.problems(args)), args.out)
     from iosim.studies.models.groups import groups_of
-    from iosim.studies.report.places import beside
+    from iosim.studies.report import beside
 
     (values,) = with_model.values(args)
     groups = groups_of(model, values)
@@ -59,8 +59,7 @@ def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out
     """One report, and what it says in a few lines."""
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
-    from iosim.studies.report.answer import verdicts
-    from iosim.studies.report.words import omission
+    from iosim.studies.report.face import omission, verdicts
 
     before = {path for path in targets(out, args.format).values() if path.exists()}
     request = ReportRequest.of(

@@ -52,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.evidence.cuda.tile_builds import reports
-    from iosim.studies.tiles.answer import answer
+    from iosim.studies.tiles.face import answer
     from iosim.studies.tiles.pick import pick_tiles
 
     if args.top is not None and args.top < 1:
@@ -176,7 +176,7 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
-    from iosim.studies.tiles.answer import answer
+    from iosim.studies.tiles.face import answer
     from iosim.studies.tiles.one import by_reason
 
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 def as_text(traces: Sequence[TraceResult], form: str) -> str:
     """The traces in one of the command's formats."""
     from iosim.studies.trace import views as trace_views
-    from iosim.studies.trace.answer import answer
+    from iosim.studies.trace.face import answer
 
     if form == "json":
         return common.json_text(
@@ -70,14 +70,14 @@ def as_text(traces: Sequence[TraceResult], form: str) -> str:
         return json.dumps(trace_views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n"
     if form == "html":
         from iosim.show.html import html
-        from iosim.studies.trace.page import as_page
+        from iosim.studies.trace.face import as_page
 
         return html(as_page(traces, common.typed("trace")))
     return f"{answer(traces)}\n\n{_tables(traces)}"
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:
-    from iosim.studies.trace.page import drift_table, reuse_table, tensor_table
+    from iosim.studies.trace.face import drift_table, reuse_table, tensor_table
 
     first = traces[0].prediction
     out = [

@@ -7,7 +7,7 @@ from iosim.prediction.answer import answer
 from iosim.prediction.result import Prediction
 from iosim.show import axes
 from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Cell, Column, Table
 
 LEVELS = {"l2": "SM<->L2", "hbm": "HBM"}
@@ -163,3 +163,6 @@ def time_table(p: Prediction) -> Table:
         ))  # fmt: skip
     titles = ("launch", "time", "start", "longest", "its work", "waits", "the others alone", "clock", "power")
     return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), tuple(rows))
+
+
+shows(Prediction, Face(line, text, parts, panels))

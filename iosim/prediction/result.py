@@ -52,8 +52,6 @@ class Prediction(Shown):
     `traffic` has rows at level "l2" (SM<->L2, counted) and, unless the method is "bounds", at "hbm".
     """
 
-    FACE = "iosim.prediction.face"
-
     call: Call
     """The problem, the kernel and the GPU, with the launches and the bytes that were counted of them."""
     traffic: Traffic

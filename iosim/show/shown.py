@@ -1,16 +1,16 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. What it looks like stands in a module beside it, its face, which is found by name
-when somebody looks: so that data imports nothing that draws, and a prediction costs nothing that nobody sees.
+A result is data and knows no pages. What it looks like stands in a module beside it, its face, which says so by
+`shows`; the `__init__` of the package loads it.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.show.page import Page, Panel
@@ -21,31 +21,38 @@ if TYPE_CHECKING:
 
 Part = str | Table | tuple[str, ...]
 """A paragraph, a table, or the items of a list."""
+R = TypeVar("R", bound="Shown")
 
 
-class Face(Protocol):
-    """What a face's module has; every function takes the result."""
+@dataclass(frozen=True)
+class Face(Generic[R]):
+    """What a kind of result looks like."""
 
-    def line(self, result: Shown, /) -> str:
-        """The result in one short line, without its type."""
+    line: Callable[[R], str]
+    """The result in one short line, without its type."""
+    text: Callable[[R], str]
+    """The result as the command line prints it."""
+    parts: Callable[[R], Sequence[Part]]
+    """What the text says, with its tables as tables."""
+    panels: Callable[[R], Sequence[Panel]] = lambda _: ()
+    """The plots of its page, the most telling first."""
 
-    def text(self, result: Shown, /) -> str:
-        """The result as the command line prints it."""
 
-    def parts(self, result: Shown, /) -> Sequence[Part]:
-        """What the text says, with its tables as tables."""
+_FACES: dict[type[Shown], Face[Any]] = {}
 
-    def panels(self, result: Shown, /) -> Sequence[Panel]:
-        """The plots of its page, the most telling first."""
+
+def shows(kind: type[R], face: Face[R]) -> None:
+    """What results of a kind look like, from now on."""
+    _FACES[kind] = face
 
 
 class Shown:
-    """A result that shows itself by the module that `FACE` names."""
+    """A result that shows itself, by the face that `shows` gave its class."""
 
     FACE: ClassVar[str]
 
-    def _face(self) -> Face:
-        return cast(Face, importlib.import_module(self.FACE))
+    def _face(self) -> Face[Any]:
+        return _FACES.get(type(self)) or cast(Face[Any], importlib.import_module(self.FACE))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self._face().line(self)}>"

@@ -45,8 +45,6 @@ class Match:
 class Check(Shown):
     """A claim and what it agrees with."""
 
-    FACE = "iosim.evidence.claims.face"
-
     claim: Amount
     """The number as it was published, and of which quantity."""
     prediction: Prediction

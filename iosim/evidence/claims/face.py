@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from iosim.evidence.claims.check import MOST_SHOWN, Check
-from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Face, Part, shows
 from iosim.show.tables import Column, Table
 
 
@@ -22,11 +21,6 @@ def text(c: Check) -> str:
 def parts(c: Check) -> list[Part]:
     """The answer and the counts."""
     return [c.answer(), head(c), table(c)]
-
-
-def panels(c: Check) -> tuple[Panel, ...]:
-    """None: a claim is one number."""
-    return ()
 
 
 def head(c: Check) -> str:
@@ -53,3 +47,6 @@ def as_text(c: Check) -> str:
     left = len(c.matches) - min(len(c.matches), MOST_SHOWN)
     more = f"and {left} more; --format json has all\n" if left > 0 else ""
     return f"{head(c)}\n\n{table(c).text()}{more}"
+
+
+shows(Check, Face(line, text, parts))

@@ -8,9 +8,7 @@ What cannot run somewhere is a row with its reason. HBM traffic is replayed; a r
 an estimate, with a mark in its cells.
 """
 
-from iosim.studies.compare.page import as_page
-from iosim.studies.compare.study import Comparison, Entry, compare
-from iosim.studies.compare.tensors import GROUPS, by_group
-from iosim.studies.compare.text import as_text
+from iosim.studies.compare.face import as_page, as_text
+from iosim.studies.compare.study import GROUPS, Comparison, Entry, by_group, compare
 
 __all__ = ["GROUPS", "Comparison", "Entry", "as_page", "as_text", "by_group", "compare"]

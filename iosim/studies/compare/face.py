@@ -1,15 +1,159 @@
-"""What a comparison looks like in a notebook: its line, the tables of its text, the plots of its page."""
+"""What a comparison looks like: its answer, its text, its tables, and its page."""
 
 from __future__ import annotations
 
-from iosim.show.page import Panel
-from iosim.show.shown import Part, panels_of
-from iosim.studies.compare import text as texts
-from iosim.studies.compare.answer import answer
-from iosim.studies.compare.page import as_page
-from iosim.studies.compare.study import Comparison
-from iosim.studies.compare.tables import summary, tensors
-from iosim.studies.report.words import subject
+from collections.abc import Sequence
+
+from iosim.base.units import bytes_text
+from iosim.prediction.estimates import marked
+from iosim.prediction.predictor import planned, predict
+from iosim.prediction.replays import tile_accesses
+from iosim.prediction.result import Prediction
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.shown import Face, Part, panels_of, shows
+from iosim.show.tables import Cell, Column, Table
+from iosim.studies.compare.figures import figures
+from iosim.studies.compare.study import GROUPS, QUANTITIES, Comparison, Entry, by_group
+from iosim.studies.report.assemble import ALWAYS_SAID, fits
+from iosim.studies.report.collect import Point
+from iosim.studies.report.face import LEVELS, of_points, subject
+
+QUICK_ACCESSES = 5_000_000
+"""Tile accesses up to which the same problem with as many key/value heads as query heads is replayed: a quarter of a
+second."""
+SAME = 1e-3
+"""Bytes between SMs and L2 that differ by less are said to be the same."""
+TITLE = "Which kernel moves the fewest bytes?"
+COLUMNS = (
+    Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"), Column("tile", "tile"),
+    Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"), Column("time_s", "time", "seconds"),
+    Column("bound_by", "bound by"), Column("peak_bytes", "peak", "bytes"),
+    Column("workspace_bytes", "workspace", "bytes"), Column("fits", "fits"), Column("l2_ratio", "x less L2", "number"),
+    Column("hbm_ratio", "x less HBM", "number"), Column("time_ratio", "x faster", "number"),
+    Column("memory_ratio", "x less memory", "number"), Column("reason", "cannot run"),
+)  # fmt: skip
+
+
+
+def answer(comparison: Comparison) -> str:
+    """A sentence a GPU, and one on grouped heads where the problem has them."""
+    sentences = [v.sentence for v in of_points(comparison.points, comparison.baseline.kernel)]
+    longest = max(p.seq_len for p in comparison.points)
+    tiled = [p for p in comparison.points if p.seq_len == longest and p.kernel != comparison.baseline.kernel]
+    shown = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
+    return " ".join([*sentences, *([grouped(shown)] if shown.problem.group > 1 else [])])
+
+
+def grouped(p: Prediction) -> str:
+    """What its key/value heads save against one a query head, between SMs and L2 and at HBM."""
+    problem = p.problem.with_(kv_heads=p.problem.heads)
+    call = planned(problem, p.kernel.name, p.profile)
+    ratio = f"GQA {p.problem.group}:1" if p.problem.kv_heads > 1 else f"MQA {p.problem.group}:1"
+    moved, alone = p.total("l2"), int(call.counted.total("l2"))
+    if abs(alone - moved) <= SAME * moved:
+        l2 = (f"{ratio} does not change the SM<->L2 bytes of {p.kernel.name}: each query head reads K and V again "
+              f"({bytes_text(moved)} in all)")  # fmt: skip
+    elif moved < alone:
+        l2 = (f"{ratio} lowers the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}: "
+              "query heads of a group share what is read")  # fmt: skip
+    else:
+        l2 = f"{ratio} raises the SM<->L2 bytes of {p.kernel.name} from {bytes_text(alone)} to {bytes_text(moved)}"
+    if not p.hbm_known or tile_accesses(call.chain) > QUICK_ACCESSES:
+        each = p.chain.tensors["K"].bytes
+        return f"{l2}; K itself has {bytes_text(each)} in place of {bytes_text(call.chain.tensors['K'].bytes)}."
+    ungrouped = predict(problem, p.kernel.name, p.profile, l2_start=p.l2_start, method=p.method)
+    before, after = (int(one.traffic.total("hbm", "read", tensor="K")) for one in (ungrouped, p))
+    verb = "falls" if after < before else "goes"
+    return f"{l2}; what HBM reads of K {verb} from {bytes_text(before)} to {bytes_text(after)}."
+
+
+def summary(entries: Sequence[Entry]) -> Table:
+    """Every entry in one row, what cannot run included. `peak` counts the workspace."""
+    return Table(COLUMNS, tuple(map(_row, entries)))
+
+
+def _row(e: Entry) -> tuple[Cell, ...]:
+    if e.point is None:
+        return (e.gpu, e.kernel, e.seq_len, "cannot run", *(None,) * 11, e.reason)
+    p = e.point.prediction
+    return (
+        e.gpu, e.kernel, e.seq_len, str(p.kernel.tile), e.point.l2, e.point.hbm_shown, e.point.time_s, p.time.bound_by,
+        p.memory_bytes["peak"], p.memory_bytes["workspace"], fits(e.point), *(e.shown(q) for q in QUANTITIES), "",
+    )  # fmt: skip
+
+
+def tensors(entries: Sequence[Entry], level: str) -> Table:
+    """A row a prediction: bytes by group of tensors, for groups that any of them has."""
+    by_entry = [(e, _shown(e.point, level)) for e in entries if e.point is not None]
+    used = [g for g in GROUPS if any(g in groups for _, groups in by_entry)]
+    columns = (Column("gpu", "GPU"), Column("kernel", "kernel"), *(Column(g, g, "bytes") for g in used))
+    rows = ((e.gpu, e.kernel, *(groups.get(g) for g in used)) for e, groups in by_entry)
+    return Table(columns, tuple(rows) if used else ())
+
+
+def _shown(point: Point, level: str) -> dict[str, float | None]:
+    """Bytes by group of tensors, those of HBM with a mark where they are estimates."""
+    groups = by_group(point.prediction, level)
+    return {group: marked(n, point.prediction) if level == "hbm" else n for group, n in groups.items()}
+
+
+def as_text(comparison: Comparison) -> str:
+    """As the command line prints it."""
+    parts = [answer(comparison), subject(comparison.request), ratios(comparison)]
+    for n in comparison.request.lengths:
+        mine = [e for e in comparison.entries if e.seq_len == n]
+        parts += [f"N = {n:,}", summary(mine).without("seq_len", "reason").text().rstrip()]
+        for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
+            by_tensor = tensors(mine, level)
+            if by_tensor.rows:
+                parts.append(f"{name} bytes by tensor\n{by_tensor.text().rstrip()}")
+    parts += [comparison.legend] if comparison.legend else []
+    cannot = missing(comparison)
+    parts += ["\n".join(["Cannot run:", *(f"  {line}" for line in cannot)])] if cannot else []
+    below = notes(comparison)
+    parts += ["\n".join(f"note: {n}" for n in below)] if below else []
+    return "\n\n".join(parts) + "\n"
+
+
+def ratios(comparison: Comparison) -> str:
+    """What the ratios are of."""
+    return f"Ratios: {comparison.baseline} over the row's; above 1 the row needs less."
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader of the text should know."""
+    return [n for n in comparison.notes if ALWAYS_SAID not in n]
+
+
+def missing(comparison: Comparison) -> list[str]:
+    """What cannot run, and why, a line each."""
+    return list(dict.fromkeys(_missing(e, comparison) for e in comparison.missing))
+
+
+def _missing(e: Entry, comparison: Comparison) -> str:
+    at = f" at N = {e.seq_len:,}" if len(comparison.request.lengths) > 1 else ""
+    return f"{e.kernel} on {e.gpu}{at}: {e.reason}"
+
+
+def as_page(comparison: Comparison, command: str = "iosim compare") -> Page:
+    """The whole page. `command` is the command line that makes it again."""
+    missing = dict.fromkeys(f"{e.kernel} on {e.gpu} (N = {e.seq_len:,}): {e.reason}" for e in comparison.missing)
+    ratios = f"Ratios: {comparison.baseline} over the row; above 1 the row needs less."
+    first, *others = figures(comparison)
+    told = [f"{comparison.legend}."] if comparison.legend else []
+    there = tuple(e for e in comparison.entries if e.point is not None)
+    sections = (
+        first.section(comparison.legend, folded=False),
+        Section("summary", "Side by side", (ratios, *told), table=summary(there).without("reason")),
+        *listed("missing", "Cannot run", tuple(missing)),
+        *(f.section(comparison.legend) for f in others),
+        *listed("notes", "Notes", comparison.notes, folded=True),
+        Section("reading", "How to read this page", (LEVELS,), folded=True),
+    )
+    return Page(
+        TITLE, subject(comparison.request), sections, command=command, commands=comparison.commands,
+        answer=(answer(comparison),),
+    )  # fmt: skip
 
 
 def line(comparison: Comparison) -> str:
@@ -19,23 +163,21 @@ def line(comparison: Comparison) -> str:
     return f"{', '.join(request.kernels)} on {', '.join(g.label for g in request.gpus)} at {lengths} tokens"
 
 
-def text(comparison: Comparison) -> str:
-    """As the command line prints it."""
-    return texts.as_text(comparison)
-
-
 def parts(comparison: Comparison) -> list[Part]:
     """The tables of the text, length by length, and what cannot run."""
-    shown: list[Part] = [answer(comparison), subject(comparison.request), texts.ratios(comparison)]
+    shown: list[Part] = [answer(comparison), subject(comparison.request), ratios(comparison)]
     for n in comparison.request.lengths:
         mine = [e for e in comparison.entries if e.seq_len == n]
         shown += [f"N = {n:,}", summary(mine).without("seq_len", "reason")]
         for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
             by_tensor = tensors(mine, level)
             shown += [f"{name} bytes by tensor", by_tensor] if by_tensor.rows else []
-    return [*shown, tuple(texts.missing(comparison)), tuple(texts.notes(comparison))]
+    return [*shown, tuple(missing(comparison)), tuple(notes(comparison))]
 
 
 def panels(comparison: Comparison) -> tuple[Panel, ...]:
     """The plots of the comparison's page."""
     return panels_of(as_page(comparison))
+
+
+shows(Comparison, Face(line, as_text, parts, panels))

@@ -10,8 +10,7 @@ from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.page import Figure, Series
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.compare.study import Comparison
-from iosim.studies.compare.tensors import GROUPS, by_group
+from iosim.studies.compare.study import GROUPS, Comparison, by_group
 from iosim.studies.report.collect import Point
 from iosim.studies.report.figures import FROM, WHO, call_time, hbm_traffic, l2_traffic, memory_footprint, who
 from iosim.studies.report.overview import overview

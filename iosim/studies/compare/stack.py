@@ -11,9 +11,8 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
+from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, compare
-from iosim.studies.compare.tables import summary
-from iosim.studies.compare.text import as_text
 from iosim.studies.models.groups import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 

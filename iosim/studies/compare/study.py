@@ -10,12 +10,13 @@ from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.words import DEFAULT, L2_STARTS, METHODS
 from iosim.kernel.algorithms import algorithm_of
+from iosim.kernel.launch import Chain, Rows
 from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.estimates import legend, marked
+from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
-from iosim.studies.compare.tensors import by_group
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
@@ -23,6 +24,41 @@ from iosim.studies.report.request import ReportRequest, name_on
 
 if TYPE_CHECKING:
     import pandas
+
+
+MAIN = ("Q", "K", "V", "O", "dO", "dQ", "dK", "dV")
+NAMED = {
+    **dict.fromkeys(MAIN, "Q, K, V, O"),
+    **dict.fromkeys(("bias", "slopes", "dBias", "dBias_heads", "S_biased"), "bias"),
+    **dict.fromkeys(("mask", "mask_added", "padding", "S_masked", "S_padded", "dS_masked", "dS_padded"), "masks"),
+    **dict.fromkeys(("dropout_mask", "rng_state", "P_dropped", "dP_dropped"), "dropout"),
+}
+GROUPS = ("Q, K, V, O", "row statistics", "scores", "bias", "masks", "dropout", "copies", "other")
+"""Gradients stand with their tensors. Each further pass over the scores stands with the term that asks for it: its
+result, where another launch reads it, too. "copies" are casts, partial results and sums; "other" follows no tensor."""
+
+
+def group_of(chain: Chain, tensor: str) -> str:
+    """The group of a tensor of a chain, by its name, its shape and how launches cut it."""
+    if tensor in NAMED:
+        return NAMED[tensor]
+    if tensor not in chain.tensors:
+        return "other"
+    if chain.tensors[tensor].is_vector:
+        return "row statistics"
+    cut_both_ways = any(a.tensor == tensor and a.rows is Rows.PAIR for x in chain.launches for a in x.accesses)
+    return "scores" if cut_both_ways else "copies"
+
+
+def by_group(p: Prediction, level: str) -> dict[str, int]:
+    """Bytes at "l2" or "hbm", read and written together, by group; groups without any are left out."""
+    sums: dict[str, int] = {}
+    for row in p.traffic:
+        if row.level == level and row.bytes:
+            group = group_of(p.chain, row.tensor)
+            sums[group] = sums.get(group, 0) + int(row.bytes)
+    return {group: sums[group] for group in GROUPS if group in sums}
+
 
 QUANTITIES = ("l2", "hbm", "time", "memory")
 
@@ -99,8 +135,6 @@ def _value(point: Point, quantity: str) -> float | None:
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
     """Entries by length, GPU and kernel, in the order of the request."""
-
-    FACE = "iosim.studies.compare.face"
 
     request: ReportRequest
     """What was asked: problems, kernels, GPUs, the method."""

@@ -1,18 +1,45 @@
-"""What a formula looks like: its text, its tables, and no plots."""
+"""A formula with what is to be said of it, and what it looks like: its text, its tables, and no plots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from iosim.base.units import bytes_text
-from iosim.show.page import Panel
-from iosim.show.shown import Part
+from iosim.show.shown import Face, Part, Shown, shows
 from iosim.show.tables import Column, Table
-from iosim.studies.formulas.study import FormulaStudy
+
+if TYPE_CHECKING:
+    import pandas
+
+    from iosim.readers.formula.symbolic import Formula
 
 COLUMNS = (Column("launch", "launch"), Column("tensor", "tensor"), Column("direction", "direction"),
            Column("formula", "formula"), Column("bytes", "bytes", "count"))  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class FormulaStudy(Shown):
+    """A formula and what is to be said of it."""
+
+    formula: Formula
+    """The SymPy expressions, by launch, tensor and direction, in bytes."""
+    description: Mapping[str, Any]
+    """The command line's `formula` object: rows, totals, the leading term, the limit, symbols and conditions."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's `formula` object."""
+        return dict(self.description)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a DataFrame: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
+        return Table.of(self.description["traffic"]).to_pandas()
+
+    @property
+    def latex(self) -> str:
+        """The bytes read and written, as LaTeX."""
+        return " + ".join(self.description["totals"][way]["latex"] for way in ("read", "write"))
 
 
 def line(study: FormulaStudy) -> str:
@@ -36,11 +63,6 @@ def parts(study: FormulaStudy) -> list[Part]:
         f"leading term: {d['leading']['text']}", _limit_text(d, "text"),
         tuple(d["why"]["text"].splitlines()) if d["why"] else (), tuple(symbols),
     ]  # fmt: skip
-
-
-def panels(study: FormulaStudy) -> tuple[Panel, ...]:
-    """None: a formula is read."""
-    return ()
 
 
 def _value(symbol: Mapping[str, Any]) -> str:
@@ -136,3 +158,6 @@ def markdown(description: Mapping[str, Any], latex: bool) -> str:
         lines += [f"{first[0].upper()}{first[1:]}:", "", *(f"- {line.strip()}" for line in rest), ""]
     lines += [f"- `{s['symbol']}`: {s['meaning']}" for s in description["symbols"]]
     return "\n".join(lines) + "\n"
+
+
+shows(FormulaStudy, Face(line, text, parts))

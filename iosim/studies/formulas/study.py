@@ -6,7 +6,6 @@ Which sizes stay symbols is what a caller leaves out; the stand-ins for them dec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
@@ -18,12 +17,11 @@ from iosim.kernel.overrides import Overrides
 from iosim.problem.asked import mask_of
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import LIST_MASKS
-from iosim.show.shown import Shown
+from iosim.studies.formulas.face import FormulaStudy
 from iosim.studies.formulas.names import CHOICES, SIZES
 from iosim.studies.formulas.names import SYMBOLS as GIVEN
 
 if TYPE_CHECKING:
-    import pandas
 
     from iosim.readers.formula.symbolic import Formula
 
@@ -40,33 +38,6 @@ PAPER_SYMBOLS = {
     "s": "share of the mask's blocks that are kept",
 }
 """Symbols of the papers' terms that no formula of bytes has."""
-
-
-@dataclass(frozen=True, repr=False)
-class FormulaStudy(Shown):
-    """A formula and what is to be said of it."""
-
-    FACE = "iosim.studies.formulas.face"
-
-    formula: Formula
-    """The SymPy expressions, by launch, tensor and direction, in bytes."""
-    description: Mapping[str, Any]
-    """The command line's `formula` object: rows, totals, the leading term, the limit, symbols and conditions."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The command line's `formula` object."""
-        return dict(self.description)
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """The rows as a DataFrame: launch, tensor, direction, the formula as text and LaTeX, and its bytes."""
-        from iosim.show.tables import Table
-
-        return Table.of(self.description["traffic"]).to_pandas()
-
-    @property
-    def latex(self) -> str:
-        """The bytes read and written, as LaTeX."""
-        return " + ".join(self.description["totals"][way]["latex"] for way in ("read", "write"))
 
 
 def _problem(asked: Mapping[str, Any]) -> AttentionProblem:

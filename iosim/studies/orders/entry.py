@@ -136,8 +136,6 @@ class OrderEntry:
 class OrderRanking(Shown):
     """Orders of a kernel on a GPU, the best first, and those that were left out."""
 
-    FACE = "iosim.studies.orders.face"
-
     problems: tuple[AttentionProblem, ...]
     """What is computed."""
     weights: tuple[float, ...]

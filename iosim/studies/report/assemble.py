@@ -9,11 +9,11 @@ from iosim.base.progress import Progress, silent
 from iosim.prediction.estimates import marked
 from iosim.show.page import Figure
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.report import figures, words
-from iosim.studies.report.collect import Point, collect, series
+from iosim.studies.report import figures
+from iosim.studies.report.collect import Point, Report, collect, series
 from iosim.studies.report.density import density
+from iosim.studies.report.face import question
 from iosim.studies.report.overview import overview
-from iosim.studies.report.report import Report
 from iosim.studies.report.request import ReportRequest
 from iosim.studies.report.roofline import roofline
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
@@ -54,7 +54,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         density(request, points, commands),
     ]
     return Report(
-        title=words.question(request, figures.baseline(points)),
+        title=question(request, figures.baseline(points)),
         request=request,
         points=points,
         omissions=omissions,

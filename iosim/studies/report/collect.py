@@ -1,15 +1,19 @@
-"""Runs the predictions of a report. What cannot run is an omission with its reason, not a failure."""
+"""A report as data: its predictions, what is omitted, the figures and the command lines behind them.
+
+What cannot run is an omission with its reason, not a failure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.prediction.estimates import marked
+from iosim.prediction.estimates import legend, marked
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
+from iosim.show.page import Figure
+from iosim.show.tables import Table
 from iosim.studies.report.request import Gpu, ReportRequest
 
 
@@ -102,3 +106,38 @@ def series(points: Iterable[Point]) -> Iterator[tuple[Gpu, str, list[Point]]]:
         groups.setdefault((point.gpu.label, point.kernel), []).append(point)
     for (_, kernel), members in groups.items():
         yield members[0].gpu, kernel, members
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that HTML and Markdown print. `commands` maps ids to command lines."""
+
+    title: str
+    request: ReportRequest
+    points: tuple[Point, ...]
+    omissions: tuple[Omission, ...]
+    summary: Table
+    figures: tuple[Figure, ...]
+    commands: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def has_ratios(self) -> bool:
+        """Whether the summary compares anything with a naive kernel."""
+        return any(row[self.summary.index("ratio_l2")] is not None for row in self.summary.rows)
+
+    @property
+    def legend(self) -> str | None:
+        """What the marks of HBM bytes mean; None where none is marked."""
+        return legend(p.prediction for p in self.points)
+
+    def figure(self, figure_id: str) -> Figure:
+        """The figure called `figure_id`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for figure in self.figures:
+            if figure.id == figure_id:
+                return figure
+        raise KeyError(figure_id)
