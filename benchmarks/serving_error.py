@@ -22,6 +22,7 @@ from pathlib import Path
 from recorders import measurements
 
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.serving import read_stack
 from iosim.prediction.call import Call
@@ -69,7 +70,7 @@ def predicted(problem: AttentionProblem, kernel: str, gpu: str, append: bool, re
     else:
         hbm, played = call.capacity("warm"), None
     traffic = call.counted + hbm
-    time = call.time(traffic, launched="graph", warm=True)
+    time = call.time(traffic, Conditions(l2_start="warm", launched="graph"))
     return Prediction(call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
                       time_specification=time, memory_bytes=memory(call.chain), replay=played, notes=())  # fmt: skip
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.prediction.result import Prediction
 from iosim.readers.timing import overlap as timing
 
@@ -32,7 +33,7 @@ def ratio(case: Case) -> float:
     """Predicted over published speed, at the present constants."""
     point, made = case
     call = replace(made.call, profile=replace(made.profile, **vars(TRIED)))
-    time = call.time(made.traffic, clocks=point.clocks)
+    time = call.time(made.traffic, Conditions(clocks=point.clocks))
     return point.counted_flops / time.total_s / 1e12 / point.tflops
 
 

@@ -19,6 +19,7 @@ from iosim.prediction.predictor import planned, predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.l2 import L2Model, model
+from iosim.readers.replay.play import Play
 
 SECTOR = 32
 COLD, WARM, FEW = 0.06, 0.10, 2_000_000
@@ -81,7 +82,7 @@ def mean_error(l2: L2Model, start: str, spills: bool = True) -> float:
         kernel = resolve("fa2", p, profile)
         call = Call.of(p, kernel if spills else replace(kernel, spill=None), profile)
         measured = SECTOR * int(row["dram_sectors"])
-        errors.append(abs(call.replay(l2_start=start, l2_model=l2).traffic.total("hbm") - measured) / measured)
+        errors.append(abs(call.replay(Play(l2_start=start, l2_model=l2)).traffic.total("hbm") - measured) / measured)
     return float(sum(errors) / len(errors))
 
 

@@ -19,6 +19,7 @@ from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import Coarse, coarse_plan
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 
 
@@ -40,7 +41,7 @@ def played(kernel: str, gpu: str, problem: AttentionProblem, *, part: bool) -> R
     chosen = resolve(kernel, problem, profile)
     if gpu != "h200":  # writes of spills are found too high, docs/replay.md
         chosen = replace(chosen, spill=None)
-    return Call.of(problem, chosen, profile).replay(part=part)
+    return Call.of(problem, chosen, profile).replay(Play(part=part))
 
 
 CASES = [

@@ -16,7 +16,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.libraries import resolve
-from iosim.prediction.predictor import predict_with
+from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -47,7 +47,7 @@ def predicted(row: Row) -> Prediction:
     case = match([row], H100)
     (chain,) = case.chains
     assert isinstance(chain, Chain)
-    return predict_with(Replays(), case.problem, case.kernel, H100, chain=chain, method="replay")
+    return Request(case.problem, case.kernel, H100, chain=chain, method="replay").predict(Replays())
 
 
 def off(row: Row, quantity: str, value: float) -> float:
@@ -193,7 +193,7 @@ def test_hbm_bytes_need_the_walk_that_goes_round() -> None:
     assert abs(off(row, "hbm_read", found.total("hbm", "read"))) < 0.15
     launches = tuple(replace(x, walks_round=False) for x in found.call.chain.launches)
     together = replace(found.call.chain, launches=launches)
-    played = predict_with(Replays(), found.problem, found.kernel, H100, chain=together, method="replay")
+    played = Request(found.problem, found.kernel, H100, chain=together, method="replay").predict(Replays())
     assert off(row, "hbm_read", played.total("hbm", "read")) < -0.85
 
 

@@ -17,6 +17,7 @@ import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry, resolve
 from iosim.kernel.libraries.builds import spills
 from iosim.prediction.call import Call
@@ -77,7 +78,7 @@ class TestClocks:
     def test_limits_hold(self) -> None:
         one = call(seq_q=16384)
         moved = one.counted + one.capacity()
-        boost, sustained = (one.time(moved, clocks=clocks) for clocks in ("boost", "sustained"))
+        boost, sustained = (one.time(moved, Conditions(clocks=clocks)) for clocks in ("boost", "sustained"))
         assert boost.total_s < sustained.total_s
         # a clock is found to within a four-thousandth of the interval: some tenths of a watt
         assert boost.power_w == pytest.approx(H200.peak_power_w, abs=3)
@@ -85,13 +86,13 @@ class TestClocks:
 
     def test_light_launches_keep_their_clock(self) -> None:
         one = call("naive", heads=1, seq_q=512)
-        for time in one.time(one.counted, clocks="sustained").launches:
+        for time in one.time(one.counted, Conditions(clocks="sustained")).launches:
             cores = next(n.tensor_cores and n.flops_per_pair for n in one.chain.launches if n.name == time.name)
             assert time.clock_hz == pytest.approx(1.98e9 * (0.917 if cores else 1))
 
     def test_a_clock_by_hand(self) -> None:
         one = call()
-        slow, fast = (one.time(one.counted, clocks=hertz) for hertz in (1.0e9, 1.5e9))
+        slow, fast = (one.time(one.counted, Conditions(clocks=hertz)) for hertz in (1.0e9, 1.5e9))
         assert [t.clock_hz for t in slow.launches] == [1.0e9]
         assert 1.3 < slow.total_s / fast.total_s < 1.5
 

@@ -26,6 +26,7 @@ from iosim.evidence.reproduce.published import Point, points
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.algorithms.fp8 import Fp8Options, Transpose
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.fa3 import cluster
@@ -233,7 +234,7 @@ def errors(wanted: Callable[[Point], bool], clocks: str | None = None, **planted
     for point, made in predictions():
         if wanted(point):
             call = replace(made.call, profile=replace(made.profile, **planted))  # type: ignore[arg-type]
-            time = call.time(made.traffic, clocks=clocks or point.clocks)
+            time = call.time(made.traffic, Conditions(clocks=clocks or point.clocks))
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
     return found
 
@@ -292,7 +293,7 @@ class TestPublishedSpeeds:
         found = []
         for point, made in wide:
             kernel = made.kernel.with_(schedule=replace(made.kernel.schedule, cluster=1))
-            time = Call.of(made.problem, kernel, made.profile).time(made.traffic, clocks=point.clocks)
+            time = Call.of(made.problem, kernel, made.profile).time(made.traffic, Conditions(clocks=point.clocks))
             found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         as_it_is = errors(lambda p: is_fa3()(p) and p.head_dim == 256 and p.mask == "none")
         assert statistics.fmean(found) < statistics.fmean(as_it_is) - 0.03

@@ -23,6 +23,7 @@ from iosim.prediction.hbm_range import HbmRange, range_of
 from iosim.prediction.predictor import predict
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.play import Play
 
 BRACKETED = 0.9
 ACCESSES = 500_000
@@ -53,7 +54,7 @@ def with_constants_of(gpu: str, other: str) -> HardwareProfile:
 
 
 def ranged(call: Call, start: str) -> tuple[tuple[int, int], HbmRange]:
-    found = call.replay(l2_start=start).traffic
+    found = call.replay(Play(l2_start=start)).traffic
     moved = int(found.total("hbm", "read")), int(found.total("hbm", "write"))
     span = range_of(call, "replay", start, moved)
     assert span is not None

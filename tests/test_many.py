@@ -89,7 +89,7 @@ def test_equal_replays_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options_reach_predict() -> None:
-    warm = Request(problem(500), "fa2", "a100", "warm", None, iosim.Overrides(direction="ascending"))
+    warm = Request(problem(500), "fa2", "a100", iosim.Overrides(direction="ascending"), l2_start="warm")
     (found,) = predict_many([warm], 1)
     alone = iosim.predict(
         problem(500), "fa2", "a100", l2_start="warm", overrides=iosim.Overrides(direction="ascending")

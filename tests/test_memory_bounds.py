@@ -32,6 +32,7 @@ from iosim.readers.replay.heads import ERROR, head_share
 from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
+from iosim.readers.replay.play import Play
 
 MEASURED = """
 import resource, sys
@@ -124,7 +125,7 @@ def test_some_heads_stand_for_all(
     share = head_share(call.chain, accesses, l2_bytes=1)
     assert share is not None
     assert share.of == problem.batch * problem.heads == 4 * share.heads
-    whole, some = call.replay(), call.replay(share=share)
+    whole, some = call.replay(), call.replay(Play(share=share))
     for direction in ("read", "write"):
         assert some.traffic.total("hbm", direction) == pytest.approx(whole.traffic.total("hbm", direction), rel=ERROR)
     assert sum(one.accesses for one in some.launches) == sum(one.accesses for one in whole.launches)

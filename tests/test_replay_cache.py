@@ -31,6 +31,7 @@ from iosim.prediction.replays import Replays
 from iosim.readers.replay import build, saved
 from iosim.readers.replay import replay as engine_room
 from iosim.readers.replay.l2 import model
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Inputs
 
 CALL = planned(iosim.AttentionProblem(heads=4, seq_q=700, head_dim=64, mask="causal"), "naive", "t4")
@@ -82,7 +83,7 @@ def test_a_kept_prediction_is_the_fresh_one(name: str, folder: Path, plays: list
 def test_windows_are_kept_without_loss(folder: Path) -> None:
     problem = iosim.AttentionProblem(heads=1, seq_q=32768, head_dim=64)
     call = planned(problem, "cutlass", "t4")
-    low = call.replay(part=True)
+    low = call.replay(Play(part=True))
     windows = np.arange(12, dtype=np.int64)
     played = replace(low.launches[0], windows=saved.Windows(windows, windows + 7, np.outer(windows, windows),
                                                             np.outer(windows, windows + 1), 0.1))  # fmt: skip

@@ -14,6 +14,7 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.quantities import QUANTITIES
 from iosim.hardware.trust import MODELS, evidence, read_by
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
@@ -125,8 +126,8 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
                 continue
             traffic, call = call.counted + call.capacity(), dataclasses.replace(call, profile=watched)
             READ.clear()
-            for how in ({}, {"launched": "graph", "warm": True}, {"clocks": "sustained"}):
-                call.time(traffic, **how)  # type: ignore[arg-type]
+            for how in ({}, {"launched": "graph", "l2_start": "warm"}, {"clocks": "sustained"}):
+                call.time(traffic, Conditions(**how))  # type: ignore[arg-type]
             seen |= READ
     known = {quantity for quantity in seen if getattr(profile, quantity) not in (None, {})}
     told = {quantity.partition(".")[0] for of in MODELS for quantity in read_by(profile, of)}

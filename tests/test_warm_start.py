@@ -15,6 +15,7 @@ from iosim.prediction import predictor
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
 from iosim.readers.replay import heads
+from iosim.readers.replay.play import Play
 from iosim.studies.sweep.study import sweep
 
 KERNELS = ("fa2", "flash", "naive", "cutlass", "sdpa", "math", "triton", "flash1")
@@ -127,6 +128,6 @@ def test_a_few_heads_stand_for_all_from_a_warm_start(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(heads, "PLAYED_ACCESSES", accesses // 8 + 1)
     share = predictor.heads_for_all(call)
     assert share is not None
-    some, every = call.replay(l2_start="warm", share=share), call.replay(l2_start="warm")
+    some, every = call.replay(Play(l2_start="warm", share=share)), call.replay(Play(l2_start="warm"))
     for direction in ("read", "write"):
         assert some.traffic.total("hbm", direction) == pytest.approx(every.traffic.total("hbm", direction), rel=0.01)

@@ -7,15 +7,16 @@ import json
 import shlex
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import announce
-from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS
 from iosim.commands import options
 from iosim.commands.options import whole
 from iosim.commands.parser import COMMON
+from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.show.terminal import folded
@@ -89,49 +90,15 @@ def _usual_kernel(usual: str | None) -> str:
     return f" (default: {usual}{own})" if usual else ""
 
 
-def add_l2_option(parser: argparse.ArgumentParser) -> None:
-    """--l2 cold|warm."""
-    group(parser, MODEL).add_argument(
-        "--l2", choices=L2_STARTS, default=L2_STARTS[0], metavar="START",
-        help="the L2 at the start: cold (empty) or warm, as the same call left it (default: cold)",
-    )  # fmt: skip
+def add_conditions(parser: argparse.ArgumentParser, *names: str, **told: str) -> None:
+    """Options of the conditions, all or those among `names`; `told` are defaults in words, in place of their own."""
+    table = {name: replace(CONDITIONS[name], default_text=words) for name, words in told.items()}
+    options.add(group(parser, MODEL), {**CONDITIONS, **table}, names or CONDITIONS)
 
 
-def add_time_options(parser: argparse.ArgumentParser) -> None:
-    """--clocks boost|sustained|MHZ and --launched alone|graph."""
-    group(parser, MODEL).add_argument(
-        "--clocks", type=clocks, default="boost", metavar="CLOCKS",
-        help="boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
-        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known (default: boost)",
-    )  # fmt: skip
-    group(parser, MODEL).add_argument(
-        "--launched", choices=LAUNCHED, default=LAUNCHED[0], metavar="HOW",
-        help="alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (default: alone)",
-    )  # fmt: skip
-
-
-def clocks(text: str) -> str | float:
-    """argparse type of --clocks: a word, or MHz as hertz."""
-    if text in CLOCKS:
-        return text
-    number = text.lower().removesuffix("mhz").strip()
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 100 <= value <= 10_000:
-        accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
-        raise argparse.ArgumentTypeError(f"value '{text}' is not known; accepted: {accepted}")
-    return value * 1e6
-
-
-def add_method_option(parser: argparse.ArgumentParser, usual: str = "replay where that takes seconds") -> None:
-    """--method bounds|capacity|sampled|replay: how HBM bytes are found."""
-    group(parser, MODEL).add_argument(
-        "--method", choices=METHODS, metavar="METHOD",
-        help="how HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay "
-        f"in which long launches are played in part) or replay (default: {usual})",
-    )  # fmt: skip
+def conditions(args: argparse.Namespace) -> dict[str, Any]:
+    """The conditions asked for, by their names."""
+    return {name: getattr(args, name) for name in CONDITIONS if hasattr(args, name)}
 
 
 def add_problem_options(

@@ -28,8 +28,7 @@ def add_parser(subparsers: Any) -> None:
     )
     with_model.add_options(parser)
     common.add_problem_options(parser)
-    common.add_l2_option(parser)
-    common.add_method_option(parser)
+    common.add_conditions(parser, "l2_start", "method")
     common.add_output_options(parser)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         return run_model(args, model)
     comparison = compare(
         common.problems(args), args.kernel, args.gpu, baseline=args.baseline,
-        method=args.method, l2_start=args.l2, progress=progress("predicting"),
+        method=args.method, l2_start=args.l2_start, progress=progress("predicting"),
     )  # fmt: skip
     files = {Path(args.csv): csv_of(comparison)} if args.csv is not None else {}
     if args.html is not None:
@@ -67,7 +66,7 @@ def run_model(args: argparse.Namespace, model: Model) -> int:
 
     (values,) = with_model.values(args)
     found = compare_model(model, values, args.kernel, args.gpu, baseline=args.baseline, method=args.method,
-                          l2_start=args.l2, progress=progress("predicting"))  # fmt: skip
+                          l2_start=args.l2_start, progress=progress("predicting"))  # fmt: skip
     rows = Table.of(row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows).csv()
     files = {Path(args.csv): rows} if args.csv is not None else {}
     if args.html is not None:

@@ -21,8 +21,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
-    common.add_l2_option(parser)
-    common.add_time_options(parser)
+    common.add_conditions(parser, "l2_start", "clocks", "launched")
     parser.add_argument(
         "--time", action="store_true", help="where the time goes, launch by launch, in place of the bytes"
     )
@@ -48,12 +47,8 @@ def run(args: argparse.Namespace) -> int:
             f"{one[1]} on {one[2]}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
         )  # fmt: skip
-    explanations = [
-        explain(
-            predict(*one, l2_start=args.l2, method="replay", overrides=settings), progress=progress("trying changes")
-        )
-        for one in asked
-    ]
+    replayed = (predict(*one, l2_start=args.l2_start, method="replay", overrides=settings) for one in asked)
+    explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     if args.format == "json":
         text = common.json_text(
             {"schema": 1, "answer": answer(explanations), "explanations": [e.to_dict() for e in explanations]}
@@ -73,7 +68,7 @@ def explain_time(args: argparse.Namespace) -> int:
 
     settings = common.overrides(args)
     requests = [
-        Request(problem, kernel, gpu, args.l2, None, settings, clocks=args.clocks, launched=args.launched)
+        Request(problem, kernel, gpu, settings, **common.conditions(args))
         for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel
     ]  # fmt: skip
     predictions = list(predict_many(requests, progress=progress("predicting")))

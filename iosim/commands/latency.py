@@ -43,11 +43,11 @@ def add_parser(subparsers: Any) -> None:
     s.add_argument("--no-cache-write", action="store_true", help="without the write of new K and V to the cache")
     s.add_argument("--calibration", metavar="FILE", action=options.One,
                    help="constants that 'iosim calibrate --times' fitted")  # fmt: skip
-    common.add_method_option(parser)
+    common.add_conditions(parser, "method")
     g = common.group(parser, common.MODEL)
     g.add_argument("--l2", choices=words.L2_STARTS, default="warm", metavar="START",
                    help="the L2 at the start: cold, or warm as the call before left it (default: warm)")  # fmt: skip
-    g.add_argument("--clocks", type=common.clocks, default="boost", metavar="CLOCKS",
+    g.add_argument("--clocks", default="boost", metavar="CLOCKS",
                    help="boost, sustained or the SMs' clock in MHz (default: boost)")  # fmt: skip
     g.add_argument("--launched", choices=words.LAUNCHED, default="graph", metavar="HOW",
                    help="graph (call after call from a CUDA graph) or alone (launches as a profiler times them) "

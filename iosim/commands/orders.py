@@ -35,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     with_model.add_options(parser)
-    common.add_l2_option(parser)
+    common.add_conditions(parser, "l2_start")
     g = parser.add_argument_group("orders")
     options.add_list(g, "--weights", metavar="W,...",
                      help="how often each of several problems is called: one order for all of them (with --model: as "
@@ -90,7 +90,7 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
         each = [float(layers.count) for layers, _ in of_layers if layers is not None]
     return [
         search_orders(
-            problems, args.kernel, gpu, weights=each, pinned=pinned(args), l2_start=args.l2,
+            problems, args.kernel, gpu, weights=each, pinned=pinned(args), l2_start=args.l2_start,
             tiles=[Tile(*sides) for sides in args.tile or ()], progress=progress("predicting orders"),
         )
         for gpu in args.gpu

@@ -23,9 +23,7 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
-    common.add_l2_option(parser)
-    common.add_method_option(parser)
-    common.add_time_options(parser)
+    common.add_conditions(parser)
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -59,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if model is not None:
         return run_model(args, model)
     asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
-    how = {"clocks": args.clocks, "launched": args.launched}
-    requests = [Request(*one, args.l2, args.method, settings, **how) for one in asked]
+    requests = [Request(*one, settings, **common.conditions(args)) for one in asked]
     predictions = list(predict_many(requests, progress=progress("predicting")))
     if args.format == "json":
         text = common.json_text(
@@ -84,7 +81,7 @@ def run_model(args: argparse.Namespace, model: Model) -> int:
         result
         for values in with_model.values(args)
         for result in predict_model(
-            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"), l2_start=args.l2,
+            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"), l2_start=args.l2_start,
             method=args.method, overrides=common.overrides(args), clocks=args.clocks, launched=args.launched,
         )
     ]  # fmt: skip

@@ -23,8 +23,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernels(parser, "naive,default")
     with_model.add_options(parser)
     common.add_problem_options(parser, lengths="1k:64k:x2")
-    common.add_l2_option(parser)
-    common.add_method_option(parser)
+    common.add_conditions(parser, "l2_start", "method")
     g = common.group(parser, "output")
     g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
                    help="both, html or md (default: both)")  # fmt: skip
@@ -63,7 +62,7 @@ def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out
 
     before = {path for path in targets(out, args.format).values() if path.exists()}
     request = ReportRequest.of(
-        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2, method=args.method,
+        tuple(args.gpu), tuple(args.kernel), problems, l2_start=args.l2_start, method=args.method,
     )  # fmt: skip
     report = build(request, progress("predicting"))
     paths = write(report, out, args.format)

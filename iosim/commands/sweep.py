@@ -36,9 +36,8 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)
-    common.add_l2_option(parser)
-    common.add_method_option(parser, "replay where that takes seconds; bounds and capacity take a million rows in "
-                             "seconds and give no times")  # fmt: skip
+    default = "replay where that takes seconds; bounds and capacity take a million rows in seconds and give no times"
+    common.add_conditions(parser, "l2_start", "method", method=default)
     g = common.group(parser, "rows and who works them out")
     rows = "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ..."
     g.add_argument("--problems", metavar="FILE", help=f"{rows}; each row with every combination of the options given")
@@ -68,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
         made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
     else:
         made = _cases_of(model, args, listed is not None)
-    asked, where, kernels = checked(made, args.method, args.l2), Where(args.jobs, args.dask), made.values("kernel")
+    asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
+    kernels = made.values("kernel")
     if args.out is not None and args.format != "json":
         if args.format == "csv" and kind_of(args.out) == PARQUET:
             raise InputError(f"--format csv contradicts --out '{args.out}'; give one of them")

@@ -22,7 +22,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
-    common.add_l2_option(parser)
+    common.add_conditions(parser, "l2_start")
     parser.add_argument("--launch", metavar="NAME", help="trace this launch of the chain alone (default: all)")
     parser.add_argument("--bins", type=options.whole, default=200, metavar="N", help="time bins (default 200)")
     common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         accesses = check_traceable(planned(problem, kernel, args.gpu, settings), args.launch)
         common.announce_replays(f"{kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        trace(predict(problem, kernel, args.gpu, l2_start=args.l2, method="replay", overrides=settings),
+        trace(predict(problem, kernel, args.gpu, l2_start=args.l2_start, method="replay", overrides=settings),
               launch=args.launch, bins=args.bins)
         for kernel in progress("tracing")(kernels)
     ]  # fmt: skip

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
+from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.pace import Pace
@@ -23,6 +24,7 @@ from iosim.readers.count import added_bytes, count
 from iosim.readers.timing.chain_time import ChainTime, chain_time
 
 if TYPE_CHECKING:
+    from iosim.readers.replay.play import Play
     from iosim.readers.replay.replay import Inputs, Replay, Trace
 
 
@@ -87,11 +89,11 @@ class Call:
 
         return capacity.estimate(self.chain, self.profile, self.counted, self.residencies, l2_start == "warm")
 
-    def time(self, traffic: Traffic, *, measured: bool = True, **how: Any) -> ChainTime:
-        """Seconds and joules of the chain while `traffic` moves; `measured` and the others as in `chain_time`."""
+    def time(self, traffic: Traffic, conditions: Conditions = ALONE, *, measured: bool = True) -> ChainTime:
+        """Seconds and joules of the chain while `traffic` moves; `measured` and the conditions as in `chain_time`."""
         return chain_time(
             self.problem, self.chain, traffic, self.profile, self.residencies, measured=measured, kernel=self.kernel,
-            **how,
+            conditions=conditions,
         )  # fmt: skip
 
     @cached_property
@@ -99,8 +101,9 @@ class Call:
         """How fast the CTAs of each launch go, loads that miss apart."""
         return tuple(launch.pace for launch in self.time(self.counted).launches)
 
-    def replay_inputs(self, **how: Any) -> Inputs:
-        """All that a replay of the call depends on; the arguments are those of `replay_inputs` in the replay's room."""
+    def replay_inputs(self, play: Play | None = None) -> Inputs:
+        """All that a replay of the call depends on; by default of all of it, from a cold L2."""
+        from iosim.readers.replay.play import Play
         from iosim.readers.replay.replay import replay_inputs
 
         return replay_inputs(
@@ -112,11 +115,11 @@ class Call:
             paces=self.paces,
             counted=self.counted,
             added=self.added,
-            **how,
+            play=play or Play(),
         )
 
-    def replay(self, trace: Trace | None = None, **how: Any) -> Replay:
-        """HBM bytes by playing the launches through the L2; the arguments are those of `replay_inputs`, and a trace."""
+    def replay(self, play: Play | None = None, trace: Trace | None = None) -> Replay:
+        """HBM bytes by playing the launches through the L2, as `replay_inputs` says."""
         from iosim.readers.replay.replay import replay
 
-        return replay(self.replay_inputs(**how), trace)
+        return replay(self.replay_inputs(play), trace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import L2_KNOWN, borrowed_l2
@@ -17,6 +17,9 @@ from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
 from iosim.prediction.replays import Replays, tile_accesses
 from iosim.readers.bounds import memory
+
+if TYPE_CHECKING:
+    from iosim.readers.replay.play import Play
 
 ROOMY = 8
 """Calls whose memory fits so many times in the L2 stay in it whatever its constants: copies in two partitions, half of
@@ -66,8 +69,8 @@ def range_of(call: Call, method: str, l2_start: str, found: tuple[int, int], hea
         return None
     several = [found]
     if memory(call.chain)["peak"] * ROOMY > call.profile.need("l2_bytes"):
-        how = {"l2_start": l2_start, **_part(call, method, heads)}
-        several += [_again(call, profile, how) for profile in extremes(call.profile, constants)]
+        play = _play(call, method, l2_start, heads)
+        several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
     read, write = (
         (_below(min(one), *UNEXPLAINED[direction]), _above(max(one), *UNEXPLAINED[direction]))
         for one, direction in zip(zip(*several, strict=True), DIRECTIONS, strict=True)
@@ -92,18 +95,18 @@ def extremes(profile: HardwareProfile, constants: Mapping[str, tuple[float, floa
     return [replace(profile, **one) for one in (least, most) if one != {name: getattr(profile, name) for name in one}]  # type: ignore[arg-type]
 
 
-def _part(call: Call, method: str, heads: bool) -> dict[str, Any]:
+def _play(call: Call, method: str, l2_start: str, heads: bool) -> Play:
     """What of the call was played."""
-    if method == "replay":
-        return {}
-    if not heads:
-        return {"part": True}
     from iosim.readers.replay.heads import head_share
+    from iosim.readers.replay.play import Play
 
-    return {"share": head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))}
+    if not heads:
+        return Play(l2_start=l2_start, part=method != "replay")
+    share = head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
+    return Play(l2_start=l2_start, share=share)
 
 
-def _again(call: Call, profile: HardwareProfile, how: Mapping[str, Any]) -> tuple[int, int]:
+def _again(call: Call, profile: HardwareProfile, play: Play) -> tuple[int, int]:
     """(bytes read, bytes written) of the same call on such a GPU."""
-    traffic = Replays().of(Call.of(call.problem, call.kernel, profile, call.chain), **how).traffic
+    traffic = Replays().of(Call.of(call.problem, call.kernel, profile, call.chain), play).traffic
     return int(traffic.total("hbm", "read")), int(traffic.total("hbm", "write"))

@@ -17,59 +17,19 @@ from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.words import DEFAULT
 from iosim.base.workers import cores, working
-from iosim.prediction.predictor import predict_with
+from iosim.prediction.predictor import Request as Request
 from iosim.prediction.replays import Replays
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from iosim.hardware.profile import HardwareProfile
-    from iosim.kernel.kernel import Kernel
-    from iosim.kernel.launch import Chain
-    from iosim.kernel.libraries import Overrides
     from iosim.prediction.result import Prediction
-    from iosim.problem.attention import AttentionProblem
 
 AHEAD = 16
 """Requests a thread that are begun before their turn: enough that one long replay leaves no thread idle."""
 LITTLE_WORK = 1 << 31
 """Work of all requests together that threads would not shorten: some tenths of a second."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `predict` is asked; the fields are its arguments. `chain` stands in place of that of the kernel."""
-
-    problem: AttentionProblem
-    kernel: str | Kernel = DEFAULT
-    profile: str | HardwareProfile = "a100"
-    l2_start: str = "cold"
-    method: str | None = None
-    overrides: Overrides | None = None
-    chain: Chain | None = None
-    clocks: str | float = "boost"
-    launched: str = "alone"
-    accesses: int | None = None
-
-    def predict(self, replays: Replays) -> Prediction:
-        """The prediction, its replay shared with others'.
-
-        Raises:
-            InputError: as `predict` does.
-        """
-        return predict_with(
-            replays, self.problem, self.kernel, self.profile, l2_start=self.l2_start, method=self.method,
-            overrides=self.overrides, chain=self.chain, clocks=self.clocks, launched=self.launched,
-            accesses=self.accesses,
-        )  # fmt: skip
-
-    @property
-    def work(self) -> int:
-        """Grows with the time that the prediction takes."""
-        p = self.problem
-        return p.batch * p.heads * p.seq_q * p.seq_k
 
 
 def predict_many(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from iosim.base.errors import EngineWarning, InputError, TooLargeError
-from iosim.base.words import DEFAULT, L2_STARTS, METHODS
+from iosim.base.words import DEFAULT
 from iosim.hardware.occupancy import Occupancy
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.libraries import Overrides, resolve
@@ -68,70 +69,69 @@ def predict(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    return predict_with(
-        Replays(), problem, kernel, profile, l2_start=l2_start, method=method, overrides=overrides, clocks=clocks,
-        launched=launched,
-    )  # fmt: skip
-
-
-def predict_with(
-    replays: Replays,
-    problem: AttentionProblem,
-    kernel: str | Kernel,
-    profile: str | HardwareProfile,
-    *,
-    l2_start: str = "cold",
-    method: str | None = None,
-    overrides: Overrides | None = None,
-    chain: Chain | None = None,
-    clocks: str | float = "boost",
-    launched: str = "alone",
-    accesses: int | None = None,
-) -> Prediction:
-    """As `predict`, with the replays of several predictions.
-
-    Args:
-        chain: in place of the one that the kernel's algorithm plans for the problem.
-        accesses: how many tile accesses a sampled replay plays of a long launch, about; a second's worth by default.
-
-    Raises:
-        InputError: as `predict` does.
-    """
-    if method is not None and method not in METHODS:
-        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
-    if l2_start not in L2_STARTS:
-        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
-    call = planned(problem, kernel, profile, overrides, chain)
-    method_notes: tuple[str, ...] = ()
-    chooses = method is None
-    if method is None:
-        method, method_notes = default_method(call.chain)
-        if method == "capacity" and heads_for_all(call) is not None:
-            method, method_notes = "sampled", ()
-        method = playable(method)
-    try:
-        hbm, notes, played = hbm_traffic(call, method, l2_start, replays, accesses)
-    except TooLargeError as error:
-        if not chooses:
-            raise
-        method, method_notes, (hbm, notes, played) = _smaller(call, method, error, l2_start, replays)
-    if method == "sampled" and played is not None and played.is_whole:
-        method = "replay"
-    traffic = call.counted + hbm
-    timed: dict[str, Any] = {"clocks": clocks, "launched": launched, "warm": l2_start == "warm"}
-    return Prediction(
-        call=call,
-        traffic=traffic,
-        hbm_bounds=call.bounds,
-        l2_start=l2_start,
-        method=method,
-        time=call.time(traffic, **timed),
-        time_specification=call.time(traffic, measured=False, **timed),
-        memory_bytes=memory(call.chain),
-        timed=timed,
-        replay=played,
-        notes=tuple(dict.fromkeys((*call.notes, *method_notes, *notes))),
+    request = Request(
+        problem, kernel, profile, overrides, l2_start=l2_start, method=method, clocks=clocks, launched=launched
     )
+    return request.predict(Replays())
+
+
+@dataclass(frozen=True)
+class Request(Conditions):
+    """What is predicted, and under which conditions.
+
+    `chain` stands in place of the one that the kernel's algorithm plans; `accesses` is how many tile accesses a sampled
+    replay plays of a long launch, about, a second's worth by default.
+    """
+
+    problem: AttentionProblem
+    kernel: str | Kernel = DEFAULT
+    profile: str | HardwareProfile = "a100"
+    overrides: Overrides | None = None
+    chain: Chain | None = None
+    accesses: int | None = None
+
+    def predict(self, replays: Replays) -> Prediction:
+        """The prediction, its replay shared with others'.
+
+        Raises:
+            InputError: as `predict` does.
+        """
+        call = planned(self.problem, self.kernel, self.profile, self.overrides, self.chain)
+        method = self.method
+        method_notes: tuple[str, ...] = ()
+        if method is None:
+            method, method_notes = default_method(call.chain)
+            if method == "capacity" and heads_for_all(call) is not None:
+                method, method_notes = "sampled", ()
+            method = playable(method)
+        try:
+            hbm, notes, played = hbm_traffic(call, method, self.l2_start, replays, self.accesses)
+        except TooLargeError as error:
+            if self.method is not None:
+                raise
+            method, method_notes, (hbm, notes, played) = _smaller(call, method, error, self.l2_start, replays)
+        if method == "sampled" and played is not None and played.is_whole:
+            method = "replay"
+        traffic = call.counted + hbm
+        return Prediction(
+            call=call,
+            traffic=traffic,
+            hbm_bounds=call.bounds,
+            l2_start=self.l2_start,
+            method=method,
+            time=call.time(traffic, self),
+            time_specification=call.time(traffic, self, measured=False),
+            memory_bytes=memory(call.chain),
+            conditions=self,
+            replay=played,
+            notes=tuple(dict.fromkeys((*call.notes, *method_notes, *notes))),
+        )
+
+    @property
+    def work(self) -> int:
+        """Grows with the time that the prediction takes."""
+        p = self.problem
+        return p.batch * p.heads * p.seq_q * p.seq_k
 
 
 def planned(
@@ -212,37 +212,32 @@ def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: Hardwar
 def hbm_traffic(
     call: Call, method: str, l2_start: str, replays: Replays, accesses: int | None = None
 ) -> tuple[Traffic, tuple[str, ...], Replay | None]:
-    """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
+    """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them.
+
+    A sampled replay is of some heads, where they may stand for all, else of a part of long launches.
+    """
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
         return call.capacity(l2_start), (CAPACITY_NOTES[l2_start],), None
-    sampled = method == "sampled"
-    played = _sampled(call, l2_start, replays, accesses) if sampled else replays.of(call, l2_start=l2_start)
+    from iosim.readers.replay.play import Play
+
+    if method == "replay":
+        play = Play(l2_start=l2_start)
+    elif heads := heads_for_all(call):
+        play = Play(l2_start=l2_start, share=heads)
+    else:
+        play = Play(l2_start=l2_start, part=True, accesses=accesses)
+    played = replays.of(call, play)
     return played.traffic, played.notes(), played
-
-
-def _sampled(call: Call, l2_start: str, replays: Replays, accesses: int | None) -> Replay:
-    """A replay of a part: of the heads, where some of them may stand for all, else of long launches.
-
-    Raises:
-        TooLargeError: that part would take gigabytes, too.
-    """
-    heads = heads_for_all(call)
-    if heads is None:
-        how = {} if accesses is None else {"accesses": accesses}
-        return replays.of(call, l2_start=l2_start, part=True, **how)
-    return replays.of(call, l2_start=l2_start, share=heads)
 
 
 def _smaller(
     call: Call, method: str, error: TooLargeError, l2_start: str, replays: Replays
 ) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
     """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
-    heads = heads_for_all(call) if method == "replay" else None
-    if heads is not None:
+    if method == "replay" and heads_for_all(call) is not None:
         with suppress(TooLargeError):
-            played = replays.of(call, l2_start=l2_start, share=heads)
-            return "sampled", (), (played.traffic, played.notes(), played)
+            return "sampled", (), hbm_traffic(call, "sampled", l2_start, replays)
     reason = str(error).split(": ", 1)[1].split(";")[0]
     return "capacity", (f"HBM: no replay: {reason}",), hbm_traffic(call, "capacity", l2_start, replays)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.digest import digest
 from iosim.base.workers import go_on
@@ -14,6 +14,7 @@ from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
+    from iosim.readers.replay.play import Play
     from iosim.readers.replay.replay import Inputs, Replay
 
 KEPT_ACCESSES = 500_000
@@ -93,15 +94,15 @@ class Replays:
         self._played: dict[str, _Played] = {}
         self._memory = Memory(MOST_BYTES)
 
-    def of(self, call: Call, **how: Any) -> Replay:
-        """The replay of a call; the arguments are those of `Call.replay_inputs`.
+    def of(self, call: Call, play: Play | None = None) -> Replay:
+        """The replay of a call.
 
         Raises:
             InputError: as the replay does.
             Stopped: the thread works for another that wants no more of it.
         """
         go_on()
-        inputs = call.replay_inputs(**how)
+        inputs = call.replay_inputs(play)
         keeps = tile_accesses(call.chain) >= KEPT_ACCESSES
         if not (keeps or self._shares):
             return _play(inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.algorithms.registry import operations
+from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
@@ -70,8 +70,8 @@ class Prediction(Shown):
     """Bytes of GPU memory: "workspace" (made inside the call) and "peak" (with all inputs and outputs)."""
     notes: tuple[str, ...] = ()
     """What a reader of the numbers should know, a sentence each."""
-    timed: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """How the time was asked for: `clocks`, `launched`, and whether the L2 was `warm`."""
+    conditions: Conditions = field(default=ALONE, repr=False)
+    """How the call was asked to meet the GPU."""
     replay: Replay | None = field(default=None, repr=False)
     """The replay behind the bytes at HBM; None where there was none."""
 
@@ -169,7 +169,7 @@ class Prediction(Shown):
         """Least and most seconds, where rates were not measured on this GPU; None where they were."""
         from iosim.prediction.time_range import range_of
 
-        return range_of(self.call, self.traffic, self.time_s, self.timed)
+        return range_of(self.call, self.traffic, self.time_s, self.conditions)
 
     @property
     def exactness(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import RATES_KNOWN, unmeasured_rates
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 
@@ -39,19 +40,15 @@ class TimeRange:
         return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
 
 
-def range_of(call: Call, traffic: Traffic, found_s: float, how: Mapping[str, Any]) -> TimeRange | None:
-    """The range of a call that was predicted to take `found_s`; None where its GPU's rates were measured.
-
-    Args:
-        how: the settings of the time, as `Call.time` takes them.
-    """
+def range_of(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:
+    """The range of a call that was predicted to take `found_s`; None where its GPU's rates were measured."""
     rates = {name: RATES_KNOWN[name] for name in unmeasured_rates(call.profile)}
     if not rates:
         return None
     several = [found_s]
     for end in (0, 1):
         profile = _with(call.profile, {name: shares[end] for name, shares in rates.items()})
-        several.append(replace(call, profile=profile).time(traffic, **how).total_s)
+        several.append(replace(call, profile=profile).time(traffic, conditions).total_s)
     share, least = UNEXPLAINED
     low, high = min(several), max(several)
     return TimeRange((max(0.0, low - max(share * low, least)), high + max(share * high, least)), rates)

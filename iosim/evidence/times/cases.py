@@ -10,6 +10,7 @@ from pathlib import Path
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 
@@ -61,7 +62,9 @@ class Case:
 
     def times(self, call: Call | None = None) -> Iterator[Timed]:
         """Predicted and measured times by launch; of `call` in place of its own, where something was changed."""
-        found = (call or self.call).time(self.traffic, launched=self.launched, warm=self.warm, clocks=self.clocks)
+        start = "warm" if self.warm else "cold"
+        conditions = Conditions(l2_start=start, clocks=self.clocks, launched=self.launched)
+        found = (call or self.call).time(self.traffic, conditions)
         if self.whole:
             yield Timed("", found.total_s + self.extra_s, self.seconds[0])
             return

@@ -14,6 +14,7 @@ from iosim.base.errors import InputError
 from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
 from iosim.evidence.times.published import kernel_of, problem_of
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.libraries.triton import unit_of
@@ -228,7 +229,7 @@ def serving_cases(every: int = 1) -> Iterator[Case]:
         if sum(tensor.bytes for tensor in call.chain.tensors.values()) <= PLAYED * gpu.need("l2_bytes"):
             hbm, _, played = hbm_traffic(call, default_method(call.chain)[0], "warm", replays)
         traffic = call.counted + hbm
-        time = call.time(traffic, launched="graph", warm=True)
+        time = call.time(traffic, Conditions(l2_start="warm", launched="graph"))
         made = Prediction(
             call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
             time_specification=time, memory_bytes=memory(call.chain), replay=played,

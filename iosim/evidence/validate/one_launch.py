@@ -22,7 +22,7 @@ from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.launch import Chain, is_attention_loop
-from iosim.prediction.predictor import predict_with
+from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.studies.explain import HELPS, Explanation, explain, sources
@@ -212,7 +212,7 @@ def answer_launch(launch: Profiled, stated: Given, profile: HardwareProfile, tol
         (chain,) = case.chains
         if isinstance(chain, str):
             raise Unknown(chain)
-        prediction = predict_with(Replays(), case.problem, case.kernel, profile, chain=chain)
+        prediction = Request(case.problem, case.kernel, profile, chain=chain).predict(Replays())
         parts = _parts(prediction, row)
         explanation, untried = _explained(case, chain, prediction)
     except (Unknown, NoModel, InputError) as reason:
@@ -226,7 +226,7 @@ def _explained(case: Case, chain: Chain, prediction: Prediction) -> tuple[Explan
         return None, ""
     whole = plan(case.problem, case.kernel)
     if len(whole.launches) > 1:
-        prediction = predict_with(Replays(), case.problem, case.kernel, prediction.profile)
+        prediction = Request(case.problem, case.kernel, prediction.profile).predict(Replays())
     if prediction.replay is None or prediction.method != "replay":
         return None, "No change was tried: the launch is too long; iosim explain tries them."
     return explain(prediction, budget=BUDGET), ""

@@ -26,6 +26,7 @@ from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
@@ -192,8 +193,7 @@ class Inputs:
 def replay_inputs(
     problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile, *,
     residencies: Sequence[Residency], paces: Sequence[Pace], counted: Traffic,
-    added: Sequence[Mapping[str, int]], l2_start: str = "cold", l2_model: L2Model | None = None, part: bool = False,
-    share: HeadShare | None = None, accesses: int | None = None,
+    added: Sequence[Mapping[str, int]], play: Play,
 ) -> Inputs:  # fmt: skip
     """What a replay of a chain depends on.
 
@@ -202,17 +202,12 @@ def replay_inputs(
         paces: of each launch's CTAs, in order.
         counted: what the chain moves between SMs and L2: HBM moves no more.
         added: bytes of each launch's atomic adds by tensor, in order; each reads what it adds to.
-        l2_start: "cold": empty, but for dirty lines that a flush leaves; "warm": as the same call just before left it,
-            its dirty lines with it.
-        l2_model: in place of the profile's.
-        part: play long launches in coarse steps, or windows of them alone, and say how far off that may be.
-        share: play these heads of the chain alone; what they move stands for all.
-        accesses: with `part`, how many object accesses of a long launch are played, about; None: a second's worth.
+        play: what of the chain is played, and from which L2.
 
     Raises:
         InputError: the profile lacks a number.
     """
-    l2 = l2_model or model(profile)
+    l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
     of_launch = tuple(
         LaunchInputs(
@@ -223,8 +218,8 @@ def replay_inputs(
     )  # fmt: skip
     spread = l2.sm_spread if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
-        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, l2_start, part, share,
-        accesses, profile.name, kernel.step_spread, kernel.sms_alike,
+        chain.tensors, chain.launches, of_launch, l2, profile.sm_count, spread, counted, play.l2_start,
+        play.part, play.share, play.accesses, profile.name, kernel.step_spread, kernel.sms_alike,
     )  # fmt: skip
 
 

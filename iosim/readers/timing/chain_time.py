@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim.base.errors import InputError
-from iosim.base.words import CLOCKS, LAUNCHED
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch
 from iosim.kernel.residency import Residency
@@ -94,9 +93,7 @@ def chain_time(
     *,
     measured: bool = True,
     kernel: Kernel | None = None,
-    clocks: str | float = "boost",
-    launched: str = "alone",
-    warm: bool = False,
+    conditions: Conditions = ALONE,
 ) -> ChainTime:
     """Time of a chain whose `traffic` holds rows at l2 and hbm.
 
@@ -104,25 +101,16 @@ def chain_time(
         residencies: of each launch, in order.
         measured: use measured bandwidths, rates and clocks where the profile has them; else the specification's alone.
         kernel: the kernel behind the chain; its option `matrix_unit` says what computes the products on cc 9.0.
-        clocks: "boost", "sustained", or the clock of the SMs in hertz.
-        launched: "graph": from a CUDA graph, one call after the other; "alone": each launch as a profiler times it.
-        warm: the first loads find their data in the L2.
+        conditions: the clocks, how it is launched, and whether the first loads find their data in the L2.
 
     Raises:
-        InputError: the kernel's matrix unit is not known, or the clocks or how it is launched are not.
+        InputError: the kernel's matrix unit is not known.
     """
-    if launched not in LAUNCHED:
-        raise InputError(f"`launched` '{launched}' is not known; accepted: {', '.join(LAUNCHED)}")
-    if not isinstance(clocks, str):
-        if not 1e8 <= clocks <= 1e10:
-            raise InputError(f"`clocks` {clocks} is out of range; accepted: boost, sustained, or hertz (1e8 to 1e10)")
-    elif clocks not in CLOCKS:
-        raise InputError(f"`clocks` '{clocks}' is not known; accepted: {', '.join(CLOCKS)}, or a clock such as 1500MHz")
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
-        setting = Setting(launched == "graph", warm, first=n == 0)
-        times.append(_at_its_clock(problem, kernel, launch, resident, traffic, rates, setting, clocks))
+        setting = Setting(conditions.launched == "graph", conditions.warm, first=n == 0)
+        times.append(_at_its_clock(problem, kernel, launch, resident, traffic, rates, setting, conditions.clocks))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
 
 

@@ -224,8 +224,8 @@ def sweep(
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel, profile, "cold",
-                settings.get("method"), settings.get("overrides"), launched=settings.get("launched", "alone"))
+        Request(shape.problem(batch, context, new_tokens), kernel, profile, settings.get("overrides"),
+                method=settings.get("method"), launched=settings.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):

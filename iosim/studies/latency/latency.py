@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import resolve
@@ -222,8 +223,8 @@ def latencies(
     for stack, profile, given, _ in asked:
         problem = in_pages(given, stack)
         writes = (stack.append_kv if write is None else write) and problem.seq_lens is None and _has_new_keys(problem)
-        requests.append(Request(problem, stack.kernel(profile), profile, l2_start, method,
-                                Overrides(append_kv=writes), clocks=clocks, launched=launched))  # fmt: skip
+        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), l2_start=l2_start,
+                                method=method, clocks=clocks, launched=launched))  # fmt: skip
     made = predict_many(requests)
     return Latencies(tuple(
         replace(
@@ -291,7 +292,8 @@ def _written_s(problem: AttentionProblem, kernel: Kernel, profile: HardwareProfi
     writer = resolve(kernel.name, one, profile, Overrides(append_kv=True))
     call = Call.of(one, writer, profile)
     first = next(n for n, launch in enumerate(call.chain.launches) if launch.name == WRITE)
-    return call.time(call.counted + call.capacity("warm"), launched=launched, warm=True).launches[first].total_s
+    warm = Conditions(l2_start="warm", launched=launched)
+    return call.time(call.counted + call.capacity("warm"), warm).launches[first].total_s
 
 
 def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, launched: str) -> float:
@@ -306,4 +308,4 @@ def _extra_s(moved: int, problem: AttentionProblem, kernel: Kernel, profile: Har
     )
     launch = Launch("extra", Domain(1, 1, rows, 1, ROWS_A_CTA, 1), Outer.FLAT, accesses, tensor_cores=False)
     call = Call.of(problem, kernel, profile, Chain(tensors, (launch, launch), ()))
-    return call.time(call.counted, launched=launched, warm=True).launches[1].total_s
+    return call.time(call.counted, Conditions(l2_start="warm", launched=launched)).launches[1].total_s

@@ -150,8 +150,8 @@ def check_constant(
     kernels = resolve_all(kernel, problems, gpu)
     for number, (problem, own) in enumerate(zip(problems, kernels, strict=True)):
         for heads in _sections(problem):
-            request = Request(problem, _in_sections(own, problem, gpu, heads), gpu, "cold", "sampled",
-                              accesses=ACCESSES)  # fmt: skip
+            in_sections = _in_sections(own, problem, gpu, heads)
+            request = Request(problem, in_sections, gpu, method="sampled", accesses=ACCESSES)
             asked.append((number, heads, request))
     costs: list[dict[int, SectionCost]] = [{} for _ in problems]
     for (number, heads, _), outcome in zip(asked, try_all([r for *_, r in asked], progress=progress), strict=True):

@@ -147,7 +147,7 @@ class _Search:
                 least += weight * call.time(call.counted + _compulsory(call)).total_s
                 size += weight * call.capacity().total("hbm")
                 accesses += tile_accesses(call.chain)
-                requests.append(Request(problem, call.kernel, self.profile, self.l2_start))
+                requests.append(Request(problem, call.kernel, self.profile, l2_start=self.l2_start))
         except InputError as error:
             self.left_out.append((choice, str(error)))
             return None
@@ -192,9 +192,8 @@ class _Search:
 
     def _own(self) -> OrderEntry:
         """The kernel as it runs each problem by itself."""
-        requests = [
-            Request(p, k, self.profile, self.l2_start) for p, k in zip(self.problems, self.kernels, strict=True)
-        ]
+        each = zip(self.problems, self.kernels, strict=True)
+        requests = [Request(p, k, self.profile, l2_start=self.l2_start) for p, k in each]
         parts = []
         for outcome in try_all(requests):
             if isinstance(outcome, InputError):

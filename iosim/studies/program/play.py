@@ -19,7 +19,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import Launch, Mode, Outer, Rows
 from iosim.kernel.traffic import DIRECTIONS
 from iosim.prediction.call import Call
-from iosim.prediction.predictor import predict_with
+from iosim.prediction.predictor import Request
 from iosim.prediction.replays import Replays
 from iosim.prediction.result import Prediction
 from iosim.readers.replay.engine import L2
@@ -76,7 +76,9 @@ class Playing:
     def _worked_out(self, operator: Operator) -> Alone:
         if not operator.is_kernel:
             return Alone(Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {})
-        prediction = predict_with(self._replays, operator.problem, operator.kernel, self.profile, chain=operator.chain)
+        prediction = Request(
+            operator.problem, operator.kernel, self.profile, chain=operator.chain
+        ).predict(self._replays)
         streamed = self.streamed(Program.of_one(operator))[0]
         beyond = {}
         for launch in operator.chain.launches:

@@ -84,7 +84,10 @@ def collect(
     refused: dict[tuple[str, str, str], list[int]] = {}
     refusals: list[InputError] = []
     jobs = request.jobs
-    asked = [Request(problem, name, gpu.profile, request.l2_start, request.method) for gpu, _, problem, name in jobs]
+    asked = [
+        Request(problem, name, gpu.profile, l2_start=request.l2_start, method=request.method)
+        for gpu, _, problem, name in jobs
+    ]
     for (gpu, kernel, problem, _), outcome in zip(jobs, try_all(asked, progress=progress), strict=True):
         if isinstance(outcome, InputError):
             refusals.append(outcome)

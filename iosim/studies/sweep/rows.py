@@ -103,8 +103,8 @@ def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int
     for row in rows:
         case = part.case(row)
         try:
-            requests[row] = Request(problem_of(case), case["kernel"], case["gpu"], asked.l2_start, asked.method,
-                                    settings_of(case))  # fmt: skip
+            what = problem_of(case), case["kernel"], case["gpu"], settings_of(case)
+            requests[row] = Request(*what, l2_start=asked.l2_start, method=asked.method)
         except InputError as error:
             yield row, error
     for row, outcome in zip(requests, try_many(list(requests.values()), jobs=1), strict=True):

@@ -14,6 +14,7 @@ from iosim.readers.replay.engine import PS
 from iosim.readers.replay.l2 import followed_sets, model
 from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.objects import tile_bytes
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.tracing import Recording, Span, record
 
@@ -48,7 +49,7 @@ def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFA
     spans = _spans(p, p.replay)
     end_s = max(span.begin_s + span.seconds for name, span in spans.items() if launch in (None, name))
     recording = record(
-        lambda tracer: p.call.replay(l2_start=p.l2_start, trace=tracer), p.profile,
+        lambda tracer: p.call.replay(Play(l2_start=p.l2_start), tracer), p.profile,
         launch=launch, bins=bins, bin_ps=max(1, -(-round(end_s * PS) // bins)), spans=spans,
     )  # fmt: skip
     return TraceResult(**{f.name: getattr(recording, f.name) for f in fields(recording)}, prediction=p)

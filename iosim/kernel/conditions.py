@@ -1,0 +1,97 @@
+"""Conditions: how a call meets its GPU, from what a user asks for to the time of a launch. Loads nothing heavy, so that
+a command line can be parsed, and refused, at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from iosim.base.errors import InputError
+from iosim.base.fields import Kind, about, fields_of
+from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS
+
+LEAST_HZ, MOST_HZ = 1e8, 1e10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """How a call meets its GPU.
+
+    Fields:
+
+    Raises:
+        InputError: a word that is not known, or a clock out of range.
+    """
+
+    l2_start: str = about(
+        L2_STARTS[0],
+        Kind.WORD,
+        "the L2 at the start: cold (empty) or warm, as the same call left it",
+        words=L2_STARTS,
+        option="--l2",
+        metavar="START",
+    )
+    method: str | None = about(
+        None,
+        Kind.WORD,
+        "how HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in "
+        "which long launches are played in part) or replay",
+        words=METHODS,
+        metavar="METHOD",
+        default_text="replay where that takes seconds",
+    )
+    clocks: str | float = about(
+        CLOCKS[0],
+        Kind.TEXT,
+        "boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its "
+        "power limit) or the SMs' clock in MHz; power counts where the GPU's energies are known",
+        more="A number, rather than a text, is in hertz",
+        metavar="CLOCKS",
+    )
+    launched: str = about(
+        LAUNCHED[0],
+        Kind.WORD,
+        "alone (each launch as a profiler times it) or graph (replayed in a CUDA graph)",
+        words=LAUNCHED,
+        metavar="HOW",
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("l2_start", "method", "launched"):
+            CONDITIONS[name].check(getattr(self, name))
+        object.__setattr__(self, "clocks", _clocks(self.clocks))
+
+    @property
+    def warm(self) -> bool:
+        """Whether the first loads find their data in the L2."""
+        return self.l2_start == "warm"
+
+
+CONDITIONS = fields_of(Conditions)
+
+
+def _clocks(value: Any) -> str | float:
+    """A word, or hertz; a text of a number is in MHz.
+
+    Raises:
+        InputError: another word, or a clock that no GPU has.
+    """
+    accepted = f"{', '.join(CLOCKS)}, or MHz such as 1500"
+    if isinstance(value, Real) and not isinstance(value, bool):
+        if not LEAST_HZ <= float(value) <= MOST_HZ:
+            raise InputError(f"`clocks` {value} is out of range; accepted: boost, sustained, or hertz (1e8 to 1e10)")
+        return float(value)
+    if value in CLOCKS:
+        return str(value)
+    try:
+        megahertz = float(str(value).lower().removesuffix("mhz").strip())
+    except ValueError:
+        megahertz = 0.0
+    if not LEAST_HZ <= 1e6 * megahertz <= MOST_HZ:
+        raise InputError(f"`clocks` '{value}' is not known; accepted: {accepted}")
+    return 1e6 * megahertz
+
+
+ALONE = Conditions()
+"""A launch by itself, after a pause, from a cold L2."""

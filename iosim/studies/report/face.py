@@ -1,0 +1,190 @@
+"""What a report says and looks like: a verdict a GPU, its sentences, and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iosim.base.units import bytes_text, length_text, some
+from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
+from iosim.show.page import Page, Section, listed
+from iosim.studies.report.collect import Omission, Point, Report
+from iosim.studies.report.figures import baseline as baseline_of
+from iosim.studies.report.request import ReportRequest
+
+NEAR = 1.1
+"""HBM bytes within this factor of the least are as good: the bytes between SMs and L2 decide."""
+HALF = 2.0
+"""The baseline's HBM bytes over a kernel's from which on the kernel is said to halve them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One GPU and what can be said of it in a sentence."""
+
+    gpu: str
+    sentence: str
+
+
+def answer(report: Report) -> str:
+    """The verdicts of all GPUs, one after the other."""
+    return " ".join(v.sentence for v in verdicts(report))
+
+
+def verdicts(report: Report) -> tuple[Verdict, ...]:
+    """A verdict a GPU, in the order of the request."""
+    return of_points(report.points, baseline_of(report.points))
+
+
+def of_points(points: Sequence[Point], baseline: str | None) -> tuple[Verdict, ...]:
+    """A verdict a GPU; `baseline` is the kernel that the others are held against, where there is one."""
+    by_gpu: dict[str, list[Point]] = {}
+    for p in points:
+        by_gpu.setdefault(p.gpu.label, []).append(p)
+    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu.items())
+
+
+def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
+    longest = max(p.seq_len for p in points)
+    here = [p for p in points if p.seq_len == longest]
+    best = _best(here)
+    others = [p for p in here if p is not best]
+    against = next((p for p in others if p.kernel == baseline), max(others, key=_moved, default=None))
+    parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
+    if against is not None:
+        parts[0] += f", {_ratios(best, against)}"
+        reason = why(against.prediction)
+        parts.append(f"{against.kernel} moves {_amounts(against)}{f', {reason}' if reason else ''}")
+        parts += _from(points, best.kernel, against.kernel)
+    parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
+    return f"{'; '.join((*parts, trust([p.prediction for p in here])))}."
+
+
+def _best(points: Sequence[Point]) -> Point:
+    """Of those that move hardly more through HBM than the least, the one that moves least between SMs and L2."""
+    least = min(map(_moved, points))
+    return min((p for p in points if _moved(p) <= NEAR * least), key=lambda p: p.l2)
+
+
+def _moved(p: Point) -> int:
+    """HBM bytes; where only bounds are known, those between SMs and L2."""
+    return p.l2 if p.hbm is None else p.hbm
+
+
+def _amounts(p: Point) -> str:
+    """Its bytes at both levels, those of HBM against the compulsory ones."""
+    if p.hbm is None:
+        return f"{bytes_text(p.l2)} between SMs and L2"
+    times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(p.hbm, p.compulsory, "compulsory")
+    times = times.replace(" times compulsory", " times the compulsory")
+    return f"{bytes_text(p.hbm)} at HBM ({times}) and {bytes_text(p.l2)} between SMs and L2"
+
+
+def _ratios(best: Point, against: Point) -> str:
+    """What it moves at each level against another kernel, with that one's name."""
+    hbm = None if not best.hbm or against.hbm is None else _factor(against.hbm, best.hbm)
+    by_level = [(hbm, "at HBM"), (_factor(against.l2, best.l2), "between SMs and L2")]
+    same = " and ".join(where for factor, where in by_level if factor == "")
+    other = " and ".join(f"{factor} {where}" for factor, where in by_level if factor)
+    parts = [f"as much {same} as {against.kernel}"] if same else []
+    return " and ".join([*parts, other if same else f"{other} than {against.kernel}"] if other else parts)
+
+
+def _factor(theirs: int, own: int) -> str:
+    """How many times less or more its own bytes are; empty where both are the same in three digits."""
+    ratio = max(theirs, own) / max(1, min(theirs, own))
+    if times_text(ratio) == "1":
+        return ""
+    return f"{times_text(ratio)} times {'less' if theirs > own else 'more'}"
+
+
+def _from(points: Sequence[Point], kernel: str, against: str) -> list[str]:
+    """The length from which on the baseline's HBM bytes are at least twice as many, where that is not the first."""
+    at: dict[str, dict[int, int]] = {}
+    for p in points:
+        if p.hbm is not None:
+            at.setdefault(p.kernel, {})[p.seq_len] = p.hbm
+    both = sorted(at.get(kernel, {}).keys() & at.get(against, {}).keys())
+    below = [n for n in both if at[against][n] < HALF * at[kernel][n]]
+    first = next((n for n in both if not below or n > below[-1]), None)
+    if first is None or first == both[0]:
+        return []
+    return [f"{kernel} halves the HBM bytes from {some(first, 'token')} on"]
+
+
+LEVELS = (
+    "SM<->L2 bytes cross between the SMs and L2 and follow from the tiles; HBM bytes cross between L2 and device "
+    "memory and depend on what L2 keeps. They are two quantities: never added, and told apart wherever one chart has "
+    "both."
+)
+EXACT = (
+    "Each number comes from the command lines that its row names (P: predictions, H: hardware profiles, T: tiles), "
+    "which are listed at the end; their JSON has the bytes as whole numbers, and so have the CSV downloads."
+)
+
+
+RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the row moves more than naive does."
+
+
+def question(request: ReportRequest, base: str | None) -> str:
+    """What the report answers."""
+    if base is not None and len(request.kernels) > 1:
+        return "How many bytes does tiled attention save?"
+    return f"How many bytes does {' or '.join(request.kernels)} move?"
+
+
+def subject(request: ReportRequest) -> str:
+    """What a request computes, in one sentence."""
+    p = request.problems[0]
+    kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
+    width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
+    known = {
+        "none": "no mask",
+        "causal": "causal mask",
+        "window": f"window of {p.window}" if p.window_right is None else p.mask_text,
+    }
+    mask = known.get(p.mask, "") if p.seq_lens is None else ""
+    mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"
+    first, last = request.lengths[0], request.lengths[-1]
+    span = (
+        some(first, "token")
+        if first == last
+        else f"{first:,} to {some(last, 'token')} ({len(request.lengths)} lengths)"
+    )
+    keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
+    dropout = f", dropout {p.dropout:g}" if p.dropout else ""
+    others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
+    terms = "".join(f", {asked.removesuffix('=True').replace('_', ' ').replace('=', ' ')}" for asked in others)
+    by = "replay" if request.method is None else f"the method '{request.method}'"
+    return (
+        f"Attention, {p.passes}: batch {p.batch}, {some(p.heads, 'head')}{kv}, head_dim {width}, {p.dtype}, "
+        f"{mask}{dropout}"
+        f"{terms}, {span}{keys}. HBM by {by}, L2 {request.l2_start} at the start."
+    )
+
+
+def omission(o: Omission, lengths: Sequence[int] = ()) -> str:
+    """Why a kernel is missing on a GPU; the lengths are named where it is not missing at all of `lengths`."""
+    at = ", ".join(length_text(n) for n in o.lengths)
+    where = "" if tuple(lengths) == o.lengths else f" (N = {at})"
+    return f"{o.kernel} on {o.gpu}{where}: {o.reason}"
+
+
+def as_page(report: Report) -> Page:
+    """The answers, the chart that carries them, one table, and the rest in details."""
+    first, *others = report.figures
+    length = report.request.lengths[-1]
+    at = "At the longest sequence" if len(report.request.lengths) > 1 else "Numbers"
+    told = () if report.legend is None else (f"{report.legend}.",)
+    sections = (
+        first.section(report.legend, folded=False),
+        Section("summary", f"{at}, N = {length:,}", ((RATIOS,) * report.has_ratios) + told, table=report.summary),
+        *listed("left-out", "Left out", [omission(o, report.request.lengths) for o in report.omissions]),
+        *(f.section(report.legend) for f in others),
+        *listed("notes", "Notes of the predictions", report.notes, folded=True),
+        Section("reading", "How to read this page", (LEVELS, EXACT), folded=True),
+    )
+    return Page(
+        report.title, subject(report.request), sections, command=report.request.report_line(),
+        commands=report.commands, answer=tuple(v.sentence for v in verdicts(report)),
+    )  # fmt: skip

@@ -1,0 +1,286 @@
+"""What a trace, or several side by side, look like: an answer, tables, and a page of plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from iosim.base.units import bytes_text
+from iosim.prediction.answer import trust, who
+from iosim.readers.replay.engine import PS
+from iosim.readers.replay.tracing import LaunchTrace
+from iosim.show import axes
+from iosim.show.labels import End, at_ends
+from iosim.show.page import Page, Panel, Section
+from iosim.show.tables import Cell, Column, Table
+from iosim.studies.trace.trace import TraceResult
+from iosim.studies.trace.views import reuse_rows, tensor_rows
+
+
+def answer(traces: Sequence[TraceResult]) -> str:
+    """One sentence, the kernels apart by semicolons."""
+    return f"{'; '.join((*map(_clause, traces), trust([t.prediction for t in traces])))}."
+
+
+def _clause(t: TraceResult) -> str:
+    rows = tensor_rows(t)
+    asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
+    share = 100 * (1 - missed / asked) if asked else 0.0
+    parts = [f"{who(t.prediction)} asks {bytes_text(asked)} of the L2: {share:.1f} % are there, {bytes_text(missed)} "
+             "come from HBM"]  # fmt: skip
+    drifting = [one for one in t.launches if one.peak_in_use_bytes is not None]
+    if drifting:
+        widest = max(drifting, key=lambda one: one.peak_in_use_bytes or 0)
+        peak, kept = widest.peak_in_use_bytes or 0, t.partition_bytes
+        names = " and ".join(widest.shared_tensors)
+        above = f"for {100 * widest.share_above(kept):.0f} % of the time more than"
+        fits = "never more than" if peak <= kept else above
+        parts.append(f"up to {bytes_text(peak)} of {names} are in use at once, {fits} the {bytes_text(kept)} that one "
+                     "partition keeps")  # fmt: skip
+    return "; ".join(parts)
+
+
+MAX_CTA_LINES = 600
+MB = 1e6
+SAME_RATE = 0.03
+"""Difference of hit rates, at the median over time, up to which tensors share a line."""
+
+
+def as_page(traces: Sequence[TraceResult], command: str) -> Page:
+    """The whole page. `command` is the command line that makes it again."""
+    q = traces[0].prediction.problem
+    kernels = " and ".join(dict.fromkeys(t.prediction.kernel.name for t in traces))
+    title = f"What does the L2 of the {traces[0].prediction.profile.name} keep for {kernels}?"
+    subject = f"{q.line}."
+    top = max(max(t.miss.sum(), t.prediction.hbm_bounds.compulsory_read) for t in traces) / MB
+    tables = {"read": tensor_table(traces), "reuse": reuse_table(traces), "drift": drift_table(traces)}
+    sections: list[Section] = []
+    for name, heading, caption, draw in (
+        ("read", "HBM bytes read so far", "What missed in the L2, added up over time, by tensor. The dotted line is "
+         "the compulsory reads: every input once. Where the top climbs past it, bytes are read again.",
+         partial(_reads, top=top)),
+        ("tensors", "Hit rate over time", "Of the bytes that SMs ask of the L2, the share found there. Tensors that "
+         "fare alike share a line.", _hits),
+        ("drift", "What is in use at once", "Range between the first and the last CTA of every head in progress, added "
+         "up. Above the line one partition of the L2 cannot keep it: the last CTA does not find what the first "
+         "has read.", _in_use),
+        ("walk", "Where CTAs stand", "Every line is a CTA of one head on its way through the loop, from start to "
+         "end. Lines that run close together share what they read.", _walk),
+        ("reuse", "Reuse distances", "Bytes loaded, by the distinct bytes that the partition had loaded since it "
+         "loaded the same line before. Past the dashed line they miss. First loads are in the table.", _reuse),
+    ):  # fmt: skip
+        drawn = _alike([p for n, t in enumerate(traces) for p in draw(t, f"{name}-{n}")])
+        if drawn or tables.get(name):
+            sections.append(Section(name, heading, (caption,), panels=tuple(drawn), table=tables.get(name),
+                                    folded=name != "read", most_across=2))  # fmt: skip
+    return Page(title, subject, tuple(sections), command=command, answer=(answer(traces),))
+
+
+def tensor_table(traces: Sequence[TraceResult]) -> Table:
+    """Bytes asked and missed, by kernel and tensor."""
+    columns = (Column("kernel", "kernel"), Column("tensor", "tensor"), Column("asked_bytes", "asked of L2", "bytes"),
+               Column("missed_bytes", "missed, read from HBM", "bytes"),
+               Column("hit_rate", "hit rate", "percent"))  # fmt: skip
+    return Table(columns, tuple((t.prediction.kernel.name, *row.values()) for t in traces for row in tensor_rows(t)))
+
+
+def reuse_table(traces: Sequence[TraceResult]) -> Table:
+    """The reuse histogram by kernel and launch, in few rows."""
+    columns = (Column("kernel", "kernel"), Column("launch", "launch"), Column("kind", "kind"),
+               Column("from_bytes", "from", "bytes"), Column("to_bytes", "to", "bytes"),
+               Column("bytes", "loaded", "bytes"), Column("share", "share", "percent"))  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for t in traces:
+        for one in t.launches:
+            total = max(1, one.reuse.total)
+            rows += [(t.prediction.kernel.name, one.name, r["kind"], r["from_bytes"], r["to_bytes"], r["bytes"],
+                      r["bytes"] / total) for r in reuse_rows(one, t.partition_bytes)]  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def drift_table(traces: Sequence[TraceResult]) -> Table:
+    """By kernel and launch: CTAs, their times, and what is in use at once."""
+    columns = (Column("kernel", "kernel"), Column("launch", "launch"), Column("work_tiles", "work tiles", "count"),
+               Column("slots", "at once", "count"), Column("fastest_s", "shortest", "seconds"),
+               Column("slowest_s", "longest", "seconds"),
+               Column("median_in_use_bytes", "in use, median", "bytes"), Column("peak_in_use_bytes", "peak", "bytes"),
+               Column("partition_bytes", "one partition", "bytes"),
+               Column("share_above", "time above it", "percent"))  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for t in traces:
+        for one in t.launches:
+            took = one.ctas.end_ps - one.ctas.start_ps
+            drifts = one.peak_in_use_bytes is not None
+            rows.append((
+                t.prediction.kernel.name, one.name, one.ctas.tiles, one.slots, int(took.min()) / PS,
+                int(took.max()) / PS, one.median_in_use_bytes, one.peak_in_use_bytes, t.partition_bytes,
+                one.share_above(t.partition_bytes) if drifts else None,
+            ))  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def _ms(t: TraceResult) -> list[float]:
+    return [round(1e3 * (b + 0.5) * t.bin_ps / PS, 6) for b in range(t.bins)]
+
+
+def _some(values: Any) -> list[float | None]:
+    return [round(float(v), 4) if np.isfinite(v) else None for v in values]
+
+
+def _alike(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels with one vertical axis, where it starts at zero."""
+    tops = [p.layout["yaxis"]["range"][1] for p in panels if "rangemode" in p.layout["yaxis"]]
+    return [
+        replace(p, layout={**p.layout, "yaxis": {**p.layout["yaxis"], "range": [0, max(tops)]}})
+        if "rangemode" in p.layout["yaxis"] else p
+        for p in panels
+    ]  # fmt: skip
+
+
+def _from_zero(title: str, top: float) -> dict[str, Any]:
+    """A vertical axis from zero to somewhat above the highest value."""
+    return axes.axis(title, type="linear", rangemode="tozero", range=[0, 1.08 * top or 1.0])
+
+
+def _above(text: str, y: float) -> dict[str, Any]:
+    """The name of a level line, on its right end; below it where the axis ends there."""
+    return {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": y, "yanchor": "bottom", "showarrow": False,
+            "text": text, "font": {"size": 11}}  # fmt: skip
+
+
+def _hits(t: TraceResult, panel: str) -> list[Panel]:
+    """A line a tensor over time; one for those whose rates lie on each other."""
+    drawn = {name: n for n, name in enumerate(t.tensors) if t.loaded()[name]}
+    data, ends, ranges = [], [], []
+    y = axes.axis("% hit", type="linear", range=[-3, 103])
+    for n, names in enumerate(_same_rates(t, list(drawn))):
+        hit = t.hit[:, [drawn[name] for name in names]].sum(axis=1)
+        both = hit + t.miss[:, [drawn[name] for name in names]].sum(axis=1)
+        ys = _some(np.divide(100.0 * hit, both, out=np.full(both.shape, np.nan), where=both > 0))
+        name = " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} more"
+        hover = [f"{name}: {v:.4g} % hit" if v is not None else "" for v in ys]
+        data.append(axes.line(name, _ms(t), ys, hover, n, mode="lines"))
+        known = [v for v in ys if v is not None]
+        ranges.append(f"{name} {min(known):.4g} to {max(known):.4g}")
+        ends.append(End(name, known[-1], axes.colour(n)))
+    kernel = t.prediction.kernel.name
+    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    return [Panel(panel, kernel, f"{kernel}, % hit: {'; '.join(ranges)}.", tuple(data), layout)]
+
+
+def _same_rates(t: TraceResult, names: Sequence[str]) -> list[list[str]]:
+    """Tensors in groups whose hit rates differ by little throughout and by less in all."""
+    rates = t.hit_rate()
+    groups: list[list[str]] = []
+    for name in names:
+        mine = rates[:, t.tensors.index(name)]
+        for group in groups:
+            apart = np.abs(mine - rates[:, t.tensors.index(group[0])])
+            if not np.isfinite(apart).any() or np.nanmedian(apart) <= SAME_RATE:
+                group.append(name)
+                break
+        else:
+            groups.append([name])
+    return groups
+
+
+def _reads(t: TraceResult, panel: str, top: float) -> list[Panel]:
+    """Bytes missed so far, stacked by tensor, and the compulsory reads; the axis goes up to `top` MB."""
+    so_far = t.miss.cumsum(axis=0) / MB
+    names = [name for name in t.tensors if t.misses()[name]]
+    data, ends, base = [], [], 0.0
+    for n, name in enumerate(names):
+        ys = [round(float(v), 4) for v in so_far[:, t.tensors.index(name)]]
+        hover = [f"{name}: {v:.4g} MB so far" for v in ys]
+        line = axes.line(name, _ms(t), ys, hover, n, mode="lines")
+        data.append(line | {"stackgroup": "bytes", "fillcolor": axes.colour(n), "line": {"width": 0}})
+        ends.append(End(f"{name} {bytes_text(t.misses()[name])}", base + ys[-1] / 2, axes.colour(n)))
+        base += ys[-1]
+    least = t.prediction.hbm_bounds.compulsory_read / MB
+    data.append(axes.guide("compulsory", [0, _ms(t)[-1]], [least] * 2, f"compulsory: {least:.4g} MB", "dot"))
+    y = _from_zero("MB read", top)
+    layout = axes.layout(axes.axis("time (ms)"), y, **at_ends(ends, y))
+    layout["annotations"] = [*layout["annotations"], _above("compulsory", least) | {"x": 0, "xanchor": "left"}]
+    kernel = t.prediction.kernel.name
+    alt = (f"{kernel} reads {bytes_text(base * MB)} from HBM: "
+           f"{', '.join(f'{name} {bytes_text(t.misses()[name])}' for name in names)}; compulsory "
+           f"{bytes_text(least * MB)}.")  # fmt: skip
+    return [Panel(panel, kernel, alt, tuple(data), layout)]
+
+
+def _drawable(t: TraceResult) -> list[LaunchTrace]:
+    return [one for one in t.launches if one.peak_in_use_bytes is not None]
+
+
+def _in_use(t: TraceResult, panel: str) -> list[Panel]:
+    panels = []
+    for n, one in enumerate(_drawable(t)):
+        ys = _some(one.in_use_bytes / MB)
+        hover = [f"{v:g} MB" if v is not None else "" for v in ys]
+        size = t.partition_bytes / MB
+        data = (
+            axes.line("in use", _ms(t), ys, hover, 0, mode="lines"),
+            axes.guide("one partition", [0, _ms(t)[-1]], [size] * 2, f"one partition: {size:.4g} MB", "dash"),
+        )
+        title = f"{t.prediction.kernel.name}, {one.name}"
+        alt = (f"{title}: {bytes_text(one.median_in_use_bytes or 0)} at the median, "
+               f"{bytes_text(one.peak_in_use_bytes or 0)} at the peak.")  # fmt: skip
+        y = _from_zero("MB in use", max([size, *(v for v in ys if v is not None)]))
+        layout = axes.layout(axes.axis("time (ms)"), y, annotations=[_above(f"one partition, {size:.4g} MB", size)])
+        panels.append(Panel(f"{panel}-{n}", title, alt, data, layout))
+    return panels
+
+
+def _walk(t: TraceResult, panel: str) -> list[Panel]:
+    """The CTAs of the head in the middle of the launch, as lines from their first index to their last."""
+    panels = []
+    for k, one in enumerate(_drawable(t)):
+        c = one.ctas
+        owner = c.owner[np.flatnonzero(c.count > 0)]
+        mine = np.flatnonzero((c.owner == owner[owner.size // 2]) & (c.count > 0))
+        mine = mine[:: -(-mine.size // MAX_CTA_LINES)]
+        end = c.first[mine] + c.count[mine] - 1
+        begin = np.where(c.down[mine] == 1, end, c.first[mine])
+        finish = np.where(c.down[mine] == 1, c.first[mine], end)
+        xs: list[float | None] = []
+        ys: list[float | None] = []
+        hover: list[str] = []
+        for n, tile in enumerate(mine.tolist()):
+            xs += [int(c.start_ps[tile]) / 1e9, int(c.end_ps[tile]) / 1e9, None]
+            ys += [float(begin[n]), float(finish[n]), None]
+            hover += [f"work tile {tile} on SM {int(c.sm[tile])}"] * 2 + [""]
+        title = f"{t.prediction.kernel.name}, {one.name}"
+        line = axes.line("CTA", xs, ys, hover, 0, mode="lines") | {"line": {"color": axes.colour(0), "width": 0.7}}
+        what = "key" if one.shared_tensors[0] in ("K", "V") else "query"
+        layout = axes.layout(axes.axis("time (ms)"), axes.axis(f"{what} block"))
+        panels.append(Panel(f"{panel}-{k}", title, f"{title}: {mine.size} CTAs of one head.", (line,), layout))
+    return panels
+
+
+def _reuse(t: TraceResult, panel: str) -> list[Panel]:
+    panels = []
+    for n, one in enumerate(t.launches):
+        h = one.reuse
+        xs = [(i + 0.5) * h.width_bytes / MB for i in range(h.loads.size)]
+        ys = [int(v) / 1e9 for v in h.loads]
+        hover = [f"{x:.4g} MB: {y:.4g} GB" for x, y in zip(xs, ys, strict=True)]
+        bars = axes.bar("loads", xs, ys, hover, 0)
+        size = t.partition_bytes / MB
+        title = f"{t.prediction.kernel.name}, {one.name}"
+        alt = f"{title}: {bytes_text(h.beyond(t.partition_bytes))} at a distance of one partition or more."
+        last = max([1.2 * size, *(x + h.width_bytes / MB for x, y in zip(xs, ys, strict=True) if y)])
+        y = _from_zero("GB loaded", max(ys, default=0.0))
+        to_the_right = size < last / 2
+        word = {"xref": "x", "x": size, "xanchor": "left" if to_the_right else "right",
+                "xshift": 4 if to_the_right else -4, "yref": "paper", "y": 1, "yanchor": "top", "showarrow": False,
+                "text": f"one partition, {size:.4g} MB", "font": {"size": 11}}  # fmt: skip
+        line = {"type": "line", "xref": "x", "x0": size, "x1": size, "yref": "paper", "y0": 0, "y1": 1,
+                "line": {"color": axes.NEUTRAL, "width": 1.5, "dash": "dash"}}  # fmt: skip
+        x = axes.axis("reuse distance (MB)", range=[0, last])
+        layout = axes.layout(x, y, annotations=[word], shapes=[line])
+        panels.append(Panel(f"{panel}-{n}", title, alt, (bars,), layout))
+    return panels
