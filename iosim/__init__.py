@@ -24,7 +24,7 @@ _WHERE = {
     "Overrides": "iosim.kernel.libraries",
     "Prediction": "iosim.prediction.result",
     "Tile": "iosim.kernel.kernel",
-    "check_claim": "iosim.api.claims",
+    "check_claim": "iosim.api.calls",
     "compare": "iosim.api.calls",
     "decode": "iosim.api.models",
     "explain": "iosim.api.calls",
@@ -45,13 +45,13 @@ _WHERE = {
 __all__ = ["__version__", *_WHERE]
 
 if TYPE_CHECKING:
+    from iosim.api.calls import check_claim as check_claim
     from iosim.api.calls import compare as compare
     from iosim.api.calls import explain as explain
     from iosim.api.calls import orders as orders
     from iosim.api.calls import pick_tiles as pick_tiles
     from iosim.api.calls import predict as predict
     from iosim.api.calls import study_tile as study_tile
-    from iosim.api.claims import check_claim as check_claim
     from iosim.api.models import decode as decode
     from iosim.api.models import formula as formula
     from iosim.api.models import ring as ring

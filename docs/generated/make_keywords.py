@@ -6,7 +6,21 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from iosim.api.keywords import FORMULA, PROBLEM, SETTINGS, SHORT, annotation, said
+from iosim.api.keywords import (
+    CLAIMED,
+    COMPARED,
+    CONDITIONED,
+    FORMULA,
+    LAYERED,
+    ONE_TILE,
+    ORDERED,
+    PROBLEM,
+    SETTINGS,
+    SHORT,
+    TILED,
+    annotation,
+    said,
+)
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
@@ -26,9 +40,9 @@ if TYPE_CHECKING:
 '''
 
 
-def typed_dict(name: str, what: str, keywords: Mapping[str, About]) -> str:
+def typed_dict(name: str, what: str, keywords: Mapping[str, About], base: str = "TypedDict") -> str:
     """One TypedDict, each key with its docstring."""
-    lines = ["", "", f"class {name}(TypedDict, total=False):", f'    """{what}"""', ""]
+    lines = ["", "", f"class {name}({base}, total=False):", f'    """{what}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -54,6 +68,12 @@ class Keywords(ProblemKeywords, SettingKeywords, total=False):
         + typed_dict("ProblemKeywords", "What a problem is.", PROBLEM | SHORT)
         + typed_dict("SettingKeywords", "Settings over a kernel's own choice; None leaves the choice.", SETTINGS)
         + both
+        + typed_dict("PredictKeywords", "What is asked of a prediction.", LAYERED | CONDITIONED, "Keywords")
+        + typed_dict("CompareKeywords", "What is asked of a comparison.", COMPARED, "ProblemKeywords")
+        + typed_dict("TileKeywords", "What is asked of a ranking of tiles.", TILED, "ProblemKeywords")
+        + typed_dict("OneTileKeywords", "What is asked of one tile.", ONE_TILE, "ProblemKeywords")
+        + typed_dict("OrderKeywords", "What is asked of a ranking of orders.", ORDERED, "ProblemKeywords")
+        + typed_dict("ClaimKeywords", "What is claimed.", CLAIMED, "Keywords")
         + typed_dict("FormulaKeywords", "What is known of a formula's problem; sizes left out stay symbols.", FORMULA)
     )
 

@@ -1,4 +1,4 @@
-"""The functions of one attention call: what it moves, beside others, which tiles, and why.
+"""The functions of one attention call: what it moves, beside others, which tiles, why, and what a number counts.
 
 Each takes the options of the command of its name as keywords, or a problem in their place, and returns what the command
 prints, as data.
@@ -6,21 +6,43 @@ prints, as data.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from iosim.api.asked import names, one, overrides_of, problem_of, read
-from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, public
+from iosim.api.asked import given, names, one, overrides_of, problem_of, read
+from iosim.api.keywords import (
+    CLAIMED,
+    COMPARED,
+    CONDITIONED,
+    LAYERED,
+    ONE_TILE,
+    ORDERED,
+    PROBLEM,
+    SETTINGS,
+    SHORT,
+    TILED,
+    public,
+)
 from iosim.api.with_model import layer_problems, model_of, one_problem, several_problems, single, values_of
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.calls import CLAIMS, PINNED
 
 if TYPE_CHECKING:
-    from iosim.api.typed import Keywords, ProblemKeywords
+    from iosim.api.typed import (
+        ClaimKeywords,
+        CompareKeywords,
+        Keywords,
+        OneTileKeywords,
+        OrderKeywords,
+        PredictKeywords,
+        TileKeywords,
+    )
     from iosim.api.with_model import ModelLike
+    from iosim.evidence.claims import Check
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.kernel.overrides import Overrides
@@ -35,34 +57,31 @@ GPU = "a100"
 """Where nothing else is said, here and on the command line."""
 
 
+def _layers(asked: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The layers of a model, and the GPUs that share its heads."""
+    of_model = given(LAYERED, asked)
+    return of_model.get("layers"), of_model.get("tensor_parallel")
+
+
 @overload
 def predict(
     problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: None = ..., layers: None = ..., tensor_parallel: None = ..., l2: str = ..., method: str | None = ...,
-    overrides: Overrides | None = ..., clocks: str | float = ..., launched: str = ..., **asked: Unpack[Keywords],
+    model: None = ..., overrides: Overrides | None = ..., **asked: Unpack[PredictKeywords],
 ) -> Prediction: ...  # fmt: skip
 @overload
 def predict(
     problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
-    model: ModelLike, layers: int | None = ..., tensor_parallel: int | None = ..., l2: str = ...,
-    method: str | None = ..., overrides: Overrides | None = ..., clocks: str | float = ..., launched: str = ...,
-    **asked: Unpack[Keywords],
+    model: ModelLike, overrides: Overrides | None = ..., **asked: Unpack[PredictKeywords],
 ) -> ModelPrediction: ...  # fmt: skip
-@public(PROBLEM, SHORT, SETTINGS)
+@public(LAYERED, CONDITIONED, PROBLEM, SHORT, SETTINGS)
 def predict(
     problem: AttentionProblem | None = None,
     kernel: str | Kernel | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    layers: int | None = None,
-    tensor_parallel: int | None = None,
-    l2: str = "cold",
-    method: str | None = None,
     overrides: Overrides | None = None,
-    clocks: str | float = "boost",
-    launched: str = "alone",
-    **asked: Unpack[Keywords],
+    **asked: Unpack[PredictKeywords],
 ) -> Prediction | ModelPrediction:
     """Bytes by level and tensor, bounds, time and memory of one attention call, or of all of a model's, on one GPU.
 
@@ -77,17 +96,8 @@ def predict(
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a Hugging Face config.json or its directory, or what such a file holds. Other
             keywords take the place of its own numbers.
-        layers: the model's first layers; by default all.
-        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
-        l2: the L2 at the start: "cold" (flushed) or "warm", as the same call just before left it.
-        method: how bytes at HBM are found: "replay" (the launches played through the L2), "sampled" (a replay of a
-            part), "capacity" (an estimate) or "bounds" (the interval alone); by default a replay, of a part where all
-            of it would take long.
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
-        clocks: "boost" (a call after a pause), "sustained" (calls for seconds, held by the board's power limit) or the
-            SMs' clock in hertz.
-        launched: "alone" (each launch as a profiler times it) or "graph" (the call replayed in a CUDA graph).
-        **asked: the fields of a problem and the settings over a kernel's choice.
+        **asked: of a model, the conditions, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         A Prediction: `p.hbm.read`, `p.l2.read`, `p.time_s`, `p.to_pandas()`, `p.figure()`. Of a model a
@@ -96,36 +106,24 @@ def predict(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    chosen = model_of(model, problem, asked, layers, tensor_parallel)
+    chosen = model_of(model, problem, asked, *_layers(asked))
+    how = {**given(CONDITIONED, asked), "overrides": overrides_of(asked, kernel, overrides)}
+    which = DEFAULT if kernel is None else one(kernel, "kernel")
     if chosen is not None:
         from iosim.studies.models.prediction import predict_model
 
-        results = predict_model(
-            chosen, values_of(asked), [DEFAULT if kernel is None else one(kernel, "kernel")], [one(gpu, "gpu")],
-            l2_start=l2, method=method, overrides=overrides_of(asked, kernel, overrides), clocks=clocks,
-            launched=launched,
-        )  # fmt: skip
-        return single(results, asked)
-    kernel = DEFAULT if kernel is None else kernel
-    return predict_typed(
-        problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu"), l2_start=l2, method=method,
-        overrides=overrides_of(asked, kernel, overrides), clocks=clocks, launched=launched,
-    )  # fmt: skip
+        return single(predict_model(chosen, values_of(asked), [which], [one(gpu, "gpu")], **how), asked)
+    return predict_typed(problem_of(problem, asked), which, one(gpu, "gpu"), **how)
 
 
-@public(PROBLEM, SHORT)
+@public(COMPARED, PROBLEM, SHORT)
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
     kernel: str | Sequence[str] = ("naive", DEFAULT),
     gpu: str | Sequence[str] = GPU,
     *,
     model: ModelLike | None = None,
-    layers: int | None = None,
-    tensor_parallel: int | None = None,
-    baseline: str | None = None,
-    l2: str = "cold",
-    method: str | None = None,
-    **asked: Unpack[ProblemKeywords],
+    **asked: Unpack[CompareKeywords],
 ) -> Comparison:
     """Kernels, GPUs and sequence lengths side by side: bytes by level, time and memory, with ratios to a baseline.
 
@@ -137,12 +135,7 @@ def compare(
         gpu: GPUs' names or paths to profile files, as a list or "a100,h100".
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
-        layers: the model's first layers; by default all.
-        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
-        baseline: a kernel, or `kernel@gpu`, that the ratios are to; by default the first kernel with N x N tensors.
-        l2: the L2 at the start: "cold" or "warm".
-        method: how bytes at HBM are found, as in `predict`.
-        **asked: the fields of a problem.
+        **asked: of a model and of the comparison, and the fields of a problem.
 
     Returns:
         A Comparison: `c.entries`, `c.to_pandas()`, `c.figure()`.
@@ -152,24 +145,17 @@ def compare(
     """
     from iosim.studies.compare import compare as compare_typed
 
-    return compare_typed(
-        several_problems(model, problem, asked, layers, tensor_parallel), names(kernel, "kernel"), names(gpu, "gpu"),
-        baseline=baseline, method=method, l2_start=l2,
-    )  # fmt: skip
+    problems = several_problems(model, problem, asked, *_layers(asked))
+    return compare_typed(problems, names(kernel, "kernel"), names(gpu, "gpu"), **given(COMPARED, asked, LAYERED))
 
 
-@public(PROBLEM, SHORT)
+@public(TILED, PROBLEM, SHORT)
 def pick_tiles(
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    layers: int | None = None,
-    tensor_parallel: int | None = None,
-    matrix_unit: str = "mma.sync",
-    library: bool = True,
-    compile: int | None = None,
-    **asked: Unpack[ProblemKeywords],
+    **asked: Unpack[TileKeywords],
 ) -> TileRanking:
     """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
 
@@ -181,13 +167,7 @@ def pick_tiles(
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a config.json or its directory, or what such a file holds; its layers must be
             alike.
-        layers: the model's first layers; by default all.
-        tensor_parallel: GPUs that share the heads of the model's layers; numbers are of each.
-        matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
-        library: whether the library kernels with their own tiles are predicted, too.
-        compile: how many of the first tiles of which no build is recorded are compiled by nvcc, and ranked with what
-            it says; by default none.
-        **asked: the fields of a problem.
+        **asked: of a model and of the tiles, and the fields of a problem.
 
     Returns:
         A TileRanking: `r.best`, `r.candidates`, `r.rejected`, `r.library`, `r.to_pandas()`.
@@ -198,32 +178,53 @@ def pick_tiles(
     from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.pick import pick_tiles as pick_typed
 
-    what, which = one_problem(model, problem, asked, layers, tensor_parallel, "iosim.compare")
-    on = one(gpu, "gpu")
-    known = reports(what, on, compile, matrix_unit)
-    return pick_typed(what, on, matrix_unit=matrix_unit, library=library, layers=which, reports=known)
+    what, which = one_problem(model, problem, asked, *_layers(asked), "iosim.compare")
+    on, how = one(gpu, "gpu"), given(TILED, asked, LAYERED)
+    known = reports(what, on, how.pop("compile", None), how.get("matrix_unit", "mma.sync"))
+    return pick_typed(what, on, layers=which, reports=known, **how)
 
 
-@public(PROBLEM, SHORT)
+@public(ONE_TILE, PROBLEM, SHORT)
+def study_tile(
+    tile: str | tuple[int, int],
+    problem: AttentionProblem | None = None,
+    gpu: str | HardwareProfile = GPU,
+    **asked: Unpack[OneTileKeywords],
+) -> TileStudy:
+    """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
+
+        >>> iosim.study_tile("96x48", gpu="rtx4090", head_dim=256).answer
+
+    Args:
+        tile: query rows x key rows, such as "96x48" or (96, 48).
+        problem: what is computed, forward or backward; by default what the keywords say.
+        gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
+        **asked: of the tile, each number that is tried by default, and the fields of a problem.
+
+    Returns:
+        A TileStudy: `t.answer`, `t.fits`, `t.ranked`, `t.rejected`, `t.nearest`.
+
+    Raises:
+        InputError: no pair of sides, or as `pick_tiles`.
+    """
+    from iosim.studies.tiles.one import study_tile as study_typed
+    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+
+    sides, how = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile)), given(ONE_TILE, asked)
+    unit = how.pop("matrix_unit", "mma.sync")
+    ranking = pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=unit, library=False)
+    return study_typed(ranking, sides, unit, **how)
+
+
+@public(ORDERED, PROBLEM, SHORT)
 def orders(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
     kernel: str | Kernel | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    layers: int | None = None,
-    tensor_parallel: int | None = None,
-    weights: Sequence[float] | None = None,
     tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
-    order: str | None = None,
-    heavy_first: bool | None = None,
-    fold: bool | None = None,
-    section_heads: int | None = None,
-    direction: str | None = None,
-    scheduler: str | None = None,
-    cluster: int | None = None,
-    l2: str = "cold",
-    **asked: Unpack[ProblemKeywords],
+    **asked: Unpack[OrderKeywords],
 ) -> OrderRanking:
     """In which order a kernel's tiles should start: every order predicted, the best first.
 
@@ -236,19 +237,8 @@ def orders(
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
         model: a model's name, a path to a config.json or its directory, or what such a file holds: one order for all of
             its layers.
-        layers: the model's first layers; by default all.
-        tensor_parallel: GPUs that share the heads of the model's layers.
-        weights: how often each problem is called; once by default, and of a model as often as it has such layers.
         tile: tiles to try beside the kernel's own, such as "128x64" or ["128x64", "64x64"].
-        order: what runs fastest, if that is to stay: "query", "head" or "batch". So for the six below.
-        heavy_first: long query blocks first.
-        fold: the longest query block, the shortest, the second longest and so on.
-        section_heads: heads of a section.
-        direction: of the key loop: "ascending", "descending" or "alternating".
-        scheduler: how CTAs take tiles: "static", "persistent" or "dynamic".
-        cluster: neighbouring CTAs that fetch keys and values once for all of them.
-        l2: the L2 at the start: "cold" or "warm".
-        **asked: the fields of a problem.
+        **asked: of a model and of the orders, and the fields of a problem.
 
     Returns:
         An OrderRanking: `r.best`, `r.orders`, `r.pareto`, `r.own`, `r.code("triton")`, `r.to_pandas()`.
@@ -262,12 +252,12 @@ def orders(
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
     tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ()))) for one_tile in sides]
-    kept = {"order": order, "heavy_first": heavy_first, "fold": fold, "section_heads": section_heads,
-            "direction": direction, "scheduler": scheduler, "cluster": cluster}  # fmt: skip
-    problems, counts = layer_problems(model, problem, asked, layers, tensor_parallel)
+    problems, counts = layer_problems(model, problem, asked, *_layers(asked))
+    how = given(ORDERED, asked, LAYERED)
+    pinned = pinned_fields({name: how.pop(name, None) for name in PINNED})
     return search_orders(
         problems, DEFAULT if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
-        weights=counts if weights is None else weights, tiles=tiles, pinned=pinned_fields(kept), l2_start=l2,
+        **{"weights": counts, **how}, tiles=tiles, pinned=pinned,
     )  # fmt: skip
 
 
@@ -312,39 +302,39 @@ def explain(
     return explain_typed(predict_typed(*asked_for, l2_start=l2, method="replay", overrides=settings))
 
 
-@public(PROBLEM, SHORT)
-def study_tile(
-    tile: str | tuple[int, int],
+@public(CLAIMED, PROBLEM, SHORT, SETTINGS)
+def check_claim(
     problem: AttentionProblem | None = None,
+    kernel: str = DEFAULT,
     gpu: str | HardwareProfile = GPU,
-    *,
-    warps: int | None = None,
-    stages: int | None = None,
-    matrix_unit: str = "mma.sync",
-    **asked: Unpack[ProblemKeywords],
-) -> TileStudy:
-    """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
+    **asked: Unpack[ClaimKeywords],
+) -> Check:
+    """Which level, direction and count a number from elsewhere is of, and why a counter would show another.
 
-        >>> iosim.study_tile("96x48", gpu="rtx4090", head_dim=256).answer
+        >>> iosim.check_claim(hbm="276.8MB", gpu="a100", seq_len=1024).answer()
 
     Args:
-        tile: query rows x key rows, such as "96x48" or (96, 48).
-        problem: what is computed, forward or backward; by default what the keywords say.
+        problem: what the number is of; by default what the keywords say.
+        kernel: a catalog name; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        warps: warps a CTA; by default each number that is tried.
-        stages: key/value buffers; by default each number that is tried.
-        matrix_unit: what computes the products: "mma.sync", or "wgmma" (cc 9.0).
-        **asked: the fields of a problem.
+        **asked: the number, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
-        A TileStudy: `t.answer`, `t.fits`, `t.ranked`, `t.rejected`, `t.nearest`.
+        A Check: `c.answer()`, `c.matches`, `c.nearest`, `c.prediction`.
 
     Raises:
-        InputError: no pair of sides, or as `pick_tiles`.
+        InputError: no claim or several, or values that make no sense.
     """
-    from iosim.studies.tiles.one import study_tile as study_typed
-    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+    from iosim.evidence.claims import check, parse, share
 
-    sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
-    ranking = pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=matrix_unit, library=False)
-    return study_typed(ranking, sides, matrix_unit, warps=warps, stages=stages)
+    how = given(CLAIMED, asked)
+    claims = {name: how.pop(name) for name in CLAIMS if name in how}
+    if len(claims) != 1:
+        raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: one of {', '.join(CLAIMS)}, "
+                         "such as hbm='4.3GB'")  # fmt: skip
+    ((quantity, text),) = claims.items()
+    return check(
+        parse(quantity, text), problem_of(problem, asked, "a loop"), one(kernel, "kernel"), one(gpu, "gpu"),
+        tolerance=share(how.get("tolerance")), layers=CLAIMED["layers"].check(how.get("layers")),
+        overrides=overrides_of(asked, kernel),
+    )  # fmt: skip

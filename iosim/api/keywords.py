@@ -23,8 +23,10 @@ from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described
 from iosim.base.names import alike
 from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
+from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.studies import calls
 from iosim.studies.formulas.names import CHOICES, SIZES
 
 P = ParamSpec("P")
@@ -55,6 +57,19 @@ FORMULA = {
     if about.name in (*SIZES, *CHOICES, "dtype", "splits", "tile", "mask", "causal")
 }  # fmt: skip
 """Keywords of a formula: sizes that are not given stay symbols."""
+
+
+def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, About]:
+    """Keyword -> field of what a command is asked for, but for those that a function takes by their place."""
+    return {keyword_of(about): about for name, about in request.items() if name not in positional}
+
+
+CONDITIONED = by_keyword(CONDITIONS)
+"""Keyword -> how a call meets its GPU."""
+LAYERED = by_keyword(calls.OF_MODEL)
+COMPARED, TILED = LAYERED | by_keyword(calls.COMPARE), LAYERED | by_keyword(calls.TILES, "tile", "warps", "stages")
+ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile")
+ORDERED, CLAIMED = LAYERED | by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",
@@ -120,7 +135,7 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def _functions_with(keyword: str) -> list[str]:
     """The functions that have a keyword."""
-    for module in ("calls", "claims", "models", "serving"):
+    for module in ("calls", "models", "serving"):
         importlib.import_module(f"{__package__}.{module}")
     return [name for name, keywords in _PUBLIC.items() if keyword in keywords]
 
@@ -201,7 +216,7 @@ TYPES = {
     Kind.WHOLE: "int | str", Kind.PROBABILITY: "float", Kind.FLAG: "bool", Kind.WORD: "str",
     Kind.SIDES: "tuple[int, int] | str", Kind.LENGTHS: "Sequence[int] | str", Kind.FILE: "str",
     Kind.OBJECT: "BlockMask", Kind.NUMBER: "float", Kind.TEXT: "str | float", Kind.NAMES: "str | Sequence[str]",
-    Kind.SIZES: "int | str | Sequence[int | str]",
+    Kind.SIZES: "int | str | Sequence[int | str]", Kind.NAME: "str", Kind.NUMBERS: "Sequence[float]",
 }  # fmt: skip
 LISTED = "int | str | Sequence[int | str]"
 """Type of a keyword that may hold several lengths."""

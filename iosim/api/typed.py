@@ -153,6 +153,124 @@ class Keywords(ProblemKeywords, SettingKeywords, total=False):
     """What a problem is, and settings over a kernel's own choice."""
 
 
+class PredictKeywords(Keywords, total=False):
+    """What is asked of a prediction."""
+
+    layers: int | str | None
+    """The first layers of the model; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of the model's layers: numbers are of each; by default 1."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    method: str | None
+    """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
+    long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
+    seconds.
+    """
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
+    in hertz; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+
+
+class CompareKeywords(ProblemKeywords, total=False):
+    """What is asked of a comparison."""
+
+    layers: int | str | None
+    """The first layers of the model; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of the model's layers: numbers are of each; by default 1."""
+    baseline: str | None
+    """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    method: str | None
+    """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
+    long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
+    seconds.
+    """
+
+
+class TileKeywords(ProblemKeywords, total=False):
+    """What is asked of a ranking of tiles."""
+
+    layers: int | str | None
+    """The first layers of the model; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of the model's layers: numbers are of each; by default 1."""
+    matrix_unit: str
+    """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
+    library: bool
+    """Whether the library kernels with their own tiles are predicted, too; by default True."""
+    compile: int | str | None
+    """Compile the first N tiles of which no build is recorded, and rank them with what the compiler says: nvcc, or
+    Triton with --triton; without a number 16.
+    """
+
+
+class OneTileKeywords(ProblemKeywords, total=False):
+    """What is asked of one tile."""
+
+    warps: int | str | None
+    """Warps a CTA (1 to 32)."""
+    stages: int | str | None
+    """Key/value buffers of the software pipeline (1 to 16)."""
+    matrix_unit: str
+    """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
+
+
+class OrderKeywords(ProblemKeywords, total=False):
+    """What is asked of a ranking of orders."""
+
+    layers: int | str | None
+    """The first layers of the model; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of the model's layers: numbers are of each; by default 1."""
+    weights: Sequence[float] | None
+    """How often each of several problems is called: one order for all of them; by default once; with a model as often
+    as it has such layers.
+    """
+    order: str | None
+    """Keep this one: grid order: what runs fastest. query: blocks, then heads, then batch; head: heads; batch: blocks,
+    then batch (query, head, batch).
+    """
+    heavy_first: bool | None
+    """Keep this one: long query blocks first."""
+    fold: bool | None
+    """Keep this one: the longest query block, the shortest, the second longest and so on."""
+    section_heads: int | str | None
+    """Keep this one: heads per section of the grid."""
+    direction: str | None
+    """Keep this one: of the key loop (ascending, descending, alternating)."""
+    scheduler: str | None
+    """Keep this one: how CTAs take tiles (static, persistent, dynamic)."""
+    cluster: int | str | None
+    """Keep this one: neighbouring CTAs that fetch keys and values once for all of them (1 to 16)."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+
+
+class ClaimKeywords(Keywords, total=False):
+    """What is claimed."""
+
+    hbm: str | None
+    """Bytes that are said to move between HBM and the L2, such as 4.3GB."""
+    l2: str | None
+    """Bytes that are said to move between the L2 and the SMs, such as 2.2GB."""
+    time: str | None
+    """Time that a call is said to take, such as 1.4ms."""
+    flops: str | None
+    """Operations that a call is said to take, such as 137GFLOP."""
+    tolerance: str | float | None
+    """How far a count may be from it, such as 2%; by default 1 %, or half a unit of its last digit up to 5 %."""
+    layers: int | str | None
+    """Layers of the model, where the number may be of all of them."""
+
+
 class FormulaKeywords(TypedDict, total=False):
     """What is known of a formula's problem; sizes left out stay symbols."""
 

@@ -67,6 +67,10 @@ class Kind(Enum):
     """Whole numbers or texts of them, 512,4k or 1k:64k:x2, that are read where they are used."""
     NAMES = auto()
     """Names, a,b."""
+    NAME = auto()
+    """One name, or another text."""
+    NUMBERS = auto()
+    """Numbers, 3,1."""
     OBJECT = auto()
     """Anything that only Python can give."""
 
@@ -87,6 +91,7 @@ class About:
         default_text: that default in words.
         option: of the command line; None for a field that has none.
         spellings: other spellings of the option.
+        bare: the value of an option that is given without one.
         usual: the default on the command line, where that is another one than Python's.
         key: in JSON.
         always: in JSON at its default, too.
@@ -107,6 +112,7 @@ class About:
     spellings: tuple[str, ...] = ()
     metavar: str = ""
     usual: Any = None
+    bare: Any = None
     key: str = ""
     always: bool = False
     name: str = ""

@@ -107,6 +107,14 @@ def numbers(text: str) -> list[int]:
     return list(lengths(text))
 
 
+def decimals(text: str) -> list[float]:
+    """argparse type for a list of numbers: 3,1."""
+    try:
+        return [float(part) for part in names(text)]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"value '{text}' holds no numbers; accepted: such as 3,1") from None
+
+
 def pairs(text: str) -> list[tuple[int, int]]:
     """argparse type for a list of pairs of sides, 128x64,64x64."""
     return [pair(part) for part in text.split(",")]
@@ -239,9 +247,10 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
         settings |= {"action": "store_false", "help": f"without {field.help}"}
     elif field.kind is Kind.FLAG:
         settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
-    elif field.kind is Kind.NAMES:
+    elif field.kind in (Kind.NAMES, Kind.NUMBERS):
         default = Usual(default) if default else None
-        settings |= {"action": Several, "type": names, "metavar": field.metavar}
+        several_of = names if field.kind is Kind.NAMES else decimals
+        settings |= {"action": Several, "type": several_of, "metavar": field.metavar}
     elif field.kind is Kind.SIZES:
         settings |= {"action": Joined, "metavar": field.metavar}
     elif several:
@@ -251,6 +260,8 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
         settings |= {"action": One, "type": _type(field), "metavar": field.metavar}
         if field.kind is Kind.WORD and field.normal is About.normal:
             settings["choices"] = field.words
+    if field.bare is not None:
+        settings |= {"nargs": "?", "const": field.bare}
     group.add_argument(field.option, default=default, **settings)
     add_spellings(group, str(field.option), field.spellings, **settings)
 

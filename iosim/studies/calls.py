@@ -1,0 +1,152 @@
+"""What compare, tiles, orders, trace and check-claim are asked for beside problems, kernels and GPUs: a record each,
+whose fields say all about themselves.
+
+The command line makes its options of them and `import iosim` its keywords. Loads nothing heavy, so that a command line
+can be parsed, and refused, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.fields import Kind, about, fields_of, like
+from iosim.kernel.conditions import CONDITIONS
+from iosim.kernel.overrides import OVERRIDES
+
+if TYPE_CHECKING:
+    from iosim.studies.models.layers import Model
+
+PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
+"""Settings that a search of orders keeps where they are given."""
+MATRIX_UNITS = ("mma.sync", "wgmma")
+DEFAULT_COMPILED = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModel:
+    """What goes with a model in place of one problem's sizes."""
+
+    model: Model | None = None
+    layers: int | None = about(None, Kind.WHOLE, "the first layers of the model", metavar="N", default_text="all")
+    tensor_parallel: int | None = about(
+        None,
+        Kind.WHOLE,
+        "GPUs that share the heads of the model's layers: numbers are of each",
+        metavar="GPUS",
+        default_text="1",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    """Kernels and GPUs side by side."""
+
+    baseline: str | None = about(
+        None,
+        Kind.NAME,
+        "what ratios are to",
+        metavar="KERNEL[@GPU]",
+        default_text="the first kernel over N x N tensors, on each row's GPU",
+    )
+    l2_start: str = like(CONDITIONS["l2_start"], "cold")
+    method: str | None = like(CONDITIONS["method"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TilesRequest:
+    """Tiles for a problem, ranked, or one of them."""
+
+    tile: Sequence[tuple[int, int]] | None = like(
+        OVERRIDES["tile"],
+        help="only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
+        "nearest that fits",
+    )
+    warps: int | None = like(OVERRIDES["warps"])
+    stages: int | None = like(OVERRIDES["stages"])
+    matrix_unit: str = about(
+        MATRIX_UNITS[0],
+        Kind.WORD,
+        "what computes the products: mma.sync, or wgmma on cc 9.0",
+        words=MATRIX_UNITS,
+        metavar="UNIT",
+    )
+    library: bool = about(
+        True, Kind.FLAG, "whether the library kernels with their own tiles are predicted, too", option=None
+    )
+    compile: int | None = about(
+        None,
+        Kind.WHOLE,
+        "compile the first N tiles of which no build is recorded, and rank them with what the compiler says: nvcc, or "
+        f"Triton with --triton; without a number {DEFAULT_COMPILED}",
+        bare=DEFAULT_COMPILED,
+        metavar="N",
+    )
+
+
+def _pinned(name: str) -> Any:
+    return like(OVERRIDES[name], help=f"keep this one: {OVERRIDES[name].help}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrdersRequest:
+    """Orders of a kernel, ranked."""
+
+    weights: Sequence[float] | None = about(
+        None,
+        Kind.NUMBERS,
+        "how often each of several problems is called: one order for all of them",
+        metavar="W,...",
+        default_text="once; with a model as often as it has such layers",
+    )
+    tile: Sequence[tuple[int, int]] | None = like(OVERRIDES["tile"], help="tiles to try beside the kernel's own, such as 128x64,64x64")
+    order: str | None = _pinned("order")
+    heavy_first: bool | None = _pinned("heavy_first")
+    fold: bool | None = _pinned("fold")
+    section_heads: int | None = _pinned("section_heads")
+    direction: str | None = _pinned("direction")
+    scheduler: str | None = _pinned("scheduler")
+    cluster: int | None = _pinned("cluster")
+    l2_start: str = like(CONDITIONS["l2_start"], "cold")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest:
+    """What of a replay is looked into."""
+
+    launch: str | None = about(
+        None, Kind.NAME, "trace this launch of the chain alone", metavar="NAME", default_text="all"
+    )
+    bins: int = about(200, Kind.WHOLE, "time bins", metavar="N", low=-1)
+
+
+def _amount(meaning: str, example: str) -> Any:
+    return about(None, Kind.NAME, f"{meaning}, such as {example}", metavar="AMOUNT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRequest:
+    """A number from elsewhere."""
+
+    hbm: str | None = _amount("bytes that are said to move between HBM and the L2", "4.3GB")
+    l2: str | None = _amount("bytes that are said to move between the L2 and the SMs", "2.2GB")
+    time: str | None = _amount("time that a call is said to take", "1.4ms")
+    flops: str | None = _amount("operations that a call is said to take", "137GFLOP")
+    tolerance: str | float | None = about(
+        None,
+        Kind.TEXT,
+        "how far a count may be from it, such as 2%",
+        metavar="SHARE",
+        default_text="1 %, or half a unit of its last digit up to 5 %",
+    )
+    layers: int | None = about(
+        None, Kind.WHOLE, "layers of the model, where the number may be of all of them", metavar="N"
+    )
+
+
+OF_MODEL, COMPARE, TILES, ORDERS, TRACE, CLAIM = map(
+    fields_of, (OfModel, CompareRequest, TilesRequest, OrdersRequest, TraceRequest, ClaimRequest)
+)
+CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
+"""Quantities that are claimed, with an example each."""
