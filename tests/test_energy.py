@@ -162,7 +162,7 @@ class TestLaunched:
     def test_a_graph_starts_launches_sooner(self) -> None:
         one = call("fa2", seq_q=1, seq_k=8192)
         assert [n.name for n in one.chain.launches] == ["main", "combine"]
-        alone, graph = (one.time(one.counted, launched=how, warm=True) for how in ("alone", "graph"))
+        alone, graph = (one.time(one.counted, Conditions(launched=how, l2_start="warm")) for how in ("alone", "graph"))
         saved = [a.total_s - g.total_s for a, g in zip(alone.launches, graph.launches, strict=True)]
         assert saved == pytest.approx([2.1e-6 - 2.2e-6, 2.1e-6 - 0.8e-6])
 

@@ -6,12 +6,13 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.fields import fields_of
 from iosim.base.progress import announce
 from iosim.commands import options
 from iosim.commands.options import whole
@@ -19,12 +20,14 @@ from iosim.commands.parser import COMMON
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.show.tables import Table
 from iosim.show.terminal import folded
 
 if TYPE_CHECKING:
     from iosim.kernel.overrides import Overrides
     from iosim.problem.attention import AttentionProblem
 
+T = TypeVar("T")
 USUAL_GPU = "a100"
 GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
 KERNEL_OF_OLD = ("--kernels",)
@@ -204,6 +207,47 @@ def announce_replays(what: str, accesses: int, more: str = "") -> None:
 def json_text(value: Any) -> str:
     """JSON with a final newline; NaN and infinities are refused."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
+    """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
+    return asked(**{name: getattr(args, name) for name in fields_of(asked)}, **more)
+
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+def tell(
+    args: argparse.Namespace,
+    answer: str,
+    *,
+    json: Callable[[], Mapping[str, Any]],
+    rows: Callable[[], Rows | Table] = tuple,
+    text: Callable[[bool], str] = str,
+    code: bool = False,
+    **written: Callable[[], str],
+) -> int:
+    """Writes what was found in the format asked for; returns the exit code.
+
+    Args:
+        answer: the sentence that comes first in JSON and in text.
+        json: the keys below it.
+        rows: of the CSV.
+        text: what stands below the answer; it is called with whether that is Markdown.
+        code: as in `emit`.
+        written: the whole file of other formats.
+    """
+    if args.format == "json":
+        whole = json_text({"schema": 1, "answer": answer, **json()})
+    elif args.format == "csv":
+        found = rows()
+        whole = (found if isinstance(found, Table) else Table.of(found)).csv()
+    elif args.format in written:
+        whole = written[args.format]()
+    else:
+        whole = f"{answer}\n\n{text(args.format == 'md')}"
+    emit(whole, args.out, code=code)
+    return 0
 
 
 PLACES = ("--out", "-o", "--html", "--csv")

@@ -49,15 +49,10 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     replayed = (predict(*one, l2_start=args.l2_start, method="replay", overrides=settings) for one in asked)
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
-    if args.format == "json":
-        text = common.json_text(
-            {"schema": 1, "answer": answer(explanations), "explanations": [e.to_dict() for e in explanations]}
-        )
-    else:
-        parts = (as_text(e, markdown=args.format == "md") for e in explanations)
-        text = "\n".join([f"{answer(explanations)}\n", *parts])
-    common.emit(text, args.out)
-    return 0
+    return common.tell(
+        args, answer(explanations), json=lambda: {"explanations": [e.to_dict() for e in explanations]},
+        text=lambda markdown: "\n".join(as_text(e, markdown=markdown) for e in explanations),
+    )  # fmt: skip
 
 
 def explain_time(args: argparse.Namespace) -> int:
@@ -74,12 +69,10 @@ def explain_time(args: argparse.Namespace) -> int:
     predictions = list(predict_many(requests, progress=progress("predicting")))
     answers = [f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
                for p in predictions]  # fmt: skip
-    if args.format == "json":
-        found = [p.to_dict() for p in predictions]
-        text = common.json_text({"schema": 1, "answer": " ".join(answers), "predictions": found})
-    else:
-        written = Table.markdown if args.format == "md" else Table.text
-        parts = [f"{line(p)}\n\n{written(time_table(p))}\n\n{energy_line(p)}" for p in predictions]
-        text = "\n\n".join([" ".join(answers), *parts]) + "\n"
-    common.emit(text, args.out)
-    return 0
+
+    def text(markdown: bool) -> str:
+        written = Table.markdown if markdown else Table.text
+        return "\n\n".join(f"{line(p)}\n\n{written(time_table(p))}\n\n{energy_line(p)}" for p in predictions) + "\n"
+
+    found = {"predictions": [p.to_dict() for p in predictions]}
+    return common.tell(args, " ".join(answers), json=lambda: found, text=text)

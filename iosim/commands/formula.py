@@ -8,7 +8,6 @@ from typing import Any
 from iosim.commands import common, options
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
-from iosim.show.tables import Table
 from iosim.studies.formulas.names import CHOICES, SIZES
 
 
@@ -43,29 +42,22 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.formulas.study import describe
 
     description = describe(vars(args)).to_dict()
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "answer": answer(description), "formula": description})
-    elif args.format == "csv":
-        text = Table.of(description["traffic"]).csv()
-    elif args.format == "md":
-        text = f"{answer(description)}\n\n{markdown(description, args.latex)}"
-    else:
-        text = f"{answer(description)}\n\n{table(description, 'latex' if args.latex else 'text')}"
-    common.emit(text, args.out, code=args.latex)
-    return 0
+
+    def text(as_markdown: bool) -> str:
+        written = "latex" if args.latex else "text"
+        return markdown(description, args.latex) if as_markdown else table(description, written)
+
+    return common.tell(
+        args, answer(description), json=lambda: {"formula": description}, rows=lambda: description["traffic"],
+        text=text, code=args.latex,
+    )  # fmt: skip
 
 
 def _run_bound(args: argparse.Namespace) -> int:
     from iosim.studies.formulas import bounds
 
     made = bounds.kernel_bounds(vars(args))
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "answer": bounds.answer(made), "bounds": made.to_dict()})
-    elif args.format == "csv":
-        text = bounds.table(made).csv()
-    elif args.format == "md":
-        text = f"{bounds.answer(made)}\n\n{bounds.table(made).markdown()}"
-    else:
-        text = bounds.text(made)
-    common.emit(text, args.out)
-    return 0
+    return common.tell(
+        args, bounds.answer(made), json=lambda: {"bounds": made.to_dict()}, rows=lambda: bounds.table(made),
+        text=lambda markdown: bounds.table(made).markdown() if markdown else bounds.text(made),
+    )  # fmt: skip

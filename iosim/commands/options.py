@@ -242,7 +242,7 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     names_words = all(word in field.help for word in field.words)
     told = field.help + ("" if names_words else f": {', '.join(field.words)}")
     told += f" (default: {text})" if text else ""
-    settings: dict[str, Any] = {"dest": field.name, "help": told}
+    settings: dict[str, Any] = {"dest": field.name, "help": told.replace("%", "%%")}
     if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
         settings |= {"action": "store_false", "help": f"without {field.help}"}
     elif field.kind is Kind.FLAG:

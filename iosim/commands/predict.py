@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, with_model
-from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
@@ -59,16 +58,10 @@ def run(args: argparse.Namespace) -> int:
     asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
     requests = [Request(*one, settings, **common.conditions(args)) for one in asked]
     predictions = list(predict_many(requests, progress=progress("predicting")))
-    if args.format == "json":
-        text = common.json_text(
-            {"schema": 1, "answer": answer(predictions), "predictions": [p.to_dict() for p in predictions]}
-        )
-    elif args.format == "csv":
-        text = Table.of(flat(p) for p in predictions).csv()
-    else:
-        text = "\n\n".join([answer(predictions), *map(body, predictions)]) + "\n"
-    common.emit(text, args.out)
-    return 0
+    return common.tell(
+        args, answer(predictions), json=lambda: {"predictions": [p.to_dict() for p in predictions]},
+        rows=lambda: map(flat, predictions), text=lambda _: "\n\n".join(map(body, predictions)) + "\n",
+    )  # fmt: skip
 
 
 def run_model(args: argparse.Namespace, model: Model) -> int:
@@ -81,22 +74,19 @@ def run_model(args: argparse.Namespace, model: Model) -> int:
         result
         for values in with_model.values(args)
         for result in predict_model(
-            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"), l2_start=args.l2_start,
-            method=args.method, overrides=common.overrides(args), clocks=args.clocks, launched=args.launched,
+            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"),
+            overrides=common.overrides(args), **common.conditions(args),
         )
     ]  # fmt: skip
-    if args.format == "json":
-        whole = as_json(results)
-        text = common.json_text({"schema": whole.pop("schema"), "answer": answer(results), **whole})
-    elif args.format == "csv":
-        rows = [
+    if args.format == "table":
+        common.emit(several(results), args.out)
+        return 0
+    return common.tell(
+        args, answer(results), json=lambda: as_json(results),
+        rows=lambda: (
             {"model": model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
              "kv_cache_bytes": one.cache_bytes}
             for result in results
             for one in result.layers
-        ]  # fmt: skip
-        text = Table.of(rows).csv()
-    else:
-        text = several(results)
-    common.emit(text, args.out)
-    return 0
+        ),
+    )  # fmt: skip

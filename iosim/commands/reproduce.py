@@ -81,13 +81,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rows = reproduce(args.section, progress("sections"))
     titles = {s.letter: s.title for s in sections()}
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "answer": answer(rows), "rows": [r.to_dict() for r in rows]})
-    elif args.format == "csv":
-        text = Table.of(r.to_dict() for r in rows).csv()
-    elif args.format == "md":
-        text = f"{answer(rows)}\n\n{markdown(titles, rows)}"
-    else:
-        text = f"{answer(rows)}\n\n{plain(titles, rows)}"
-    common.emit(text, args.out)
-    return 0
+    return common.tell(
+        args, answer(rows), json=lambda: {"rows": [r.to_dict() for r in rows]},
+        rows=lambda: (r.to_dict() for r in rows), text=lambda md: (markdown if md else plain)(titles, rows),
+    )  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.show.tables import Table
+from iosim.studies.calls import TRACE
 
 if TYPE_CHECKING:
     from iosim.studies.trace.trace import TraceResult
@@ -23,8 +24,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start")
-    parser.add_argument("--launch", metavar="NAME", help="trace this launch of the chain alone (default: all)")
-    parser.add_argument("--bins", type=options.whole, default=200, metavar="N", help="time bins (default 200)")
+    options.add(common.group(parser, "options"), TRACE)
     common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
     parser.set_defaults(run=run)
 
@@ -32,6 +32,9 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.prediction.predictor import planned, predict
+    from iosim.show.html import html
+    from iosim.studies.trace import views
+    from iosim.studies.trace.face import answer, as_page
     from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
     kernels = args.kernel
@@ -49,31 +52,12 @@ def run(args: argparse.Namespace) -> int:
               launch=args.launch, bins=args.bins)
         for kernel in progress("tracing")(kernels)
     ]  # fmt: skip
-    common.emit(as_text(traces, args.format), args.out)
-    return 0
-
-
-def as_text(traces: Sequence[TraceResult], form: str) -> str:
-    """The traces in one of the command's formats."""
-    from iosim.studies.trace import views as trace_views
-    from iosim.studies.trace.face import answer
-
-    if form == "json":
-        return common.json_text(
-            {"schema": 1, "answer": answer(traces), "traces": [trace_views.as_dict(t) for t in traces]}
-        )
-    if form == "csv":
-        return Table.of(row for t in traces for row in trace_views.cta_rows(t)).csv()
-    if form == "chrome":
-        import json
-
-        return json.dumps(trace_views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n"
-    if form == "html":
-        from iosim.show.html import html
-        from iosim.studies.trace.face import as_page
-
-        return html(as_page(traces, common.typed("trace")))
-    return f"{answer(traces)}\n\n{_tables(traces)}"
+    return common.tell(
+        args, answer(traces), json=lambda: {"traces": [views.as_dict(t) for t in traces]},
+        rows=lambda: (row for t in traces for row in views.cta_rows(t)), text=lambda _: _tables(traces),
+        html=lambda: html(as_page(traces, common.typed("trace"))),
+        chrome=lambda: json.dumps(views.chrome(traces[0]), separators=(",", ":"), allow_nan=False) + "\n",
+    )  # fmt: skip
 
 
 def _tables(traces: Sequence[TraceResult]) -> str:

@@ -100,7 +100,9 @@ class OrdersRequest:
         metavar="W,...",
         default_text="once; with a model as often as it has such layers",
     )
-    tile: Sequence[tuple[int, int]] | None = like(OVERRIDES["tile"], help="tiles to try beside the kernel's own, such as 128x64,64x64")
+    tile: Sequence[tuple[int, int]] | None = like(
+        OVERRIDES["tile"], help="tiles to try beside the kernel's own, such as 128x64,64x64"
+    )
     order: str | None = _pinned("order")
     heavy_first: bool | None = _pinned("heavy_first")
     fold: bool | None = _pinned("fold")

@@ -84,8 +84,6 @@ def answer(bounds: KernelBounds) -> str:
 def text(bounds: KernelBounds) -> str:
     """As the command line prints it."""
     lines = [
-        answer(bounds),
-        "",
         f"{bounds.kernel} on {bounds.profile}: {bounds.problem.line}; HBM by {bounds.method}",
         "",
         table(bounds).text().rstrip("\n"),
