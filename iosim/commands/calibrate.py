@@ -6,14 +6,16 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import announce, counter
 from iosim.base.units import quantity_text
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -28,6 +30,39 @@ TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
 """Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
 
 
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """Where numbers come from, and where they go."""
+
+    out: str | None = about(
+        None, Kind.FILE, "profile to write", spellings=("-o",), metavar="FILE", default_text="standard output"
+    )
+    name: str | None = about(
+        None, Kind.NAME, "name inside the profile", metavar="NAME", default_text="the file's, else my-gpu"
+    )
+    raw: str | None = about(None, Kind.FILE, "also keep the raw numbers, as JSON", metavar="FILE")
+    bundle: str | None = about(
+        None, Kind.FILE, "also write one small file to send: raw numbers and profile", metavar="FILE"
+    )
+    given: str | None = about(
+        None, Kind.FILE, "take raw numbers from there; needs no GPU", option="--from", metavar="FILE"
+    )
+    times: str | None = about(
+        None,
+        Kind.FILE,
+        f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and seconds, "
+        "ms or us); needs no GPU",
+        metavar="FILE",
+    )
+    stack: str | None = about(
+        None, Kind.NAME, "with --times: the stack that was timed", metavar="NAME", default_text="vllm"
+    )
+    profiler: bool = about(True, Kind.FLAG, "ncu, and so without the L2's constants", option="--no-profiler")
+
+
+CALIBRATE = fields_of(CalibrateOptions)
+
+
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "calibrate", help="measure this machine's GPU and write its hardware profile",
@@ -35,16 +70,10 @@ def add_parser(subparsers: Any) -> None:
         "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
         "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well.",
     )  # fmt: skip
-    parser.add_argument("--out", "-o", metavar="FILE", help="profile to write (default: standard output)")
-    parser.add_argument("--name", help="name inside the profile (default: the file's, else my-gpu)")
-    parser.add_argument("--raw", metavar="FILE", help="also keep the raw numbers, as JSON")
-    parser.add_argument("--bundle", metavar="FILE", help="also write one small file to send: raw numbers and profile")
-    parser.add_argument("--from", dest="given", metavar="FILE", help="take raw numbers from there; needs no GPU")
-    parser.add_argument("--times", metavar="FILE", help="fit a serving stack's constants to a CSV of your own times "
-                        f"({', '.join(TIMES)}; causal, dtype; and seconds, ms or us); needs no GPU")  # fmt: skip
-    parser.add_argument("--stack", metavar="NAME", help="with --times: the stack that was timed (default: vllm)")
+    g = common.group(parser, "options")
+    options.add(g, CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
     common.add_gpu(parser, help="with --times: the GPU that it ran on", of_old=())
-    parser.add_argument("--no-profiler", action="store_true", help="do without ncu, and so without the L2's constants")
+    options.add(g, CALIBRATE, ("profiler",))
     parser.set_defaults(run=run)
 
 
@@ -59,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     name = _name(args)
     for option, path in (("--out", args.out), ("--raw", args.raw), ("--bundle", args.bundle)):
         common.check_place(path, option)
-    raw = _read(args.given) if args.given else _measure(args.no_profiler)
+    raw = _read(args.given) if args.given else _measure(args.profiler)
     if args.raw:
         write_whole(args.raw, json.dumps(raw, indent=1) + "\n")
     left_out: list[str] = []
@@ -122,7 +151,7 @@ def _name(args: argparse.Namespace) -> str:
     return checked_name(args.name or Path(args.out or args.bundle or "").name or "my-gpu")
 
 
-def _measure(no_profiler: bool) -> dict[str, Any]:
+def _measure(profiler: bool) -> dict[str, Any]:
     """The microbenchmarks, and their counters where the profiler is at hand."""
     from iosim.evidence.cuda import microbench
     from iosim.evidence.measure import counters
@@ -130,7 +159,7 @@ def _measure(no_profiler: bool) -> dict[str, Any]:
 
     require(profiler=False, torch=False)
     raw = microbench.measure(_announce)
-    if no_profiler:
+    if not profiler:
         return raw | {"counters": None, "no_counters": "--no-profiler"}
     _announce("miss counters")
     try:

@@ -12,7 +12,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iosim.base.errors import InputError
-from iosim.base.fields import fields_of
+from iosim.base.fields import Kind, fields_of
 from iosim.base.progress import announce
 from iosim.commands import options
 from iosim.commands.options import whole
@@ -113,12 +113,11 @@ def add_problem_options(
     `several` are the fields whose options take lists: LENGTH_ALONE, ALL_SIZES or none; `problems` has them all.
     """
     g = group(parser, COMMON)
-    field = FIELDS["seq_q"]
     listed = "seq_q" in several
-    told = "tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "tokens"
-    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,..." if listed else "N", "action": options.Joined}
-    g.add_argument(str(field.option), help=f"query {told} (default: {lengths})", **length)
-    options.add_spellings(g, str(field.option), field.spellings, **length)
+    told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
+    length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
+                     default=None, usual=None, default_text=lengths)  # fmt: skip
+    options.add(g, {"seq_q": length})
     parser.set_defaults(usual_lengths=lengths)
     options.add(g, FIELDS, MOST_USED, several=several)
     g.add_argument("--causal", action="store_true", help=CAUSAL)
@@ -239,11 +238,11 @@ def tell(
     """
     if args.format == "json":
         whole = json_text({"schema": 1, "answer": answer, **json()})
+    elif args.format in written:
+        whole = written[args.format]()
     elif args.format == "csv":
         found = rows()
         whole = (found if isinstance(found, Table) else Table.of(found)).csv()
-    elif args.format in written:
-        whole = written[args.format]()
     else:
         whole = f"{answer}\n\n{text(args.format == 'md')}"
     emit(whole, args.out, code=code)

@@ -68,9 +68,7 @@ def run(args: argparse.Namespace) -> int:
         data = entry(args.name)
         tables = {"spill": spills(data), "backward_spill": spills(data, backward=True)}
         shown = {**data, **{key: list(rows) for key, rows in tables.items() if rows}}
-        whole = common.json_text({"schema": 1, "answer": answer(data), "kernel": shown})
-        common.emit(whole if args.format == "json" else f"{answer(data)}\n\n{_text(data)}", args.out)
-        return 0
+        return common.tell(args, answer(data), json=lambda: {"kernel": shown}, text=lambda _: _text(data))
     if args.action == "check":
         return _check(args)
     rows = []

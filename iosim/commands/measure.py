@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from iosim.base import words
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind, about, fields_of, like
 from iosim.base.progress import progress
 from iosim.base.units import some
 from iosim.commands import common, options
 from iosim.commands.parser import COMMON
+from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.show.tables import Table
@@ -41,7 +42,83 @@ NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "war
                  "bypass_l1", "time", "l2")  # fmt: skip
 ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_q", "head_dim", "dtype", "passes")
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What is measured, beside the fields of a problem and of a kernel."""
+
+    kernel: Sequence[str] = about(
+        ("flash_fwd",),
+        Kind.NAMES,
+        "flash_fwd, flash_bwd, naive, minimal",
+        spellings=common.KERNEL_OF_OLD,
+        metavar="NAME,...",
+        default_text="flash_fwd",
+    )
+    seq_q: str | None = like(
+        FIELDS["seq_q"],
+        kind=Kind.SIZES,
+        help="query tokens: 4096, 512,4096 or 1k:64k:x2",
+        default_text="4096",
+        metavar="N,...",
+    )
+    plan: Sequence[str] | None = about(
+        None,
+        Kind.NAMES,
+        "instead of a problem: quick, full, its parts lengths, shapes, decode, orders, others, tiles, backward, cliff; "
+        "chains, one of --chain; of PyTorch's kernels random, drawn calls, or builds, every build at two sizes",
+        metavar="NAME,...",
+    )
+    seed: int | None = about(
+        None, Kind.WHOLE, "of --plan random: the draw", low=0, metavar="S", default_text="0"
+    )
+    calls: int | None = about(
+        None, Kind.WHOLE, "of --plan random: how many", metavar="N", default_text=str(CALLS)
+    )
+    only: str | None = about(
+        None, Kind.NAME, "of PyTorch's kernels: count those whose names match", metavar="REGEX"
+    )
+    minutes: float | None = about(
+        None,
+        Kind.NUMBER,
+        "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped",
+        metavar="M",
+    )
+    time: bool = about(False, Kind.FLAG, "median of device events instead of counters")
+    l2: str = like(
+        CONDITIONS["l2_start"],
+        "cold",
+        help="the L2 at each start: cold (flushed) or warm, as the same launch left it",
+    )
+    dry_run: bool = about(False, Kind.FLAG, "list the calls and stop; needs no GPU")
+    cc: str | None = about(
+        None,
+        Kind.NAME,
+        "with --dry-run: compute capability",
+        metavar="X.Y",
+        default_text=f"the GPU's, else {DRY_RUN_CC}",
+    )
+    out: str | None = about(
+        None, Kind.FILE, "CSV to write or to add to; provenance goes beside it", spellings=("-o",), metavar="FILE"
+    )
+    deterministic: bool = about(False, Kind.FLAG, "flash_bwd without atomics")
+    bypass_l1: bool = about(False, Kind.FLAG, "naive with loads that skip L1")
+    chain: Sequence[str] | None = about(
+        None,
+        Kind.NAMES,
+        "naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive",
+        metavar="NAME,...",
+    )
+    launches: str | None = about(
+        None,
+        Kind.FILE,
+        "a second CSV, a row for each launch of the chains by itself: its kernel, grid, block, registers and bytes",
+        metavar="FILE",
+    )
+
+
+MEASURE = fields_of(MeasureOptions)
+OF_RUN = ("plan", "seed", "calls", "only", "minutes", "time", "l2", "dry_run", "cc", "out")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -54,21 +131,7 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     _add_problem(parser)
     g = common.group(parser, "what is measured")
-    options.add_list(g, "--plan", metavar="NAME,...", help="instead of a problem: quick, full, its parts lengths, "
-                     "shapes, decode, orders, others, tiles, backward, cliff; chains, one of --chain; of PyTorch's "
-                     "kernels random, drawn calls, or builds, every build at two sizes")  # fmt: skip
-    g.add_argument("--seed", type=int, metavar="S", help="of --plan random: the draw (default: 0)")
-    g.add_argument("--calls", type=int, metavar="N", help=f"of --plan random: how many (default: {CALLS})")
-    g.add_argument("--only", metavar="REGEX", help="of PyTorch's kernels: count those whose names match")
-    g.add_argument("--minutes", type=float, metavar="M", help="of PyTorch's kernels: start no call later than this; "
-                   "the same command goes on where it stopped")  # fmt: skip
-    g.add_argument("--time", action="store_true", help="median of device events instead of counters")
-    start = "the L2 at each start: cold (flushed) or warm, as the same launch left it (default: cold)"
-    g.add_argument("--l2", choices=words.L2_STARTS, default="cold", metavar="START", help=start)
-    g.add_argument("--dry-run", action="store_true", help="list the calls and stop; needs no GPU")
-    g.add_argument("--cc", metavar="X.Y", help=f"with --dry-run: compute capability (default: the GPU's, else "
-                   f"{DRY_RUN_CC})")  # fmt: skip
-    g.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance goes beside it")
+    options.add(g, MEASURE, OF_RUN)
     _add_knobs(parser)
     _add_chains(parser)
     parser.set_defaults(run=run, default_of=parser.get_default)
@@ -76,11 +139,7 @@ def add_parser(subparsers: Any) -> None:
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
     g = common.group(parser, COMMON)
-    options.add_list(g, "--kernel", *common.KERNEL_OF_OLD, usual=["flash_fwd"], metavar="NAME,...",
-                     help="flash_fwd, flash_bwd, naive, minimal (default: flash_fwd)")  # fmt: skip
-    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,...", "action": options.Joined}
-    g.add_argument("--seq-len", help="query tokens: 4096, 512,4096 or 1k:64k:x2 (default: 4096)", **length)
-    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
+    options.add(g, MEASURE, ("kernel", "seq_q"))
     dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
     sizes = ("batch", "heads", "kv_heads", "head_dim", "dtype")
     options.add(g, {**FIELDS, "dtype": dtype}, sizes, several=("heads", "head_dim"))
@@ -94,16 +153,12 @@ def _add_knobs(parser: argparse.ArgumentParser) -> None:
     table = {**OVERRIDES, **{name: replace(OVERRIDES[name], default_text=text) for name, text in KNOB_DEFAULTS.items()}}
     options.add(g, table, KNOBS, several=("tile", "order", "direction"))
     g.add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
-    g.add_argument("--deterministic", action="store_true", help="flash_bwd without atomics")
-    g.add_argument("--bypass-l1", action="store_true", help="naive with loads that skip L1")
+    options.add(g, MEASURE, ("deterministic", "bypass_l1"))
 
 
 def _add_chains(parser: argparse.ArgumentParser) -> None:
     g = common.group(parser, "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
-    options.add_list(g, "--chain", metavar="NAME,...", help="naive, math, flash or cudnn of PyTorch, or iosim_naive, "
-                     "the three launches of --kernel naive")  # fmt: skip
-    g.add_argument("--launches", metavar="FILE", help="a second CSV, a row for each launch of the chains by itself: "
-                   "its kernel, grid, block, registers and bytes")  # fmt: skip
+    options.add(g, MEASURE, ("chain", "launches"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -127,14 +182,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     command = " ".join(["iosim measure", *_words(args)])
     collected = _measure(args, cases, cc, command)
-    lines = [*left, *collected.left_out]
-    print(
-        f"{collected.measured} of {some(len(cases), 'call')} measured now; {args.out} holds "
-        f"{some(collected.rows, 'row')}"
-    )
-    for line in lines:
-        print(f"iosim: left out: {line}", file=sys.stderr)
+    measured = f"{collected.measured} of {some(len(cases), 'call')}"
+    _tell(measured, args, collected.rows, [*left, *collected.left_out])
     return 1 if collected.left_out else 0
+
+
+def _tell(measured: str, args: argparse.Namespace, rows: int, left_out: Sequence[str]) -> None:
+    print(f"{measured} measured now; {args.out} holds {some(rows, 'row')}")
+    for line in left_out:
+        print(f"iosim: left out: {line}", file=sys.stderr)
 
 
 def _run_chains(args: argparse.Namespace) -> int:
@@ -155,12 +211,7 @@ def _run_chains(args: argparse.Namespace) -> int:
     collected = collect_chains(
         Path(args.out), cases, cc, launches_out=launches, command=command, progress=progress("measuring")
     )
-    print(
-        f"{collected.measured} of {some(len(cases), 'chain')} measured now; {args.out} holds "
-        f"{some(len(collected.rows), 'row')}"
-    )
-    for line in collected.left_out:
-        print(f"iosim: left out: {line}", file=sys.stderr)
+    _tell(f"{collected.measured} of {some(len(cases), 'chain')}", args, len(collected.rows), collected.left_out)
     return 1 if collected.left_out else 0
 
 
@@ -197,9 +248,7 @@ def _run_library(args: argparse.Namespace) -> int:
         Path(args.out), cases, kernels=args.only or "", spills=args.plan == ["builds"], minutes=args.minutes,
         command=command, progress=progress("measuring"),
     )  # fmt: skip
-    print(f"{done.measured} of {len(cases)} calls measured now; {args.out} holds {len(done.rows)} rows")
-    for line in done.left_out:
-        print(f"iosim: left out: {line}", file=sys.stderr)
+    _tell(f"{done.measured} of {len(cases)} calls", args, len(done.rows), done.left_out)
     return 0
 
 

@@ -73,12 +73,7 @@ def _answer(args: argparse.Namespace) -> int:
     facts = _facts(args.launch)
     launch = profiled_of(facts)
     found = answer_launch(launch, profiled.given(args), _profile(args.gpu, facts), profiled.told)
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "answer": found.answer(), **found.to_dict()})
-    else:
-        text = _text(found)
-    common.emit(text, args.out)
-    return 0
+    return common.tell(args, found.answer(), json=found.to_dict, table=lambda: _text(found))
 
 
 def _text(found: LaunchAnswer) -> str:

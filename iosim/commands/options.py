@@ -262,8 +262,9 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
             settings["choices"] = field.words
     if field.bare is not None:
         settings |= {"nargs": "?", "const": field.bare}
-    group.add_argument(field.option, default=default, **settings)
-    add_spellings(group, str(field.option), field.spellings, **settings)
+    short = [spelling for spelling in field.spellings if not spelling.startswith("--")]
+    group.add_argument(field.option, *short, default=default, **settings)
+    add_spellings(group, str(field.option), [one for one in field.spellings if one not in short], **settings)
 
 
 def _list_type(field: About) -> Any:

@@ -6,25 +6,45 @@ With `--check-constant section=50MiB` it says where a library's constant is righ
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
-from iosim.kernel.overrides import OVERRIDES
-from iosim.show.tables import Table
+from iosim.studies.calls import ORDERS, PINNED
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
     from iosim.studies.orders import OrderRanking
     from iosim.studies.orders.constant import ConstantCheck
 
-LANGUAGES = ("triton", "cuda", "formula")
 GRID = "4k:64k:x2"
 """Lengths of the problems that a constant is checked on where none are given."""
-PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
-"""Settings that a search keeps where they are given."""
+@dataclass(frozen=True)
+class OrderOptions:
+    """What is shown of a ranking, or looked into in its place."""
+
+    top: int | None = about(
+        None, Kind.WHOLE, "orders to list (default 12 in tables, all in json and csv)", metavar="N"
+    )
+    code: str | None = about(
+        None,
+        Kind.WORD,
+        "print the best order as code: triton, cuda or formula",
+        words=("triton", "cuda", "formula"),
+        metavar="LANGUAGE",
+    )
+    check_constant: str | None = about(
+        None,
+        Kind.NAME,
+        "where sections of a constant size, such as section=50MiB, are right",
+        metavar="section=SIZE",
+    )
+
+
+ORDER_OPTIONS = fields_of(OrderOptions)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -37,45 +57,34 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser)
     common.add_conditions(parser, "l2_start")
     g = parser.add_argument_group("orders")
-    options.add_list(g, "--weights", metavar="W,...",
-                     help="how often each of several problems is called: one order for all of them (with --model: as "
-                     "often as it has such layers)")  # fmt: skip
-    g.add_argument("--top", type=options.whole, metavar="N", action=options.One,
-                   help="orders to list (default 12 in tables, all in json and csv)")  # fmt: skip
-    g.add_argument("--code", choices=LANGUAGES, metavar="LANGUAGE",
-                   help="print the best order as code: triton, cuda or formula")  # fmt: skip
-    g.add_argument("--check-constant", metavar="section=SIZE", action=options.One,
-                   help="where sections of a constant size, such as section=50MiB, are right")  # fmt: skip
-    tile = replace(OVERRIDES["tile"], help="tiles to try beside the kernel's own, such as 128x64,64x64")
-    kept = {name: replace(OVERRIDES[name], help=f"keep this one: {OVERRIDES[name].help}") for name in PINNED}
-    options.add(g, {**OVERRIDES, **kept, "tile": tile}, ("tile", *PINNED), several=("tile",))
+    options.add(g, ORDERS, ("weights",))
+    options.add(g, ORDER_OPTIONS)
+    options.add(g, ORDERS, ("tile", *PINNED), several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.top is not None and args.top < 1:
-        raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
+    ORDER_OPTIONS["top"].check(args.top)
     common.check_place(args.out)
     if args.check_constant is not None:
-        common.emit(constant_text(args), args.out)
-        return 0
+        return tell_constant(args)
+    from iosim.studies.orders.face import answer
+
     rankings = ranked(args)
     if args.code is not None:
         common.emit(code_text(args, rankings), args.out, code=True)
         return 0
-    if args.format == "json":
-        text = common.json_text(as_json(rankings, args.top))
-    elif args.format == "csv":
-        text = Table.of(
+    return common.tell(
+        args, " ".join(map(answer, rankings)), json=lambda: as_json(rankings, args.top),
+        rows=lambda: (
             {"profile": r.profile.name, "kernel": r.kernel} | entry.to_dict()
             for r in rankings
             for entry in r.orders[: args.top]
-        ).csv()
-    else:
-        text = "\n".join(as_text(r, args.top, markdown=args.format == "md") for r in rankings)
-    common.emit(text, args.out)
-    return 0
+        ),
+        table=lambda: "\n".join(as_text(r, args.top, markdown=False) for r in rankings),
+        md=lambda: "\n".join(as_text(r, args.top, markdown=True) for r in rankings),
+    )  # fmt: skip
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
@@ -85,7 +94,7 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
 
     of_layers = with_model.layer_problems(args)
     problems = [problem for _, problem in of_layers]
-    each = weights(args.weights)
+    each = args.weights
     if each is None and args.model is not None:
         each = [float(layers.count) for layers, _ in of_layers if layers is not None]
     return [
@@ -97,20 +106,6 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     ]  # fmt: skip
 
 
-def weights(words: list[str] | None) -> list[float] | None:
-    """The numbers of --weights.
-
-    Raises:
-        InputError: one is none.
-    """
-    if words is None:
-        return None
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        raise InputError(f"--weights {','.join(words)}: no numbers; accepted: such as 3,1") from None
-
-
 def pinned(args: argparse.Namespace) -> dict[str, Any]:
     """What the search keeps, as fields of an order."""
     from iosim.studies.orders.space import pinned_fields
@@ -120,12 +115,8 @@ def pinned(args: argparse.Namespace) -> dict[str, Any]:
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON: orders of all GPUs, each with its GPU's name."""
-    from iosim.studies.orders.face import answer
-
     plain = [r.to_dict() for r in rankings]
     return {
-        "schema": 1,
-        "answer": " ".join(map(answer, rankings)),
         "orders": [{"profile": r["profile"]} | entry for r in plain for entry in r["orders"][:top]],
         "searches": [
             {key: r[key] for key in ("profile", "kernel", "problems", "compulsory_bytes", "own", "left_out", "notes")}
@@ -158,7 +149,7 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
     )
 
 
-def constant_text(args: argparse.Namespace) -> str:
+def tell_constant(args: argparse.Namespace) -> int:
     """The command's output with --check-constant."""
     from iosim.studies.orders.constant import check_constant
     from iosim.studies.orders.face import constant_answer, constant_table
@@ -167,16 +158,13 @@ def constant_text(args: argparse.Namespace) -> str:
     checks: list[ConstantCheck] = [
         check_constant(size, problems, args.kernel, gpu, progress=progress("predicting sections")) for gpu in args.gpu
     ]
-    if args.format == "json":
-        return common.json_text(
-            {"schema": 1, "answer": constant_answer(checks), "constants": [check.to_dict() for check in checks]}
-        )
-    if args.format == "csv":
-        rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
-        return Table.of({k: v for k, v in row.items() if k != "problem"} | _sizes(row["problem"]) for row in rows).csv()
     tables = [constant_table(check) for check in checks]
-    shown = [table.markdown() if args.format == "md" else table.text() for table in tables]
-    return "\n".join([f"{constant_answer(checks)}\n", *shown])
+    rows = ({"profile": c.profile.name} | row for c in checks for row in c.to_dict()["checks"])
+    return common.tell(
+        args, constant_answer(checks), json=lambda: {"constants": [check.to_dict() for check in checks]},
+        rows=lambda: ({k: v for k, v in row.items() if k != "problem"} | _sizes(row["problem"]) for row in rows),
+        text=lambda markdown: "\n".join(table.markdown() if markdown else table.text() for table in tables),
+    )  # fmt: skip
 
 
 def _sizes(problem: dict[str, Any]) -> dict[str, Any]:

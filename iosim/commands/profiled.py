@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES
@@ -26,11 +27,10 @@ def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
     """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
     g = common.group(parser, title)
     told = "; of a list each launch takes the one that fits its grid"
-    length: dict[str, Any] = {"dest": "seq_q", "metavar": "N,...", "action": options.Joined}
-    g.add_argument("--seq-len", help=f"query tokens{told}", **length)
-    options.add_spellings(g, "--seq-len", FIELDS["seq_q"].spellings, **length)
-    fields = {**FIELDS, "head_dim": replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")}
-    options.add(g, options.without_defaults(fields, *PROFILED), several=("head_dim",))
+    lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
+    columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
+    fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
+    options.add(g, options.without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
     g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
     k = common.group(parser, "kernel settings of the project's own kernels")
     options.add(k, OVERRIDES, KNOBS)

@@ -86,11 +86,6 @@ def _show(args: argparse.Namespace) -> int:
 
     profile = load_profile(args.name)
     data, basis, groups = profile.to_dict(), evidence(profile), by_group(profile)
-    if args.format == "json":
-        whole = {"schema": 1, "answer": answer(profile), "profile": data, "evidence": basis.to_dict(),
-                 "evidence_by_group": [group.to_dict() for group in groups]}  # fmt: skip
-        common.emit(common.json_text(whole), args.out)
-        return 0
     rows = []
     for key, value in data.items():
         if key == "validation":
@@ -99,9 +94,6 @@ def _show(args: argparse.Namespace) -> int:
             rows += [_entry(f"{key}.{k}", v) for k, v in value.items()]
         else:
             rows.append(_entry(key, value))
-    if args.format == "csv":
-        common.emit(Table.of(rows).csv(), args.out)
-        return 0
     shown = [row | {"value": quantity_text(row["quantity"].split(".")[0], row["value"])} for row in rows]
     known = Table.of([
         {"group": one.group, "known": one.how, "numbers": " ".join(one.numbers)} for one in groups
@@ -111,8 +103,11 @@ def _show(args: argparse.Namespace) -> int:
         for one in basis.bases for how, names in one.rests_on.items()
     ]).text()  # fmt: skip
     table = Table.of(shown).coloured("kind", KINDS).text()
-    common.emit(f"{answer(profile)}\n\n{table}\n{basis}\n\n{known}\n{models}", args.out)
-    return 0
+    return common.tell(
+        args, answer(profile), rows=lambda: rows, text=lambda _: f"{table}\n{basis}\n\n{known}\n{models}",
+        json=lambda: {"profile": data, "evidence": basis.to_dict(),
+                      "evidence_by_group": [group.to_dict() for group in groups]},
+    )  # fmt: skip
 
 
 def _entry(key: str, value: Any) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.fields import Kind
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options, with_model
@@ -27,6 +28,32 @@ MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
+@dataclass(frozen=True)
+class SweepOptions:
+    """Which rows there are, and who works them out."""
+
+    problems: str | None = about(
+        None,
+        Kind.FILE,
+        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
+        "each row with every combination of the options given",
+        metavar="FILE",
+    )
+    jobs: int | None = about(
+        None, Kind.WHOLE, "processes", metavar="N", default_text="one a core where the rows are worth it"
+    )
+    dask: str | None = about(
+        None,
+        Kind.NAME,
+        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work",
+        metavar="ADDRESS",
+    )
+    fresh: bool = about(False, Kind.FLAG, "begin anew where --out was begun")
+
+
+SWEEP = fields_of(SweepOptions)
+
+
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "sweep", help="predictions of a whole grid, or of the rows of a file, as CSV or Parquet"
@@ -38,14 +65,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_kernel_options(parser, several=SEVERAL)
     default = "replay where that takes seconds; bounds and capacity take a million rows in seconds and give no times"
     common.add_conditions(parser, "l2_start", "method", method=default)
-    g = common.group(parser, "rows and who works them out")
-    rows = "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ..."
-    g.add_argument("--problems", metavar="FILE", help=f"{rows}; each row with every combination of the options given")
-    g.add_argument("--jobs", type=options.whole, metavar="N", action=options.One,
-                   help="processes (default: one a core where the rows are worth it)")  # fmt: skip
-    g.add_argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster, such as tcp://host:8786, whose "
-                   "workers do the work")  # fmt: skip
-    g.add_argument("--fresh", action="store_true", help="begin anew where --out was begun")
+    options.add(common.group(parser, "rows and who works them out"), SWEEP)
     common.add_output_options(parser, ("table", "csv", "json"))
     common.group(parser, "output").description = (
         "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
@@ -89,16 +109,14 @@ def run(args: argparse.Namespace) -> int:
     common.check_place(args.out)
     cells, summary = in_memory(made, asked, where)
     _tell(summary, args)
-    if args.format == "csv":
-        text = written(cells)
-    elif args.format == "json":
+
+    def rows() -> dict[str, Any]:
         columns = {name: column.to_list() for name, column in cells.items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        text = common.json_text({"schema": 1, "answer": _told(summary, kernels), "rows": rows})
-    else:
-        text = f"{_told(summary, kernels)}\n\n{_table(cells).text()}"
-    common.emit(text, args.out)
-    return 0
+        return {"rows": [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]}
+
+    return common.tell(
+        args, _told(summary, kernels), json=rows, csv=lambda: written(cells), text=lambda _: _table(cells).text()
+    )
 
 
 def _grid(args: argparse.Namespace, listed: tuple[str, ...]) -> dict[str, list[Any]]:

@@ -6,22 +6,45 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
-from iosim.kernel.overrides import OVERRIDES
 from iosim.show.tables import Table
+from iosim.studies.calls import TILES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from iosim.studies.tiles.one import Rejections, TileStudy
     from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
 DEFAULT_TOP = 10
-DEFAULT_COMPILED = 16
+
+
+@dataclass(frozen=True)
+class TileOptions:
+    """What is shown of a ranking."""
+
+    top: int | None = about(
+        None,
+        Kind.WHOLE,
+        f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)",
+        metavar="N",
+    )
+    rejected: bool = about(False, Kind.FLAG, "say why the other tiles are rejected, by reason")
+    triton: str | None = about(
+        None,
+        Kind.NAME,
+        "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
+        bare="all",
+        metavar="all|tutorial",
+    )
+
+
+TILE_OPTIONS = fields_of(TileOptions)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -32,19 +55,8 @@ def add_parser(subparsers: Any) -> None:
     with_model.add_options(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
-    top = f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)"
-    g.add_argument("--top", type=options.whole, metavar="N", help=top)
-    g.add_argument("--rejected", action="store_true", help="say why the other tiles are rejected, by reason")
-    tile = "only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
-    options.add(g, {**OVERRIDES, "tile": replace(OVERRIDES["tile"], help=f"{tile}nearest that fits")},
-                ("tile", "warps", "stages"), several=("tile",))  # fmt: skip
-    unit = "what computes the products: mma.sync, or wgmma on cc 9.0 (default mma.sync)"
-    g.add_argument("--matrix-unit", default="mma.sync", metavar="UNIT", help=unit)
-    triton = "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's"
-    g.add_argument("--triton", nargs="?", const="all", metavar="all|tutorial", help=triton)
-    compiles = "compile the first N tiles of which no build is recorded, and rank them with what the compiler says: "
-    compiles += f"nvcc, or Triton with --triton (default {DEFAULT_COMPILED})"
-    g.add_argument("--compile", type=options.whole, nargs="?", const=DEFAULT_COMPILED, metavar="N", help=compiles)
+    options.add(g, TILE_OPTIONS)
+    options.add(g, TILES, several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
@@ -55,11 +67,9 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.tiles.face import answer
     from iosim.studies.tiles.pick import pick_tiles
 
-    if args.top is not None and args.top < 1:
-        raise InputError(f"--top {args.top} is out of range; accepted: 1 or more")
+    TILE_OPTIONS["top"].check(args.top)
     if args.triton is not None:
-        common.emit(triton_text(args), args.out, code=True)
-        return 0
+        return tell_triton(args)
     picks = [
         pick_tiles(
             problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"), layers=layers,
@@ -71,19 +81,17 @@ def run(args: argparse.Namespace) -> int:
     if args.tile is None and (args.warps or args.stages):
         raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     if args.tile is not None:
-        text = tiles_text(args, picks)
-    elif args.format == "json":
-        text = common.json_text(as_json(picks, args.top))
-    elif args.format == "csv":
-        text = as_csv(picks, args.top, args.rejected)
-    else:
-        shown = [as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=args.format == "md") for r in picks]
-        text = "\n".join([f"{answer(picks)}\n", *shown])
-    common.emit(text, args.out)
-    return 0
+        return tell_tiles(args, picks)
+    return common.tell(
+        args, answer(picks), json=lambda: as_json(picks, args.top),
+        rows=lambda: as_rows(picks, args.top, args.rejected),
+        text=lambda markdown: "\n".join(
+            as_text(r, args.top or DEFAULT_TOP, args.rejected, markdown=markdown) for r in picks
+        ),
+    )  # fmt: skip
 
 
-def tiles_text(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> str:
+def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
     """The command's output with `--tile`."""
     from iosim.studies.tiles.one import study_tile
 
@@ -92,14 +100,16 @@ def tiles_text(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> str
         for r in rankings
         for sides in args.tile
     ]
-    if args.format == "json":
-        answers = " ".join(study.answer + "." for _, study in studies)
-        return common.json_text(
-            {"schema": 1, "answer": answers, "studies": [_asked(r) | study.to_dict() for r, study in studies]}
-        )
-    if args.format == "csv":
-        return Table.of(row for r, study in studies for row in _study_rows(r, study)).csv()
-    return "\n".join(study_text(r, study, markdown=args.format == "md") for r, study in studies)
+
+    def text(markdown: bool) -> str:
+        return "\n".join(study_text(r, study, markdown=markdown) for r, study in studies)
+
+    return common.tell(
+        args, " ".join(study.answer + "." for _, study in studies),
+        json=lambda: {"studies": [_asked(r) | study.to_dict() for r, study in studies]},
+        rows=lambda: (row for r, study in studies for row in _study_rows(r, study)),
+        table=lambda: text(False), md=lambda: text(True),
+    )  # fmt: skip
 
 
 def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
@@ -139,7 +149,7 @@ def heading(ranking: TileRanking) -> str:
     return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
 
-def triton_text(args: argparse.Namespace) -> str:
+def tell_triton(args: argparse.Namespace) -> int:
     """The command's output with `--triton`.
 
     Raises:
@@ -154,14 +164,11 @@ def triton_text(args: argparse.Namespace) -> str:
     lists = triton_list.ranked(
         args.gpu, with_model.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
     )
-    if args.format == "json":
-        answer = " ".join(one_list.answer for one_list in lists)
-        return common.json_text(
-            {"schema": 1, "answer": answer, "triton": [row for one_list in lists for row in one_list.rows()]}
-        )
-    if args.format == "csv":
-        return Table.of(row for one_list in lists for row in one_list.rows()).csv()
-    return triton_list.source(lists)
+    rows = [row for one_list in lists for row in one_list.rows()]
+    return common.tell(
+        args, " ".join(one_list.answer for one_list in lists), json=lambda: {"triton": rows}, rows=lambda: rows,
+        table=lambda: triton_list.source(lists), code=True,
+    )  # fmt: skip
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:
@@ -176,15 +183,12 @@ def _asked(ranking: TileRanking) -> dict[str, Any]:
 
 def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     """The command's JSON; every entry says which GPU and length it belongs to. Rejected tiles are always there."""
-    from iosim.studies.tiles.face import answer
     from iosim.studies.tiles.one import by_reason
 
     def entries(kind: str, most: int | None = None) -> list[dict[str, Any]]:
         return [_asked(r) | item.to_dict() for r in rankings for item in getattr(r, kind)[:most]]
 
     return {
-        "schema": 1,
-        "answer": answer(rankings),
         "problems": [_layers(r) | {"profile": r.profile.name, "problem": r.problem.to_dict()} for r in rankings],
         "tiles": entries("candidates", top),
         "rejected": entries("rejected"),
@@ -195,17 +199,15 @@ def as_json(rankings: Sequence[TileRanking], top: int | None) -> dict[str, Any]:
     }
 
 
-def as_csv(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> str:
+def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) -> Iterator[dict[str, Any]]:
     """One row a tile; with `rejected` the rejected tiles instead."""
-    if rejected:
-        return Table.of(_asked(r) | t.to_dict() for r in rankings for t in r.rejected).csv()
-    rows = []
     for r in rankings:
+        if rejected:
+            yield from (_asked(r) | t.to_dict() for t in r.rejected)
+            continue
         for kind, group in (("tile", r.candidates[:top]), ("library", r.library)):
             for c in group:
-                limits = " ".join(c.limited_by)
-                rows.append(_asked(r) | {"kind": kind} | c.to_dict() | {"limited_by": limits})
-    return Table.of(rows).csv()
+                yield _asked(r) | {"kind": kind} | c.to_dict() | {"limited_by": " ".join(c.limited_by)}
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:

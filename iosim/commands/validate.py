@@ -5,50 +5,79 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
 from iosim.commands import common, options, profiled
-from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from iosim.evidence.validate import Comparison, Gate
     from iosim.hardware.profile import HardwareProfile
+    from iosim.show.page import Page
 
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
+
+
+@dataclass(frozen=True)
+class ValidateOptions:
+    """What is compared with what."""
+
+    measurements: str | None = about(
+        None,
+        Kind.FILE,
+        "CSV, a row a launch or a row a chain",
+        metavar="FILE",
+        default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
+    )
+    ncu: str | None = about(
+        None,
+        Kind.FILE,
+        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)",
+        metavar="FILE",
+    )
+    with_spills: bool = about(False, Kind.FLAG, "--fail-above counts kernels with spills, too")
+    across: bool = about(False, Kind.FLAG, "compare measurements of one GPU with predictions for another")
+    times: bool = about(
+        False,
+        Kind.FLAG,
+        "instead: every recorded and published time, by group, with targets; --fail-above then takes "
+        "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)",
+    )
+    every: int | None = about(
+        None, Kind.WHOLE, "with --times: every N-th row of each table", metavar="N", default_text="1"
+    )
+    ablation: bool = about(False, Kind.FLAG, "with --times: each mechanism switched off, too")
+    baselines: bool = about(False, Kind.FLAG, "with --times: rooflines and a regression on the same rows, too")
+    split: bool = about(False, Kind.FLAG, "odd-numbered and even-numbered calls apart, too")
+    report: str | None = about(
+        None,
+        Kind.FILE,
+        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
+        metavar="DIR",
+    )
+
+
+VALIDATE = fields_of(ValidateOptions)
 
 
 def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "validate", help="predictions beside recorded measurements, and gates on their errors"
     )
-    parser.add_argument("--measurements", metavar="FILE", help="CSV, a row a launch or a row a chain (default: the "
-                        "shipped ones: library kernels and chains of an H200, random calls of an H100)")  # fmt: skip
-    parser.add_argument("--ncu", metavar="FILE", help="instead: a profile of your own, .ncu-rep or its raw page in CSV "
-                        "(ncu --import FILE --csv --page raw)")  # fmt: skip
+    g = common.group(parser, "options")
+    options.add(g, VALIDATE, ("measurements", "ncu"))
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
                         help="exit code 1 if kernels without spills err by more: hbm_read=5%% (the largest error), "
                         "hbm_read:p95=5%%, l2_read:median=0.1%% (repeats); what it leaves out is said")  # fmt: skip
-    parser.add_argument("--with-spills", action="store_true", help="--fail-above counts kernels with spills, too")
-    parser.add_argument("--across", action="store_true",
-                        help="compare measurements of one GPU with predictions for another")  # fmt: skip
-    parser.add_argument("--times", action="store_true", help="instead: every recorded and published time, by group, "
-                        "with targets; --fail-above then takes GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; "
-                        "all: every group)")  # fmt: skip
-    parser.add_argument("--every", type=options.whole, metavar="N", help="with --times: every N-th row of each table "
-                        "(default: 1)")  # fmt: skip
-    parser.add_argument("--ablation", action="store_true", help="with --times: each mechanism switched off, too")
-    parser.add_argument("--baselines", action="store_true",
-                        help="with --times: rooflines and a regression on the same rows, too")  # fmt: skip
-    parser.add_argument("--split", action="store_true", help="odd-numbered and even-numbered calls apart, too")
-    parser.add_argument("--report", metavar="DIR", help="write validation.html and validation.md there: errors by "
-                        "level and regime, and the reason of every miss")  # fmt: skip
+    options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
     common.add_output_options(parser, FORMATS)
     profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
     parser.set_defaults(run=run)
@@ -81,7 +110,7 @@ def _run_bytes(args: argparse.Namespace) -> int:
     if args.report is not None:
         write_report(comparison, args.report)
     if args.report is None or args.out is not None:
-        common.emit(text_of(comparison, args.format, args.split, gates), args.out)
+        _tell(args, comparison, gates)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))
     failed = [message for gate in gates if (message := gate.exceeded(comparison.residuals))]
@@ -151,29 +180,29 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
     return Comparison(comparison.residuals, (*profiled_rows.unmatched, *comparison.skipped))
 
 
-def text_of(comparison: Comparison, form: str, split: bool, gates: Sequence[Gate] = ()) -> str:
+def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
     from iosim.evidence.validate.answer import answer
+    from iosim.evidence.validate.pages import as_page
     from iosim.evidence.validate.sections import INTRODUCTION, sections
+    from iosim.show.html import html
+    from iosim.show.markdown import markdown
 
-    if form == "json":
+    def whole() -> dict[str, Any]:
         rows = [r.to_dict() for r in comparison.residuals]
         skipped = [s.to_dict() for s in comparison.skipped]
-        sums = summarise(comparison, split=split)
         held = [gate.to_dict(comparison.residuals) for gate in gates]
-        whole = {"schema": 1, "answer": answer(comparison), "rows": rows, **sums, "gates": held, "skipped": skipped}
-        return common.json_text(whole)
-    if form == "csv":
-        return Table.of(comparison.records()).csv()
-    if form in ("md", "html"):
-        from iosim.evidence.validate.pages import as_page
-        from iosim.show.html import html
-        from iosim.show.markdown import markdown
+        return {"rows": rows, **summarise(comparison, split=args.split), "gates": held, "skipped": skipped}
 
-        page = as_page(comparison, common.typed("validate"), split=split)
-        return markdown(page) if form == "md" else html(page)
-    shown = sections(comparison, split=split, most=TABLE_WORST)
-    parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
-    limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
-    return "\n".join([f"{answer(comparison)}\n", *limits, *parts, INTRODUCTION + "\n"])
+    def text(_: bool) -> str:
+        shown = sections(comparison, split=args.split, most=TABLE_WORST)
+        parts = [f"{s.heading}\n{s.table.text()}" for s in shown if s.table]
+        limits = [f"--fail-above {gate.said(comparison.residuals)}\n" for gate in gates]
+        return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
+
+    def page() -> Page:
+        return as_page(comparison, common.typed("validate"), split=args.split)
+
+    common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text,
+                md=lambda: markdown(page()), html=lambda: html(page()))  # fmt: skip

@@ -8,7 +8,6 @@ import sys
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common
-from iosim.show.tables import Table
 
 FORMATS = ("table", "json", "csv")
 NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills")
@@ -39,19 +38,16 @@ def run(args: argparse.Namespace) -> int:
     gates = [TimeGate.parse(text) for text in args.fail_above]
     report = times_report(args.every or 1, with_worth=args.ablation, with_baselines=args.baselines,
                           show=progress("reading tables"))  # fmt: skip
-    if args.format == "json":
-        text = common.json_text({"schema": 1, **report.to_dict()})
-    elif args.format == "csv":
-        text = Table.of(row.record() for row in report.rows).csv()
-    else:
-        parts = [f"{report.answer}\n", report.table().text()]
+
+    def text(_: bool) -> str:
+        parts = [report.table().text()]
         if report.worth:
             parts.append(f"Each mechanism switched off: mean of the groups' errors\n{report.worth_table().text()}")
         if report.baselines:
             parts.append(f"Simpler predictions, fitted on odd rows, on the even ones\n{report.baseline_table().text()}")
-        parts += [f"{key} left out: {reason}\n" for key, reason in report.missing.items()]
-        text = "\n".join(parts)
-    common.emit(text, args.out)
+        return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
+
+    common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
     failed = [message for gate in gates if (message := gate.exceeded(report))]
     if failed:
         print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
