@@ -25,7 +25,7 @@ from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import calls
 from iosim.studies.formulas.names import CHOICES, SIZES
 
@@ -44,11 +44,7 @@ PROBLEM = {keyword_of(about): about for about in FIELDS.values()}
 """Keyword -> field of the problem."""
 SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 """Keyword -> setting over a kernel's own choice."""
-SHORT = {
-    "causal": About(Kind.FLAG, "keep keys up to the query's own position", name="causal", default=False,
-                    more="Short for mask 'causal'"),
-    "prefix": About(Kind.WHOLE, "tokens cached before the queries: as many more keys than queries", name="prefix"),
-}  # fmt: skip
+SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
 FORMULA = {
     name: replace(about, default=None, usual=None, default_text="")

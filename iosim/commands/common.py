@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of
 from iosim.base.progress import announce
+from iosim.base.units import some
 from iosim.commands import options
-from iosim.commands.options import whole
 from iosim.commands.parser import COMMON
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
 
@@ -47,7 +47,6 @@ OF_MASK = (
     "key_padding",
     "mask_storage",
 )
-CAUSAL = "keep keys up to the query's own position"
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
 TOLD_S = 10
@@ -120,19 +119,18 @@ def add_problem_options(
     options.add(g, {"seq_q": length})
     parser.set_defaults(usual_lengths=lengths)
     options.add(g, FIELDS, MOST_USED, several=several)
-    g.add_argument("--causal", action="store_true", help=CAUSAL)
+    options.add(g, BESIDES, ("causal",))
     options.add(g, FIELDS, ("passes",), several=several)
     more = group(parser, "more of the problem")
     first = {"seq_q", "mask", "passes", *MOST_USED, *OF_MASK}
     options.add(more, FIELDS, (name for name in FIELDS if name not in first), several=several)
-    more.add_argument("--prefix", type=whole, metavar="N", action=options.One,
-                      help="tokens cached before the queries: as many more keys than queries")  # fmt: skip
+    options.add(more, BESIDES, ("prefix",))
     _add_masks(group(parser, "mask"), several)
 
 
 def add_mask_options(group: Any) -> None:
     """--mask, and --causal for the most common one."""
-    group.add_argument("--causal", action="store_true", help=CAUSAL)
+    options.add(group, BESIDES, ("causal",))
     options.add(group, options.without_defaults(FIELDS, "mask"))
 
 
@@ -160,7 +158,7 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
     Raises:
         InputError: values that make no sense, or --causal beside --window.
     """
-    from iosim.problem.asked import BESIDES, check_queries, problems
+    from iosim.problem.asked import check_queries, problems
 
     values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
     values |= {name: getattr(args, name) for name in BESIDES}
@@ -193,6 +191,22 @@ def overrides(args: argparse.Namespace) -> Overrides:
     from iosim.kernel.overrides import Overrides
 
     return Overrides(**{name: getattr(args, name) for name in OVERRIDES})
+
+
+def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
+    """What is wrong with a file of the user's own, a line a problem.
+
+    Raises:
+        InputError: there are problems; `hint` says where to look.
+    """
+    lines = [str(problem) for problem in problems]
+    if args.format == "json":
+        emit(json_text({"schema": 1, "file": args.file, "problems": lines}), args.out)
+    else:
+        emit("".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n", args.out)
+    if lines:
+        raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
+    return 0
 
 
 def announce_replays(what: str, accesses: int, more: str = "") -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
-from iosim.commands import common
+from iosim.commands import common, options
 from iosim.show.tables import Table
 
 CHANGES = 15
 """That are tried and replayed at most, alone and in pairs, about."""
+
+
+@dataclass(frozen=True)
+class ExplainOptions:
+    """What is explained."""
+
+    time: bool = about(False, Kind.FLAG, "where the time goes, launch by launch, in place of the bytes")
+
+
+EXPLAIN = fields_of(ExplainOptions)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -22,9 +34,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start", "clocks", "launched")
-    parser.add_argument(
-        "--time", action="store_true", help="where the time goes, launch by launch, in place of the bytes"
-    )
+    options.add(common.group(parser, "options"), EXPLAIN)
     common.add_output_options(parser, ("table", "json", "md"))
     parser.set_defaults(run=run)
 

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.fields import Kind, about, fields_of
 from iosim.commands import common, options
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.studies.formulas.names import CHOICES, SIZES
+
+
+@dataclass(frozen=True)
+class FormulaOptions:
+    """What is shown of a kernel's formulas."""
+
+    bound: bool = about(
+        False,
+        Kind.FLAG,
+        "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them",
+    )
+    latex: bool = about(False, Kind.FLAG, "formulas as LaTeX, not as text")
+
+
+FORMULA_OPTIONS = fields_of(FormulaOptions)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -26,11 +43,7 @@ def add_parser(subparsers: Any) -> None:
     m = common.group(parser, "what is computed")
     common.add_mask_options(m)
     options.add(m, FIELDS, CHOICES)
-    common.group(parser, "output").add_argument(
-        "--bound", action="store_true",
-        help="instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them",
-    )  # fmt: skip
-    common.group(parser, "output").add_argument("--latex", action="store_true", help="formulas as LaTeX, not as text")
+    options.add(common.group(parser, "output"), FORMULA_OPTIONS)
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 

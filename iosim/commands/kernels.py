@@ -96,16 +96,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from iosim.kernel.libraries import check_file
 
-    problems = [str(problem) for problem in check_file(args.file)]
-    if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "file": args.file, "problems": problems}), args.out)
-    else:
-        common.emit("".join(f"{line}\n" for line in problems) or f"{args.file}: no problems\n", args.out)
-    if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise InputError(f"kernel file '{args.file}' has {count}, as listed; `iosim kernels new --from fa2` writes a "
-                         "whole one, with what each key means")  # fmt: skip
-    return 0
+    hint = "`iosim kernels new --from fa2` writes a whole one, with what each key means"
+    return common.tell_problems(args, "kernel file", list(check_file(args.file)), hint)
 
 
 def _text(data: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from iosim.commands import common, options
 from iosim.commands.parser import COMMON
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
     dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
     sizes = ("batch", "heads", "kv_heads", "head_dim", "dtype")
     options.add(g, {**FIELDS, "dtype": dtype}, sizes, several=("heads", "head_dim"))
-    g.add_argument("--causal", action="store_true", help=common.CAUSAL)
+    options.add(g, BESIDES, ("causal",))
     options.add(g, FIELDS, ("passes",))
     options.add(common.group(parser, "more of the problem"), FIELDS, ("seq_k", "window"))
 

@@ -12,7 +12,7 @@ from iosim.base.fields import Kind
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 
 if TYPE_CHECKING:
     from iosim.evidence.validate.given import Given
@@ -31,7 +31,8 @@ def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
     columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
     fields = {**FIELDS, "seq_q": lengths, "head_dim": columns}
     options.add(g, options.without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
-    g.add_argument("--causal", action=argparse.BooleanOptionalAction, help="whether keys up to the query are kept")
+    causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
+    options.add(g, {"causal": causal})
     k = common.group(parser, "kernel settings of the project's own kernels")
     options.add(k, OVERRIDES, KNOBS)
     k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)

@@ -120,15 +120,8 @@ def _entry(key: str, value: Any) -> dict[str, Any]:
 def _check(args: argparse.Namespace) -> int:
     from iosim.hardware.profile import check_profile_file
 
-    problems = check_profile_file(args.file)
-    if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "file": args.file, "problems": problems}), args.out)
-    else:
-        common.emit("".join(f"{line}\n" for line in problems) or f"{args.file}: no problems\n", args.out)
-    if problems:
-        wrong = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise InputError(f"profile file '{args.file}' has {wrong}, as listed; docs/profiles.md shows what is accepted")
-    return 0
+    hint = "docs/profiles.md shows what is accepted"
+    return common.tell_problems(args, "profile file", check_profile_file(args.file), hint)
 
 
 def _add(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _common_options(g: Any) -> None:
         g.add_argument(f"--{name}", action=options.Joined, metavar="N,...", help=told)
     heads = replace(FIELDS["heads"], usual=None, default=None, default_text="width / 64")
     options.add(g, {**FIELDS, "heads": heads}, ("heads", "kv_heads"))
-    g.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True, help=common.CAUSAL)
+    g.add_argument("--causal", action=argparse.BooleanOptionalAction, default=True, help=BESIDES["causal"].help)
     options.add_spellings(g, "--causal", ("--not-causal",), action="store_false")
 
 

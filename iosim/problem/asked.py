@@ -12,12 +12,11 @@ from typing import Any, SupportsIndex
 from iosim.base.errors import InputError
 from iosim.base.units import sizes
 from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import BESIDES as BESIDES
 from iosim.problem.fields import FIELDS
 
 OF_MASKS = ("mask", "window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file")
 """The fields of which `mask_of` makes a mask."""
-BESIDES = ("causal", "prefix")
-"""What a problem is asked for with that is no field of it."""
 
 
 def usual(name: str) -> Any:

@@ -168,7 +168,20 @@ class ProblemFields:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Besides:
+    """What a problem is asked for with that is no field of it."""
+
+    causal: bool = about(
+        False, Kind.FLAG, "keep keys up to the query's own position", more="Short for mask 'causal'"
+    )
+    prefix: int | None = about(
+        None, Kind.WHOLE, "tokens cached before the queries: as many more keys than queries", metavar="N"
+    )
+
+
 FIELDS = fields_of(ProblemFields)
+BESIDES = fields_of(Besides)
 MAIN = ("batch", "heads", "head_dim", "dtype")
 """What a printed command line always says."""
 LENGTHS = ("seq_q", "seq_k", "seq_lens", "seq_lens_k")

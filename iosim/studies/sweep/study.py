@@ -39,25 +39,8 @@ def sweep(
     model: Model | None = None,
     **values: Any,
 ) -> pandas.DataFrame:
-    """A prediction for every combination of `values`, a row each: bytes by level, bounds, time, memory.
-
-    `iosim.sweep` is this, with models by name. A combination that cannot run is a row with its reason in the column
-    `refused`.
-
-    Args:
-        problems: rows to predict, each with every combination of `values`: a CSV or Parquet file, or a DataFrame.
-            Columns are named as fields of `AttentionProblem`, settings of a kernel, or options of the command line;
-            `gpu` and `kernel` may be among them. Empty cells are defaults.
-        out: a file ending in .csv or .parquet that the rows are written to, in a journal beside it until the last is
-            done. Asked for again after an interrupt, the sweep goes on with the rows that are missing.
-        method: as of `predict`. "bounds" and "capacity" have closed forms, a million rows in seconds, and no times.
-        l2_start: "cold" or "warm".
-        jobs: processes; by default one a core where the rows are worth it.
-        dask: address of the scheduler of a Dask cluster whose workers predict the rows instead.
-        fresh: begin anew where `out` was begun.
-        model: gives the rows their sizes: a row for each kind of its layers at every combination of the other values.
-        values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
-            `mask="causal"`, None is the default. What is not given is as `iosim predict` has it.
+    """As `iosim.sweep`, whose arguments these are, with the model loaded: it gives the rows their sizes, a row for each
+    kind of its layers at every combination of the other values.
 
     Raises:
         InputError: values that make no sense, every row refused, or a file that cannot be written.
