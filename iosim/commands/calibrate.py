@@ -6,13 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import announce, counter
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
@@ -30,37 +28,21 @@ TIMES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
 """Columns of a file of times, those of `iosim.studies.latency.fit`, which takes longer to load than a parser may."""
 
 
-@dataclass(frozen=True)
-class CalibrateOptions:
-    """Where numbers come from, and where they go."""
-
-    out: str | None = about(
-        None, Kind.FILE, "profile to write", spellings=("-o",), metavar="FILE", default_text="standard output"
-    )
-    name: str | None = about(
-        None, Kind.NAME, "name inside the profile", metavar="NAME", default_text="the file's, else my-gpu"
-    )
-    raw: str | None = about(None, Kind.FILE, "also keep the raw numbers, as JSON", metavar="FILE")
-    bundle: str | None = about(
-        None, Kind.FILE, "also write one small file to send: raw numbers and profile", metavar="FILE"
-    )
-    given: str | None = about(
-        None, Kind.FILE, "take raw numbers from there; needs no GPU", option="--from", metavar="FILE"
-    )
-    times: str | None = about(
-        None,
-        Kind.FILE,
-        f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and seconds, "
-        "ms or us); needs no GPU",
-        metavar="FILE",
-    )
-    stack: str | None = about(
-        None, Kind.NAME, "with --times: the stack that was timed", metavar="NAME", default_text="vllm"
-    )
-    profiler: bool = about(True, Kind.FLAG, "ncu, and so without the L2's constants", option="--no-profiler")
-
-
-CALIBRATE = fields_of(CalibrateOptions)
+CALIBRATE = options.table(
+    out=options.value("profile to write", "FILE", "standard output", spellings=("-o",)),
+    name=options.value("name inside the profile", "NAME", "the file's, else my-gpu"),
+    raw=options.value("also keep the raw numbers, as JSON", "FILE"),
+    bundle=options.value("also write one small file to send: raw numbers and profile", "FILE"),
+    given=options.value("take raw numbers from there; needs no GPU", "FILE", option="--from"),
+    times=options.value(
+        f"fit a serving stack's constants to a CSV of your own times ({', '.join(TIMES)}; causal, dtype; and "
+        "seconds, ms or us); needs no GPU",
+        "FILE",
+    ),
+    stack=options.value("with --times: the stack that was timed", "NAME", "vllm"),
+    profiler=options.flag("ncu, and so without the L2's constants", default=True, option="--no-profiler"),
+)
+"""Where numbers come from, and where they go."""
 
 
 def add_parser(subparsers: Any) -> None:

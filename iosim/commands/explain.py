@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import Any
 
-from iosim.base.fields import Kind, about, fields_of
 from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.show.tables import Table
@@ -15,14 +13,8 @@ CHANGES = 15
 """That are tried and replayed at most, alone and in pairs, about."""
 
 
-@dataclass(frozen=True)
-class ExplainOptions:
-    """What is explained."""
-
-    time: bool = about(False, Kind.FLAG, "where the time goes, launch by launch, in place of the bytes")
-
-
-EXPLAIN = fields_of(ExplainOptions)
+EXPLAIN = options.table(time=options.flag("where the time goes, launch by launch, in place of the bytes"))
+"""What is explained."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import Any
 
-from iosim.base.fields import Kind, about, fields_of
 from iosim.commands import common, options
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 from iosim.studies.formulas.names import CHOICES, SIZES
 
-
-@dataclass(frozen=True)
-class FormulaOptions:
-    """What is shown of a kernel's formulas."""
-
-    bound: bool = about(
-        False,
-        Kind.FLAG,
-        "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them",
-    )
-    latex: bool = about(False, Kind.FLAG, "formulas as LaTeX, not as text")
-
-
-FORMULA_OPTIONS = fields_of(FormulaOptions)
+FORMULA_OPTIONS = options.table(
+    bound=options.flag(
+        "instead: bytes at both levels of the GPU beside the papers' bounds, and why M = the L2 changes them"
+    ),
+    latex=options.flag("formulas as LaTeX, not as text"),
+)
+"""What is shown of a kernel's formulas."""
 
 
 def add_parser(subparsers: Any) -> None:

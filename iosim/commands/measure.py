@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of, like
+from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.base.units import some
 from iosim.commands import common, options
@@ -43,81 +43,62 @@ NOT_OF_CHAINS = ("kernel", "kv_heads", "seq_k", "causal", "window", "tile", "war
 ALONE_OF_CHAINS = ("chain", "batch", "heads", "seq_q", "head_dim", "dtype", "passes")
 
 
-@dataclass(frozen=True)
-class MeasureOptions:
-    """What is measured, beside the fields of a problem and of a kernel."""
-
-    kernel: Sequence[str] = about(
-        ("flash_fwd",),
-        Kind.NAMES,
+MEASURE = options.table(
+    kernel=options.value(
         "flash_fwd, flash_bwd, naive, minimal",
+        "NAME,...",
+        "flash_fwd",
+        kind=Kind.NAMES,
         spellings=common.KERNEL_OF_OLD,
-        metavar="NAME,...",
-        default_text="flash_fwd",
-    )
-    seq_q: str | None = like(
+        default=("flash_fwd",),
+    ),
+    seq_q=replace(
         FIELDS["seq_q"],
         kind=Kind.SIZES,
         help="query tokens: 4096, 512,4096 or 1k:64k:x2",
         default_text="4096",
         metavar="N,...",
-    )
-    plan: Sequence[str] | None = about(
-        None,
-        Kind.NAMES,
-        "instead of a problem: quick, full, its parts lengths, shapes, decode, orders, others, tiles, backward, cliff; "
-        "chains, one of --chain; of PyTorch's kernels random, drawn calls, or builds, every build at two sizes",
-        metavar="NAME,...",
-    )
-    seed: int | None = about(
-        None, Kind.WHOLE, "of --plan random: the draw", low=0, metavar="S", default_text="0"
-    )
-    calls: int | None = about(
-        None, Kind.WHOLE, "of --plan random: how many", metavar="N", default_text=str(CALLS)
-    )
-    only: str | None = about(
-        None, Kind.NAME, "of PyTorch's kernels: count those whose names match", metavar="REGEX"
-    )
-    minutes: float | None = about(
-        None,
-        Kind.NUMBER,
+        usual=None,
+        default=None,
+    ),
+    plan=options.value(
+        "instead of a problem: quick, full, its parts lengths, shapes, decode, orders, others, tiles, "
+        "backward, cliff; chains, one of --chain; of PyTorch's kernels random, drawn calls, or builds, every "
+        "build at two sizes",
+        "NAME,...",
+        kind=Kind.NAMES,
+    ),
+    seed=options.value("of --plan random: the draw", "S", "0", kind=Kind.WHOLE, low=0),
+    calls=options.value("of --plan random: how many", "N", str(CALLS), kind=Kind.WHOLE),
+    only=options.value("of PyTorch's kernels: count those whose names match", "REGEX"),
+    minutes=options.value(
         "of PyTorch's kernels: start no call later than this; the same command goes on where it stopped",
-        metavar="M",
-    )
-    time: bool = about(False, Kind.FLAG, "median of device events instead of counters")
-    l2: str = like(
+        "M",
+        kind=Kind.NUMBER,
+    ),
+    time=options.flag("median of device events instead of counters"),
+    l2=replace(
         CONDITIONS["l2_start"],
-        "cold",
         help="the L2 at each start: cold (flushed) or warm, as the same launch left it",
-    )
-    dry_run: bool = about(False, Kind.FLAG, "list the calls and stop; needs no GPU")
-    cc: str | None = about(
-        None,
-        Kind.NAME,
-        "with --dry-run: compute capability",
-        metavar="X.Y",
-        default_text=f"the GPU's, else {DRY_RUN_CC}",
-    )
-    out: str | None = about(
-        None, Kind.FILE, "CSV to write or to add to; provenance goes beside it", spellings=("-o",), metavar="FILE"
-    )
-    deterministic: bool = about(False, Kind.FLAG, "flash_bwd without atomics")
-    bypass_l1: bool = about(False, Kind.FLAG, "naive with loads that skip L1")
-    chain: Sequence[str] | None = about(
-        None,
-        Kind.NAMES,
+        usual=None,
+        option="",
+    ),
+    dry_run=options.flag("list the calls and stop; needs no GPU"),
+    cc=options.value("with --dry-run: compute capability", "X.Y", f"the GPU's, else {DRY_RUN_CC}"),
+    out=options.value("CSV to write or to add to; provenance goes beside it", "FILE", spellings=("-o",)),
+    deterministic=options.flag("flash_bwd without atomics"),
+    bypass_l1=options.flag("naive with loads that skip L1"),
+    chain=options.value(
         "naive, math, flash or cudnn of PyTorch, or iosim_naive, the three launches of --kernel naive",
-        metavar="NAME,...",
-    )
-    launches: str | None = about(
-        None,
-        Kind.FILE,
+        "NAME,...",
+        kind=Kind.NAMES,
+    ),
+    launches=options.value(
         "a second CSV, a row for each launch of the chains by itself: its kernel, grid, block, registers and bytes",
-        metavar="FILE",
-    )
-
-
-MEASURE = fields_of(MeasureOptions)
+        "FILE",
+    ),
+)
+"""What is measured, beside the fields of a problem and of a kernel."""
 OF_RUN = ("plan", "seed", "calls", "only", "minutes", "time", "l2", "dry_run", "cc", "out")
 
 
@@ -220,9 +201,9 @@ def _run_library(args: argparse.Namespace) -> int:
     from iosim.evidence.measure import library_case
 
     kept = ("plan", "out", "dry_run", "seed", "calls", "only", "minutes")
-    refused = [
-        name for name in (*ALONE_OF_CHAINS, *NOT_OF_CHAINS) if getattr(args, name) != args.default_of(name)
-    ] + [name for name in ("seed", "calls") if args.plan == ["builds"] and getattr(args, name) is not None]
+    refused = [name for name in (*ALONE_OF_CHAINS, *NOT_OF_CHAINS) if getattr(args, name) != args.default_of(name)] + [
+        name for name in ("seed", "calls") if args.plan == ["builds"] and getattr(args, name) is not None
+    ]
     if len(args.plan) > 1 or refused:
         what = options.spelling(refused[0]) if refused else "another --plan"
         raise InputError(f"{what} is not for --plan {args.plan[0]}; accepted with it: "

@@ -6,11 +6,10 @@ With `--check-constant section=50MiB` it says where a library's constant is righ
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.studies.calls import ORDERS, PINNED
@@ -22,29 +21,19 @@ if TYPE_CHECKING:
 
 GRID = "4k:64k:x2"
 """Lengths of the problems that a constant is checked on where none are given."""
-@dataclass(frozen=True)
-class OrderOptions:
-    """What is shown of a ranking, or looked into in its place."""
 
-    top: int | None = about(
-        None, Kind.WHOLE, "orders to list (default 12 in tables, all in json and csv)", metavar="N"
-    )
-    code: str | None = about(
-        None,
-        Kind.WORD,
+
+ORDER_OPTIONS = options.table(
+    top=options.value("orders to list (default 12 in tables, all in json and csv)", "N", kind=Kind.WHOLE),
+    code=options.value(
         "print the best order as code: triton, cuda or formula",
+        "LANGUAGE",
+        kind=Kind.WORD,
         words=("triton", "cuda", "formula"),
-        metavar="LANGUAGE",
-    )
-    check_constant: str | None = about(
-        None,
-        Kind.NAME,
-        "where sections of a constant size, such as section=50MiB, are right",
-        metavar="section=SIZE",
-    )
-
-
-ORDER_OPTIONS = fields_of(OrderOptions)
+    ),
+    check_constant=options.value("where sections of a constant size, such as section=50MiB, are right", "section=SIZE"),
+)
+"""What is shown of a ranking, or looked into in its place."""
 
 
 def add_parser(subparsers: Any) -> None:

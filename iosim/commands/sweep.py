@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import Kind
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
 from iosim.commands import common, options, with_model
@@ -28,30 +27,17 @@ MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """Which rows there are, and who works them out."""
-
-    problems: str | None = about(
-        None,
-        Kind.FILE,
-        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
-        "each row with every combination of the options given",
-        metavar="FILE",
-    )
-    jobs: int | None = about(
-        None, Kind.WHOLE, "processes", metavar="N", default_text="one a core where the rows are worth it"
-    )
-    dask: str | None = about(
-        None,
-        Kind.NAME,
-        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work",
-        metavar="ADDRESS",
-    )
-    fresh: bool = about(False, Kind.FLAG, "begin anew where --out was begun")
-
-
-SWEEP = fields_of(SweepOptions)
+SWEEP = options.table(
+    problems=options.value(
+        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, "
+        "gpu, ...; each row with every combination of the options given",
+        "FILE",
+    ),
+    jobs=options.value("processes", "N", "one a core where the rows are worth it", kind=Kind.WHOLE),
+    dask=options.value("scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work", "ADDRESS"),
+    fresh=options.flag("begin anew where --out was begun"),
+)
+"""Which rows there are, and who works them out."""
 
 
 def add_parser(subparsers: Any) -> None:

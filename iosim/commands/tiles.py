@@ -6,10 +6,9 @@ With `--triton` the ranking is a list of `triton.Config` in Python.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.show.tables import Table
@@ -24,27 +23,18 @@ if TYPE_CHECKING:
 DEFAULT_TOP = 10
 
 
-@dataclass(frozen=True)
-class TileOptions:
-    """What is shown of a ranking."""
-
-    top: int | None = about(
-        None,
-        Kind.WHOLE,
-        f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)",
-        metavar="N",
-    )
-    rejected: bool = about(False, Kind.FLAG, "say why the other tiles are rejected, by reason")
-    triton: str | None = about(
-        None,
-        Kind.NAME,
+TILE_OPTIONS = options.table(
+    top=options.value(
+        f"tiles of the ranking to list (default {DEFAULT_TOP} in tables, all in json and csv)", "N", kind=Kind.WHOLE
+    ),
+    rejected=options.flag("say why the other tiles are rejected, by reason"),
+    triton=options.value(
         "print Python: a triton.Config list, best first, out of all configurations or of the tutorial's",
+        "all|tutorial",
         bare="all",
-        metavar="all|tutorial",
-    )
-
-
-TILE_OPTIONS = fields_of(TileOptions)
+    ),
+)
+"""What is shown of a ranking."""
 
 
 def add_parser(subparsers: Any) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, about, fields_of
+from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, profiled
 
@@ -25,46 +24,30 @@ TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
 
 
-@dataclass(frozen=True)
-class ValidateOptions:
-    """What is compared with what."""
-
-    measurements: str | None = about(
-        None,
-        Kind.FILE,
+VALIDATE = options.table(
+    measurements=options.value(
         "CSV, a row a launch or a row a chain",
-        metavar="FILE",
-        default_text="the shipped ones: library kernels and chains of an H200, random calls of an H100",
-    )
-    ncu: str | None = about(
-        None,
-        Kind.FILE,
-        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)",
-        metavar="FILE",
-    )
-    with_spills: bool = about(False, Kind.FLAG, "--fail-above counts kernels with spills, too")
-    across: bool = about(False, Kind.FLAG, "compare measurements of one GPU with predictions for another")
-    times: bool = about(
-        False,
-        Kind.FLAG,
+        "FILE",
+        "the shipped ones: library kernels and chains of an H200, random calls of an H100",
+    ),
+    ncu=options.value(
+        "instead: a profile of your own, .ncu-rep or its raw page in CSV (ncu --import FILE --csv --page raw)", "FILE"
+    ),
+    with_spills=options.flag("--fail-above counts kernels with spills, too"),
+    across=options.flag("compare measurements of one GPU with predictions for another"),
+    times=options.flag(
         "instead: every recorded and published time, by group, with targets; --fail-above then takes "
-        "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)",
-    )
-    every: int | None = about(
-        None, Kind.WHOLE, "with --times: every N-th row of each table", metavar="N", default_text="1"
-    )
-    ablation: bool = about(False, Kind.FLAG, "with --times: each mechanism switched off, too")
-    baselines: bool = about(False, Kind.FLAG, "with --times: rooflines and a regression on the same rows, too")
-    split: bool = about(False, Kind.FLAG, "odd-numbered and even-numbered calls apart, too")
-    report: str | None = about(
-        None,
-        Kind.FILE,
-        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss",
-        metavar="DIR",
-    )
-
-
-VALIDATE = fields_of(ValidateOptions)
+        "GROUP[:STATISTIC]=LIMIT (mean, median, p90, max; all: every group)"
+    ),
+    every=options.value("with --times: every N-th row of each table", "N", "1", kind=Kind.WHOLE),
+    ablation=options.flag("with --times: each mechanism switched off, too"),
+    baselines=options.flag("with --times: rooflines and a regression on the same rows, too"),
+    split=options.flag("odd-numbered and even-numbered calls apart, too"),
+    report=options.value(
+        "write validation.html and validation.md there: errors by level and regime, and the reason of every miss", "DIR"
+    ),
+)
+"""What is compared with what."""
 
 
 def add_parser(subparsers: Any) -> None:
