@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from iosim.api.asked import given, names, one, overrides_of, problem_of, read
+from iosim.api.asked import given, names, one, overrides_of, problem_of, read, request
 from iosim.api.keywords import (
     CLAIMED,
     COMPARED,
@@ -29,7 +29,7 @@ from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.calls import CLAIMS, PINNED
+from iosim.studies.calls import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, TilesRequest
 
 if TYPE_CHECKING:
     from iosim.api.typed import (
@@ -143,10 +143,11 @@ def compare(
     Raises:
         InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
     """
-    from iosim.studies.compare import compare as compare_typed
+    from iosim.studies.compare.study import run
 
     problems = several_problems(model, problem, asked, *_layers(asked))
-    return compare_typed(problems, names(kernel, "kernel"), names(gpu, "gpu"), **given(COMPARED, asked, LAYERED))
+    what = {"problems": problems, "kernel": names(kernel, "kernel"), "gpu": names(gpu, "gpu")}
+    return run(request(CompareRequest, COMPARED, asked, **what))
 
 
 @public(TILED, PROBLEM, SHORT)
@@ -176,12 +177,11 @@ def pick_tiles(
         InputError: both passes at once, or a matrix unit or a type that the GPU does not have.
     """
     from iosim.evidence.cuda.tile_builds import reports
-    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+    from iosim.studies.tiles.pick import run
 
-    what, which = one_problem(model, problem, asked, *_layers(asked), "iosim.compare")
-    on, how = one(gpu, "gpu"), given(TILED, asked, LAYERED)
-    known = reports(what, on, how.pop("compile", None), how.get("matrix_unit", "mma.sync"))
-    return pick_typed(what, on, layers=which, reports=known, **how)
+    what, kind = one_problem(model, problem, asked, *_layers(asked), "iosim.compare")
+    tiles = request(TilesRequest, TILED, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
+    return run(tiles, reports(what, tiles.gpu, tiles.compile, tiles.matrix_unit))
 
 
 @public(ONE_TILE, PROBLEM, SHORT)
@@ -246,19 +246,14 @@ def orders(
     Raises:
         InputError: values that make no sense, or a kernel without an order to choose.
     """
-    from iosim.kernel.kernel import Tile
-    from iosim.studies.orders import search_orders
-    from iosim.studies.orders.space import pinned_fields
+    from iosim.studies.orders.search import run
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
-    tiles = [Tile(*SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ()))) for one_tile in sides]
+    tiles = [SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides]
     problems, counts = layer_problems(model, problem, asked, *_layers(asked))
-    how = given(ORDERED, asked, LAYERED)
-    pinned = pinned_fields({name: how.pop(name, None) for name in PINNED})
-    return search_orders(
-        problems, DEFAULT if kernel is None else one(kernel, "kernel"), one(gpu, "gpu"),
-        **{"weights": counts, **how}, tiles=tiles, pinned=pinned,
-    )  # fmt: skip
+    which = DEFAULT if kernel is None else one(kernel, "kernel")
+    what = {"problems": problems, "kernel": which, "gpu": one(gpu, "gpu"), "counts": counts, "tile": tiles}
+    return run(request(OrdersRequest, ORDERED, asked, **what))
 
 
 @public(PROBLEM, SHORT, SETTINGS)
@@ -325,16 +320,11 @@ def check_claim(
     Raises:
         InputError: no claim or several, or values that make no sense.
     """
-    from iosim.evidence.claims import check, parse, share
+    from iosim.evidence.claims.check import run
 
-    how = given(CLAIMED, asked)
-    claims = {name: how.pop(name) for name in CLAIMS if name in how}
+    claims = [name for name in CLAIMS if asked.get(name) is not None]
     if len(claims) != 1:
         raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: one of {', '.join(CLAIMS)}, "
                          "such as hbm='4.3GB'")  # fmt: skip
-    ((quantity, text),) = claims.items()
-    return check(
-        parse(quantity, text), problem_of(problem, asked, "a loop"), one(kernel, "kernel"), one(gpu, "gpu"),
-        tolerance=share(how.get("tolerance")), layers=CLAIMED["layers"].check(how.get("layers")),
-        overrides=overrides_of(asked, kernel),
-    )  # fmt: skip
+    what = {"kernel": one(kernel, "kernel"), "gpu": one(gpu, "gpu"), "overrides": overrides_of(asked, kernel)}
+    return run(request(ClaimRequest, CLAIMED, asked, problem=problem_of(problem, asked, "a loop"), **what))[0]

@@ -63,9 +63,9 @@ def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, Abou
 CONDITIONED = by_keyword(CONDITIONS)
 """Keyword -> how a call meets its GPU."""
 LAYERED = by_keyword(calls.OF_MODEL)
-COMPARED, TILED = LAYERED | by_keyword(calls.COMPARE), LAYERED | by_keyword(calls.TILES, "tile", "warps", "stages")
-ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile")
-ORDERED, CLAIMED = LAYERED | by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
+COMPARED, TILED = by_keyword(calls.COMPARE), by_keyword(calls.TILES, "tile", "warps", "stages")
+ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile", *calls.OF_MODEL)
+ORDERED, CLAIMED = by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",

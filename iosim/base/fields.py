@@ -154,9 +154,17 @@ class About:
             if not isinstance(word, str) or word not in self.words:
                 raise unknown_name(f"`{self.name}`", str(value), self.words)
             return word
+        if self.kind is Kind.NUMBERS:
+            return self._numbers(value)
         if self.kind is Kind.SIDES:
             return self._sides(value)
         return self._lengths(value) if self.kind is Kind.LENGTHS else value
+
+    def _numbers(self, value: Sequence[Any]) -> list[Any]:
+        try:
+            return [float(number) if isinstance(number, str) else number for number in value]
+        except ValueError:
+            raise InputError(f"`{self.name}` {','.join(map(str, value))}: no numbers; accepted: such as 3,1") from None
 
     def _sides(self, value: Any) -> tuple[int, int]:
         pair = (value, value) if self.one_for_both and isinstance(value, SupportsIndex) else value

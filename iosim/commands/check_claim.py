@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common, options
-from iosim.studies.calls import CLAIM, CLAIMS
+from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,19 +24,17 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.evidence.claims import check, parse, share
+    from iosim.evidence.claims.check import run as check
     from iosim.evidence.claims.face import as_text
 
-    claims = [parse(name, text) for name in CLAIMS if (text := getattr(args, name)) is not None]
-    if not claims:
+    if all(getattr(args, name) is None for name in CLAIMS):
         examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())
         raise InputError(f"a claim is missing; accepted: {examples}")
     problems = common.problems(args)
     if len(problems) > 1:
         raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one")
-    how = {"tolerance": share(args.tolerance), "layers": CLAIM["layers"].check(args.layers),
-           "overrides": common.overrides(args)}  # fmt: skip
-    checks = [check(claim, problems[0], args.kernel, args.gpu, **how) for claim in claims]
+    asked = {"problem": problems[0], "kernel": args.kernel, "gpu": args.gpu, "overrides": common.overrides(args)}
+    checks = check(common.request(args, ClaimRequest, **asked))
     return common.tell(
         args, " ".join(c.answer() for c in checks), json=lambda: {"claims": [c.to_dict() for c in checks]},
         rows=lambda: (

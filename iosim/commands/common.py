@@ -224,7 +224,7 @@ def json_text(value: Any) -> str:
 
 def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
-    return asked(**{name: getattr(args, name) for name in fields_of(asked)}, **more)
+    return asked(**{name: getattr(args, name) for name in fields_of(asked) if name not in more}, **more)
 
 
 Rows = Iterable[Mapping[str, Any]]

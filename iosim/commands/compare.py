@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.show.tables import Table
-from iosim.studies.calls import COMPARE
+from iosim.studies.calls import COMPARE, CompareRequest
 
 if TYPE_CHECKING:
     from iosim.show.page import Page
@@ -37,23 +38,23 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from iosim.base.files import write_together
     from iosim.show.html import html
-    from iosim.studies.compare import Comparison, as_page, compare
+    from iosim.studies.compare import Comparison, as_page
     from iosim.studies.compare.face import answer
-    from iosim.studies.compare.stack import ModelComparison, compare_model
+    from iosim.studies.compare.stack import ModelComparison, run_model
+    from iosim.studies.compare.study import run as run_comparison
 
     for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
         common.check_place(place, option)
-    settings = {"baseline": args.baseline, "method": args.method, "l2_start": args.l2_start,
-                "progress": progress("predicting")}  # fmt: skip
     model = with_model.model(args)
+    asked = common.request(args, CompareRequest, kernel=args.kernel, gpu=args.gpu)
     found: Comparison | ModelComparison
     page: Callable[[str], Page]
     if model is None:
-        found = compare(common.problems(args), args.kernel, args.gpu, **settings)
+        found = run_comparison(replace(asked, problems=common.problems(args)), progress("predicting"))
         rows, told, page = [e.to_dict() for e in found.entries], answer(found), partial(as_page, found)
     else:
         (values,) = with_model.values(args)
-        found = compare_model(model, values, args.kernel, args.gpu, **settings)
+        found = run_model(asked, model, values, progress("predicting"))
         rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]
         told, page = found.answer, found.as_page
     files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}

@@ -107,14 +107,6 @@ def numbers(text: str) -> list[int]:
     return list(lengths(text))
 
 
-def decimals(text: str) -> list[float]:
-    """argparse type for a list of numbers: 3,1."""
-    try:
-        return [float(part) for part in names(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"value '{text}' holds no numbers; accepted: such as 3,1") from None
-
-
 def pairs(text: str) -> list[tuple[int, int]]:
     """argparse type for a list of pairs of sides, 128x64,64x64."""
     return [pair(part) for part in text.split(",")]
@@ -267,8 +259,7 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
         settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
     elif field.kind in (Kind.NAMES, Kind.NUMBERS):
         default = Usual(default) if default else None
-        several_of = names if field.kind is Kind.NAMES else decimals
-        settings |= {"action": Several, "type": several_of, "metavar": field.metavar}
+        settings |= {"action": Several, "type": names, "metavar": field.metavar}
     elif field.kind is Kind.SIZES:
         settings |= {"action": Joined, "metavar": field.metavar}
     elif several:

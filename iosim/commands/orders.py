@@ -12,7 +12,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
-from iosim.studies.calls import ORDERS, PINNED
+from iosim.studies.calls import ORDERS, PINNED, OrdersRequest
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
@@ -78,28 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     """A ranking a GPU; of several problems one for all of them."""
-    from iosim.kernel.kernel import Tile
-    from iosim.studies.orders import search_orders
+    from iosim.studies.orders.search import run
 
     of_layers = with_model.layer_problems(args)
-    problems = [problem for _, problem in of_layers]
-    each = args.weights
-    if each is None and args.model is not None:
-        each = [float(layers.count) for layers, _ in of_layers if layers is not None]
-    return [
-        search_orders(
-            problems, args.kernel, gpu, weights=each, pinned=pinned(args), l2_start=args.l2_start,
-            tiles=[Tile(*sides) for sides in args.tile or ()], progress=progress("predicting orders"),
-        )
-        for gpu in args.gpu
-    ]  # fmt: skip
-
-
-def pinned(args: argparse.Namespace) -> dict[str, Any]:
-    """What the search keeps, as fields of an order."""
-    from iosim.studies.orders.space import pinned_fields
-
-    return pinned_fields({name: getattr(args, name) for name in PINNED})
+    counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
+    asked = {"problems": [problem for _, problem in of_layers], "kernel": args.kernel, "counts": counts or None}
+    requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
+    return [run(one, progress("predicting orders")) for one in requests]
 
 
 def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.show.tables import Table
-from iosim.studies.calls import TILES
+from iosim.studies.calls import OF_MODEL, TILES, TilesRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def add_parser(subparsers: Any) -> None:
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
     options.add(g, TILE_OPTIONS)
-    options.add(g, TILES, several=("tile",))
+    options.add(g, TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
     parser.set_defaults(run=run)
 
@@ -55,19 +55,17 @@ def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.face import answer
-    from iosim.studies.tiles.pick import pick_tiles
+    from iosim.studies.tiles.pick import run as rank
 
     TILE_OPTIONS["top"].check(args.top)
     if args.triton is not None:
         return tell_triton(args)
-    picks = [
-        pick_tiles(
-            problem, gpu, matrix_unit=args.matrix_unit, progress=progress("replaying"), layers=layers,
-            reports=reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling")),
-        )
-        for gpu in args.gpu
-        for layers, problem in with_model.layer_problems(args)
-    ]  # fmt: skip
+    picks = []
+    for gpu in args.gpu:
+        for kind, problem in with_model.layer_problems(args):
+            asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, library=True)
+            known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
+            picks.append(rank(asked, known, progress("replaying")))
     if args.tile is None and (args.warps or args.stages):
         raise InputError(f"--{'warps' if args.warps else 'stages'} is for one tile; accepted: with --tile QxK")
     if args.tile is not None:

@@ -7,12 +7,18 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.studies.calls import TRACE
 
 if TYPE_CHECKING:
     from iosim.studies.trace.trace import TraceResult
+
+
+TRACE = options.table(
+    launch=options.value("trace this launch of the chain alone", "NAME", "all"),
+    bins=options.value("time bins", "N", kind=Kind.WHOLE, default=200),
+)
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,5 +1,4 @@
-"""What compare, tiles, orders, trace and check-claim are asked for beside problems, kernels and GPUs: a record each,
-whose fields say all about themselves.
+"""What compare, tiles, orders and check-claim are asked for: a record each, whose fields say all about themselves.
 
 The command line makes its options of them and `import iosim` its keywords. Loads nothing heavy, so that a command line
 can be parsed, and refused, at once.
@@ -13,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind, about, fields_of, like
 from iosim.kernel.conditions import CONDITIONS
-from iosim.kernel.overrides import OVERRIDES
+from iosim.kernel.overrides import OVERRIDES, Overrides
 
 if TYPE_CHECKING:
-    from iosim.studies.models.layers import Model
+    from iosim.hardware.profile import HardwareProfile
+    from iosim.kernel.kernel import Kernel
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.models.layers import Layers, Model
 
 PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
 """Settings that a search of orders keeps where they are given."""
@@ -40,9 +42,12 @@ class OfModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRequest:
+class CompareRequest(OfModel):
     """Kernels and GPUs side by side."""
 
+    problems: Sequence[AttentionProblem] = ()
+    kernel: Sequence[str]
+    gpu: Sequence[str]
     baseline: str | None = about(
         None,
         Kind.NAME,
@@ -55,9 +60,13 @@ class CompareRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesRequest:
+class TilesRequest(OfModel):
     """Tiles for a problem, ranked, or one of them."""
 
+    problem: AttentionProblem
+    gpu: str | HardwareProfile
+    kind: Layers | None = None
+    """The layers of a model whose problem it is."""
     tile: Sequence[tuple[int, int]] | None = like(
         OVERRIDES["tile"],
         help="only these tiles, such as 96x48: whether each fits, what it is short of, its bytes and rank, and the "
@@ -90,9 +99,14 @@ def _pinned(name: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrdersRequest:
-    """Orders of a kernel, ranked."""
+class OrdersRequest(OfModel):
+    """Orders of a kernel, ranked; one order for several problems."""
 
+    problems: Sequence[AttentionProblem]
+    kernel: str | Kernel
+    gpu: str | HardwareProfile
+    counts: Sequence[float] | None = None
+    """How many layers of a model each problem stands for."""
     weights: Sequence[float] | None = about(
         None,
         Kind.NUMBERS,
@@ -112,15 +126,8 @@ class OrdersRequest:
     cluster: int | None = _pinned("cluster")
     l2_start: str = like(CONDITIONS["l2_start"], "cold")
 
-
-@dataclass(frozen=True, kw_only=True)
-class TraceRequest:
-    """What of a replay is looked into."""
-
-    launch: str | None = about(
-        None, Kind.NAME, "trace this launch of the chain alone", metavar="NAME", default_text="all"
-    )
-    bins: int = about(200, Kind.WHOLE, "time bins", metavar="N", low=-1)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", ORDERS["weights"].check(self.weights))
 
 
 def _amount(meaning: str, example: str) -> Any:
@@ -129,8 +136,12 @@ def _amount(meaning: str, example: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRequest:
-    """A number from elsewhere."""
+    """Numbers from elsewhere, and what they are of."""
 
+    problem: AttentionProblem
+    kernel: str
+    gpu: str | HardwareProfile
+    overrides: Overrides | None = None
     hbm: str | None = _amount("bytes that are said to move between HBM and the L2", "4.3GB")
     l2: str | None = _amount("bytes that are said to move between the L2 and the SMs", "2.2GB")
     time: str | None = _amount("time that a call is said to take", "1.4ms")
@@ -147,8 +158,8 @@ class ClaimRequest:
     )
 
 
-OF_MODEL, COMPARE, TILES, ORDERS, TRACE, CLAIM = map(
-    fields_of, (OfModel, CompareRequest, TilesRequest, OrdersRequest, TraceRequest, ClaimRequest)
+OF_MODEL, COMPARE, TILES, ORDERS, CLAIM = map(
+    fields_of, (OfModel, CompareRequest, TilesRequest, OrdersRequest, ClaimRequest)
 )
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

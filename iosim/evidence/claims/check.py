@@ -11,7 +11,7 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT
 from iosim.evidence.claims import readings, slips
-from iosim.evidence.claims.amount import Amount
+from iosim.evidence.claims.amount import Amount, parse, share
 from iosim.evidence.claims.readings import Reading
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
@@ -20,6 +20,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
+from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
 MOST_TOLERANCE = 0.05
@@ -113,6 +114,14 @@ class Check(Shown):
             "predicted": self.counter, "problem": p.problem.to_dict(), "kernel": p.kernel.name,
             "profile": p.profile.name, "method": p.method, "answer": self.answer(),
         }  # fmt: skip
+
+
+def run(asked: ClaimRequest) -> list[Check]:
+    """What each of the numbers that are asked for counts; as `check`."""
+    layers, tolerance = CLAIM["layers"].check(asked.layers), share(asked.tolerance)
+    claims = [parse(name, text) for name in CLAIMS if (text := getattr(asked, name)) is not None]
+    what = asked.problem, asked.kernel, asked.gpu
+    return [check(one, *what, tolerance=tolerance, layers=layers, overrides=asked.overrides) for one in claims]
 
 
 def check(

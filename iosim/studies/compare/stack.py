@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim.base.progress import Progress, silent
+from iosim.base.progress import Progress
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
+from iosim.studies.calls import CompareRequest
 from iosim.studies.compare.face import as_text, summary
-from iosim.studies.compare.study import QUANTITIES, Comparison, compare
+from iosim.studies.compare.study import QUANTITIES, Comparison, run
 from iosim.studies.models.groups import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 
@@ -118,20 +119,11 @@ def _row(key: tuple[int, str, str], found: Mapping[str, Any]) -> dict[str, Any]:
     return row | {"cannot_run": found["cannot"]}
 
 
-def compare_model(
-    model: Model,
-    values: Mapping[str, Any],
-    kernels: Sequence[str],
-    gpus: Sequence[str],
-    *,
-    progress: Progress = silent,
-    **settings: Any,
-) -> ModelComparison:
-    """A comparison for each kind of a model's layers; the arguments are those of `compare`.
+def run_model(asked: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
+    """A comparison for each kind of a model's layers.
 
     Raises:
         InputError: as `compare` does.
     """
-    groups = groups_of(model, values)
-    made = [compare(group.problems, kernels, gpus, progress=progress, **settings) for group in groups]
-    return ModelComparison(model, tuple(zip(groups, made, strict=True)))
+    parts = ((group, run(replace(asked, problems=group.problems), progress)) for group in groups_of(model, values))
+    return ModelComparison(model, tuple(parts))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.words import DEFAULT, L2_STARTS, METHODS
+from iosim.base.words import DEFAULT
 from iosim.kernel.algorithms import algorithm_of
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.launch import Chain, Rows
 from iosim.kernel.libraries import entry, is_choice
 from iosim.prediction.estimates import legend, marked
@@ -17,6 +18,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
+from iosim.studies.calls import CompareRequest
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
@@ -187,6 +189,14 @@ class Comparison(Shown):
         return Table.of(e.to_dict() for e in self.entries).to_pandas()
 
 
+def run(asked: CompareRequest, progress: Progress = silent) -> Comparison:
+    """The comparison that is asked for; as `compare`."""
+    return compare(
+        asked.problems, asked.kernel, asked.gpu, baseline=asked.baseline, method=asked.method, l2_start=asked.l2_start,
+        progress=progress,
+    )  # fmt: skip
+
+
 def compare(
     problems: Sequence[AttentionProblem],
     kernels: Sequence[str],
@@ -212,10 +222,7 @@ def compare(
     Raises:
         InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
     """
-    if method is not None and method not in METHODS:
-        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
-    if l2_start not in L2_STARTS:
-        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+    Conditions(method=method, l2_start=l2_start)
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
     kernel, _, where = (_first_naive(names) if baseline is None else baseline).strip().lower().partition("@")
     names = names if kernel in names else (kernel, *names)

@@ -30,8 +30,9 @@ from iosim.prediction.many import Request, try_all
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.calls import PINNED, OrdersRequest
 from iosim.studies.orders.entry import COARSE, SAME_TIME, OrderEntry, OrderPart, OrderRanking, check_weights, ranked
-from iosim.studies.orders.space import OrderChoice, applied, choices, main_launch
+from iosim.studies.orders.space import OrderChoice, applied, choices, main_launch, pinned_fields
 
 ALL_ACCESSES = 60_000_000
 """Tile accesses up to which every order is replayed whole: some seconds on two cores."""
@@ -120,6 +121,15 @@ def search_orders(
     listed = choices(problems, kernels, tiles=tiles, pinned=pinned)
     in_clusters = gpu.cc >= CLUSTER_CC and problems[0].passes == "fwd" and "cluster" not in (pinned or {})
     return search.ranking(listed, in_clusters)
+
+
+def run(asked: OrdersRequest, progress: Progress = silent) -> OrderRanking:
+    """The ranking that is asked for; as `search_orders`."""
+    return search_orders(
+        asked.problems, asked.kernel, asked.gpu, weights=asked.counts if asked.weights is None else asked.weights,
+        tiles=[Tile(*sides) for sides in asked.tile or ()], l2_start=asked.l2_start, progress=progress,
+        pinned=pinned_fields({name: getattr(asked, name) for name in PINNED}),
+    )  # fmt: skip
 
 
 class _Search:

@@ -33,6 +33,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
+from iosim.studies.calls import TilesRequest
 from iosim.studies.models.layers import Layers
 from iosim.studies.tiles.space import rejection, tile_space
 
@@ -158,6 +159,16 @@ class TileRanking:
         if not self.candidates:
             raise InputError(f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})")
         return self.candidates[0]
+
+
+def run(
+    asked: TilesRequest, reports: Mapping[Tile, BuildReport] | None = None, progress: Progress = silent
+) -> TileRanking:
+    """The ranking that is asked for; as `pick_tiles`."""
+    return pick_tiles(
+        asked.problem, asked.gpu, matrix_unit=asked.matrix_unit, library=asked.library, layers=asked.kind,
+        reports=reports, progress=progress,
+    )  # fmt: skip
 
 
 def pick_tiles(
