@@ -55,16 +55,10 @@ def predict(
         problem: what is computed.
         kernel: a catalog name (`fa2`, `sdpa`, ...) or a Kernel of your own; by default the GPU's own.
         profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        l2_start: "cold" (flushed) or "warm": as the same call just before left it, its dirty lines included.
-        method: how HBM traffic is found: "bounds" (interval alone), "capacity" (the capacity rule's estimate),
-            "replay" (the launches played through the L2) or "sampled" (a replay in which long launches are played in
-            part, and of score matrices that would take many seconds or gigabytes a few heads for all). By default a
-            replay, sampled where all of it would take seconds or gigabytes, or the capacity rule where that would not
+        l2_start, method, clocks, launched: the `Conditions`. By default a replay, sampled where all of it would take
+            seconds or gigabytes (of score matrices some heads stand for all), or the capacity rule where that would not
             help or where there is no engine to replay with; the notes say so.
         overrides: settings over a catalog kernel's own choice.
-        clocks: "boost" (a call after a pause, held by the board's peak power), "sustained" (calls for seconds, held by
-            its power limit), or the SMs' clock in hertz. Power limits the clock where the GPU's energies are known.
-        launched: "alone" (each launch as a profiler times it) or "graph" (the call replayed in a CUDA graph).
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.

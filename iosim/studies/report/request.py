@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from iosim.base.errors import InputError
-from iosim.base.words import DEFAULT, L2_STARTS, METHODS
+from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import default_kernel, entry_name, is_choice
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
@@ -46,9 +47,7 @@ class ReportRequest:
         for name, values in (("`profile`", self.gpus), ("`kernel`", self.kernels), ("problems", self.problems)):
             if not values:
                 raise InputError(f"{name} is empty; a report needs at least one")
-        for name, value, accepted in (("`method`", self.method, METHODS), ("`l2_start`", self.l2_start, L2_STARTS)):
-            if value is not None and value not in accepted:
-                raise InputError(f"{name} '{value}' is not known; accepted: {', '.join(accepted)}")
+        Conditions(l2_start=self.l2_start, method=self.method)
         others = {_but_length(p) for p in self.problems}
         if len(others) > 1 or (self.other_keys and len({p.seq_k for p in self.problems}) > 1):
             raise InputError("problems of one report may differ in their sequence length alone")

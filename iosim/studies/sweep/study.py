@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.units import sizes
-from iosim.base.words import L2_STARTS, METHODS
 from iosim.hardware.profile import load_profile
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
 from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
@@ -96,10 +96,7 @@ def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
     Raises:
         InputError: a GPU, a kernel, a method or a start that there is not, or that do not go together.
     """
-    if method is not None and method not in METHODS:
-        raise InputError(f"`method` '{method}' is not known; accepted: {', '.join(METHODS)}")
-    if l2_start not in L2_STARTS:
-        raise InputError(f"`l2_start` '{l2_start}' is not known; accepted: {', '.join(L2_STARTS)}")
+    Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)
     for kernel in made.values("kernel"):
