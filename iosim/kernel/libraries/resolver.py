@@ -188,6 +188,7 @@ def resolve(
         notes=notes + _notes(data, problem, compiled),
     )
     kernel = _apply(rules.finish(kernel, problem, profile), problem, overrides, profile)
+    kernel = replace(kernel, matrix_unit=rules.matrix_unit(kernel, problem, profile))
     if any(value is not None for value in (overrides.tile, overrides.warps, overrides.stages)):
         refuse_tile(settings.get("tile_rule"), kernel, problem, profile)
     if overrides.splits is None and kernel.splits > 1:

@@ -12,7 +12,7 @@ from typing import Any
 
 from iosim.base.errors import unknown_name
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
@@ -75,6 +75,10 @@ class Rules:
             InputError: the library cannot do what is asked.
         """
         return kernel
+
+    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
+        """What computes the products, where the tile decides it. Asked with a tile given by hand, too."""
+        return kernel.matrix_unit
 
 
 NO_RULES = Rules()
