@@ -1,4 +1,4 @@
-"""The kernels that recorded rows are held against are those that the catalog gives for them: `resolve()` makes them all.
+"""The kernels that recorded rows are held against are those that the catalog gives: `resolve()` makes them all.
 
 What a row states that no override names (what the compiler spilled, a persistent grid, the backward's own order) is
 listed here, by field; a kernel that differs in any other field is not the shipped one.

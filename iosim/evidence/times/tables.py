@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
 from iosim.evidence.times.published import kernel_of, problem_of
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.serving import read_stack
 from iosim.kernel.tile_rules import MMA_ROWS

@@ -1,4 +1,4 @@
-"""Training iterations of section E: attention over GPUs, and what else a transformer of LLaMA's form computes.
+"""Training iterations of LLaMA: attention over GPUs, and what else a transformer of LLaMA's form computes.
 
 An iteration is the forward, the backward, and what gradient checkpointing computes again. Matrix products besides
 attention run at the profile's achieved tensor rate; norms, rotations, optimiser, FSDP's traffic and everything on the
@@ -7,6 +7,7 @@ host are left out, so iterations come out short. Nothing is fitted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from iosim.hardware.profile import HardwareProfile
@@ -94,27 +95,27 @@ def distributed(
     return Iteration(model.layers * (forwards * seconds[0] + seconds[1]), _linear_s(model, tokens, gpus, profile), 0.0)
 
 
-def megatron(model: Llama, tokens: int, gpus: int, profile: HardwareProfile, cluster: Cluster) -> Iteration:
-    """Megatron-LM with checkpoints at layers: two forwards of everything, 14 collectives, heads padded."""
-    problem = model.attention(tokens)
-    forward, backward = (baselines.megatron(problem, gpus, KERNEL, profile, cluster, backward=b) for b in (False, True))
-    padded = -(-model.heads // gpus) * gpus
+def _with_checkpoints(model: Llama, linear_s: float, both: Iterable[baselines.Baseline]) -> Iteration:
+    """Two forwards of everything and a backward, as checkpoints at layers make it."""
+    forward, backward = both
     return Iteration(
-        model.layers * (2 * forward.compute_s + backward.compute_s), _linear_s(model, tokens, gpus, profile, padded),
+        model.layers * (2 * forward.compute_s + backward.compute_s), linear_s,
         model.layers * (2 * forward.communication_s + backward.communication_s),
     )  # fmt: skip
+
+
+def megatron(model: Llama, tokens: int, gpus: int, profile: HardwareProfile, cluster: Cluster) -> Iteration:
+    """Megatron-LM with checkpoints at layers: 14 collectives, heads padded."""
+    problem, padded = model.attention(tokens), -(-model.heads // gpus) * gpus
+    both = (baselines.megatron(problem, gpus, KERNEL, profile, cluster, backward=b) for b in (False, True))
+    return _with_checkpoints(model, _linear_s(model, tokens, gpus, profile, padded), both)
 
 
 def ring_self_attention(model: Llama, tokens: int, gpus: int, profile: HardwareProfile, cluster: Cluster) -> Iteration:
     """Ring self-attention with checkpoints at layers."""
     problem = model.attention(tokens)
-    forward, backward = (
-        baselines.ring_self_attention(problem, gpus, profile, cluster, backward=b) for b in (False, True)
-    )
-    return Iteration(
-        model.layers * (2 * forward.compute_s + backward.compute_s), _linear_s(model, tokens, gpus, profile),
-        model.layers * (2 * forward.communication_s + backward.communication_s),
-    )  # fmt: skip
+    both = (baselines.ring_self_attention(problem, gpus, profile, cluster, backward=b) for b in (False, True))
+    return _with_checkpoints(model, _linear_s(model, tokens, gpus, profile), both)
 
 
 def attention_module_s(model: Llama, tokens: int, profile: HardwareProfile) -> float:
