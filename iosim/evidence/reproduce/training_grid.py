@@ -105,7 +105,7 @@ def closest() -> Reading:
         times, memory = ([getattr(cell, f"{what}_saved") for cell in grid(reading)] for what in ("time", "memory"))
         pairs = ((fmean(times), TIME_SAVED), (min(times), TIME_SAVED_LEAST), (min(memory), MEMORY_SAVED),
                  (max(memory), MEMORY_SAVED))  # fmt: skip
-        return max(abs(100 * computed / published - 1) for computed, published in pairs)
+        return float(max(abs(100 * computed / published - 1) for computed, published in pairs))
 
     return min(READINGS, key=distance)
 
