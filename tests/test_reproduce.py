@@ -66,7 +66,7 @@ claimed = "published"
 unit = "MB"
 kernel = "tiled"
 quantity = "moved"
-arithmetic = "{of.tile}, {of.moved.GB:.3f} GB"
+arithmetic = "{of.kernel.tile}, {of.moved.GB:.3f} GB"
 [[claim]]
 kernel = "tiled"
 quantity = "moved"

@@ -15,31 +15,20 @@ WARP_SCHEDULERS = 4
 @arithmetic
 def tiles_and_statistics(of: Side) -> dict[str, Any]:
     """KiB of a CTA's tiles of Q, K, V and scores, and of two fp32 values a query row."""
-    rows = of.tile.block_q
+    rows = of.kernel.tile.block_q
     operands = sum(of.chain.tensors[name].tile_bytes(rows) for name in "QKV")
-    scores = rows * of.tile.block_k * of.problem.input_type.bytes
+    scores = rows * of.kernel.tile.block_k * of.problem.input_type.bytes
     return {"computed": (operands + scores + 2 * rows * FP32_BYTES) / DIVIDED["KiB"]}
 
 
 @arithmetic
-def llm_viewer_flash(of: Side, over: Side) -> dict[str, Any]:
-    """MB as LLM-Viewer counts them: O as N x N in place of N x d, and stored twice. `over`: standard attention."""
+def llm_viewer(of: Side, over: Side) -> dict[str, Any]:
+    """MB as LLM-Viewer counts them: O as N x N in place of N x d, and stored twice; the percent that it saves of
+    `over`, standard attention, and the `right` percent."""
     output, scores = (Amount(over.chain.tensors[name].bytes) for name in "OS")
     wrong = Amount(of.moved - output + 2 * scores)
-    return {"computed": wrong.MB, "wrong": wrong, "output": output, "scores": scores}
-
-
-@arithmetic
-def llm_viewer_saving(of: Side, over: Side) -> dict[str, Any]:
-    """Percent that flash saves by that count."""
-    wrong = llm_viewer_flash(of, over)["wrong"]
-    return {"computed": 100 * (1 - wrong / over.moved), "right": 100 * (1 - of.moved / over.moved)}
-
-
-@arithmetic
-def moved_with_copies(of: Side, copies: int) -> dict[str, Any]:
-    """GB of a chain, and of so many launches that each read an N x d tensor and write its copy."""
-    return {"computed": (of.moved + 2 * copies * of.chain.tensors["Q"].bytes) / DIVIDED["GB"]}
+    saved, right = (100 * (1 - count / over.moved) for count in (wrong, of.moved))
+    return {"computed": wrong.MB, "output": output, "scores": scores, "saved": saved, "right": right}
 
 
 @arithmetic
@@ -70,6 +59,5 @@ def rate_in_time(of: Side, seconds: float) -> dict[str, Any]:
 @arithmetic
 def warps_at_work(of: Side) -> dict[str, Any]:
     """Percent of the GPU's warps that one a head are."""
-    sms, most, heads = of.gpu.sm_count, of.gpu.need_int("max_warps_per_sm"), of.problem.heads
-    return {"computed": 100 * heads / (sms * most), "busy": min(heads, sms), "sms": sms, "warps": -(-heads // sms),
-            "most": most}  # fmt: skip
+    sms, most, n = of.gpu.sm_count, of.gpu.need_int("max_warps_per_sm"), of.problem.heads
+    return {"computed": 100 * n / (sms * most), "busy": min(n, sms), "sms": sms, "warps": -(-n // sms), "most": most}

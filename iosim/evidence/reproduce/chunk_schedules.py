@@ -63,18 +63,12 @@ def collectives(kinds: list[str]) -> dict[str, Any]:
 
 @arithmetic
 def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
-    """Idle slots of a schedule over its own; of the balanced one over those of the unbalanced."""
+    """Idle slots of a schedule over its own; of the balanced one over those of the unbalanced. And the speed-up that
+    they leave, a diagonal chunk counted as a whole one."""
     found = idle(build(schedule, AttentionProblem(seq_q=4 * gpus, mask="causal"), gpus))
-    share = found.slots if schedule == "vanilla" else found.of_unbalanced
-    return {"computed": float(share), "share": share, "own": found.slots}
-
-
-@arithmetic
-def expected_speed_up(schedule: str, gpus: int) -> dict[str, Any]:
-    """GPUs less their idle slots, a diagonal chunk counted as a whole one."""
-    slots = closed_forms.idle_fraction(schedule, gpus)
-    assert slots == idle(build(schedule, AttentionProblem(seq_q=gpus, mask="causal"), gpus)).slots
-    return {"computed": float(gpus * (1 - slots)), "slots": slots}
+    share, own = found.slots if schedule == "vanilla" else found.of_unbalanced, found.slots
+    assert own == closed_forms.idle_fraction(schedule, gpus)
+    return {"computed": float(share), "share": share, "own": own, "speed_up": float(gpus * (1 - own))}
 
 
 @cache
@@ -140,8 +134,8 @@ def sequence_that_fits(of: Side, model: str, gpus: int, tokens: int) -> dict[str
     """Thousands of tokens whose training fits in the GPUs' memory; `tokens` the published ones, in thousands."""
     budget = of.gpu.need("memory_bytes")
     used, fixed = (llama.training_bytes(MODELS[model], n, gpus) for n in (tokens * K, 0))
-    return {"computed": (budget - fixed) / ((used - fixed) / (tokens * K)) / K, "used": used / 1e9,
-            "budget": budget / 1e9}  # fmt: skip
+    longest = (budget - fixed) / ((used - fixed) / (tokens * K)) / K
+    return {"computed": longest, "used": used / 1e9, "budget": budget / 1e9}
 
 
 @arithmetic

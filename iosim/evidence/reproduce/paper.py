@@ -49,12 +49,15 @@ _EACH: dict[str, Callable[[], Iterable[Keys]]] = {}
 def arithmetic(function: Callable[..., Keys]) -> Callable[..., Keys]:
     """Register what rows `compute` by: takes a side as `of`, and keys of the row as its other arguments; gives
     `computed`, in the row's unit, and words for its texts."""
-    return _COMPUTES.setdefault(function.__name__, function)
+    assert function.__name__ not in _COMPUTES
+    _COMPUTES[function.__name__] = function
+    return function
 
 
 def each_of(function: Callable[[], Iterable[Keys]]) -> Callable[[], Iterable[Keys]]:
     """Register an axis that code gives: the keys of each point."""
-    return _EACH.setdefault(function.__name__, function)
+    _EACH[function.__name__] = function
+    return function
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,10 @@ class Section:
 def sections() -> tuple[Section, ...]:
     """All sections, by letter. A section's title stands in one of its files."""
     files: dict[str, list[Path]] = {}
-    titles = {}
     papers = {path: read_toml(path) for path in sorted(PLACE.glob("*.toml"))}
+    titles = {head["section"]: head["title"] for head in papers.values() if "title" in head}
     for path, head in sorted(papers.items(), key=lambda one: "title" not in one[1]):
         files.setdefault(head["section"], []).append(path)
-        if "title" in head:
-            titles[head["section"]] = head["title"]
     return tuple(Section(letter, titles[letter], tuple(files[letter])) for letter in sorted(files))
 
 
@@ -131,18 +132,14 @@ def _columns(table: Keys) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, row, strict=True))
 
 
-def _words(keys: Keys) -> set[str]:
-    """Names that a row's texts ask for."""
-    return {name.split(".")[0] for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name}
-
-
 def _parameters(keys: Keys) -> set[str]:
     return set(inspect.signature(_COMPUTES[keys["computes"]]).parameters) if "computes" in keys else set()
 
 
 def _read(keys: Keys) -> set[str]:
     """The keys that something reads of a row with these."""
-    return {*SIDE, *ROW, *_words(keys), *_parameters(keys), str(keys.get("claimed"))}
+    texts = (name for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name)
+    return {*SIDE, *ROW, *(name.split(".")[0] for name in texts), *_parameters(keys), str(keys.get("claimed"))}
 
 
 def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
@@ -175,8 +172,8 @@ def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:
         return values | {"computed": values[keys.get("takes", "computed")]}
     if "quantity" not in keys:
         return values | {"computed": None}
-    number = values["of"].number
-    number = number / values["over"].number if "over" in keys else scaled(number, keys["unit"])
+    numbers = [getattr(side, side.keys["quantity"]) for side in (values["of"], values.get("over")) if side]
+    number = numbers[0] / numbers[1] if "over" in keys else scaled(numbers[0], keys["unit"])
     return values | {"computed": int(number) if keys.get("whole") else number}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import naive, options_for, options_of, plan
 from iosim.kernel.algorithms.uniform import SharedValueOptions
-from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.overrides import OVERRIDES
@@ -31,7 +31,7 @@ PROBLEM = tuple(field.name for field in fields(AttentionProblem))
 """Keys of a row that are the problem's; those of `Overrides` are the kernel's."""
 SIDE = (*PROBLEM, *OVERRIDES, "gpu", "kernel", "options", "writes_lse", "spills", "passes_over_scores",
         "backward_passes_over_scores", "method", "clocks", "quantity", "level", "tensors", "without", "outside",
-        "also")  # fmt: skip
+        "also", "copies")  # fmt: skip
 """All keys of a row that decide a side's numbers."""
 
 
@@ -96,29 +96,12 @@ class Side:
         return Amount(NUMBERS[name](self))
 
     @property
-    def number(self) -> float:
-        """The quantity that the row asks for."""
-        return float(getattr(self, self.keys["quantity"]))
-
-    @property
-    def bound_by(self) -> str:
-        return str(self.prediction.time.bound_by)
-
-    @property
-    def tile(self) -> Tile:
-        return self.kernel.tile
-
-    @property
     def query_blocks(self) -> int:
-        return -(-self.problem.seq_q // self.tile.block_q)
+        return -(-self.problem.seq_q // self.kernel.tile.block_q)
 
     @property
     def value_heads_per_tile(self) -> int:
         return options_of(self.kernel, SharedValueOptions).value_heads_per_tile or self.problem.heads
-
-    @property
-    def ctas(self) -> int:
-        return self.chain.launches[0].ctas
 
     def tensor_sum(self, names: Iterable[str]) -> int:
         """Bytes of some of the chain's tensors."""
@@ -147,6 +130,8 @@ NUMBERS: Mapping[str, Callable[[Side], float]] = {
     "predicted_compulsory": lambda s: _sum(s.prediction.hbm_bounds),
     # Between SMs and L2, but for the tensors `without` and the launches `outside`.
     "moved": lambda s: moved(s.chain, without=s.keys.get("without", ()), outside=s.keys.get("outside", ())),
+    # With so many launches that each read an N x d tensor and write its copy.
+    "moved_with_copies": lambda s: s.moved + 2 * s.keys["copies"] * s.tensor_sum("Q"),
     "moved_with_all": lambda s: moved(s.chain),
 }
 """What a row may ask for as its `quantity`: bytes, seconds, operations."""

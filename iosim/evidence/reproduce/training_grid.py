@@ -77,9 +77,6 @@ class Cell:
     def memory_saved(self) -> float:
         return 1 - self.bytes["flash"] / self.bytes["base"]
 
-    def fits(self, side: str, capacity: int) -> bool:
-        return self.bytes[side] <= capacity
-
 
 @lru_cache(maxsize=32)
 def grid(reading: Reading) -> tuple[Cell, ...]:
@@ -121,7 +118,7 @@ def training_saved(reading: Reading, what: str, notes: Mapping[str, str] = Mappi
     memory, `least` and `most` of all, the `trend` with width in points; and the note for a reading of its kind."""
     capacity, cells = load_profile(GPU).need_int("memory_bytes"), grid(reading)
     every = [100 * getattr(cell, f"{what}_saved") for cell in cells]
-    fitting = [getattr(c, f"{what}_saved") for c in cells if c.fits("base", capacity) and c.fits("flash", capacity)]
+    fitting = [getattr(c, f"{what}_saved") for c in cells if max(c.bytes.values()) <= capacity]
     widths = {w: fmean(c.time_saved for c in cells if c.width == w) for w in WIDTHS}
     trend = 100 * (widths[WIDTHS[-1]] - widths[WIDTHS[0]])
     kind = "closest" if reading == closest() else "near" if reading.base.attention == "flash" else "far"
@@ -140,7 +137,7 @@ def configurations_that_fit(number: int | str, side: str, bytes: int) -> dict[st
     """How many of a reading's configurations fit on one side; a reading by its number, or the closest."""
     reading = READINGS[number] if isinstance(number, int) else closest()
     cells = grid(reading)
-    return {"computed": sum(cell.fits(side, bytes) for cell in cells), "cells": len(cells), "reading": reading,
+    return {"computed": sum(cell.bytes[side] <= bytes for cell in cells), "cells": len(cells), "reading": reading,
             "setup": getattr(reading, side)}  # fmt: skip
 
 
