@@ -11,9 +11,8 @@ import pytest
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.commands.cli import main
-from iosim.evidence.reproduce import reproduce
-from iosim.evidence.reproduce.answer import answer as reproduced
-from iosim.evidence.reproduce.row import Row, Verdict
+from iosim.evidence.reproduce import Row, Verdict, reproduce
+from iosim.evidence.reproduce import answer as reproduced
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.answer import grouped

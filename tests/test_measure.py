@@ -17,6 +17,7 @@ from scripts import measurements
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.schema import read_toml
 from iosim.commands.cli import main
 from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
@@ -25,6 +26,7 @@ from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, Naive
 from iosim.evidence.measure import choose, collect, plan
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
+from iosim.evidence.measure.machine import PROVENANCE, read_provenance, write_provenance
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
 OWN = measurements("h200_iosim_kernels.csv")
@@ -317,7 +319,37 @@ def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
     collect.collect(out, [SMALL], "9.0", warm=True)
     collect.collect(out, [SMALL], "9.0")
     assert [r["note"] for r in read_table(out, COLUMNS)] == ["warm L2", ""]
-    assert (tmp_path / "rows.provenance.toml").is_file()
+    told = read_provenance(out)
+    assert told["l2_start"].startswith("cold")
+    assert told["largest_relative_error"] == collect.TOLERANCE
+
+
+def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.csv", tmp_path / "two.npz"
+    told = {"gpu": 'a "GPU"\\', "runs": ["a", "b"], "largest": {"fp16": 2e-3, "p 95": 1}, "many": 3, "left": True}
+    write_provenance(two, {"gpu": "another", "nothing": ""})
+    write_provenance(one, {"gpu": "before", "old": 1})
+    write_provenance(one, told)
+    assert read_provenance(one) == told
+    assert read_provenance(two) == {"gpu": "another"}
+    assert read_provenance(tmp_path / "three.csv") == {}
+    assert [path.name for path in tmp_path.iterdir()] == [PROVENANCE]
+
+
+def test_a_provenance_that_is_no_toml_is_refused_and_left(tmp_path: Path) -> None:
+    (tmp_path / PROVENANCE).write_text("gpu = ", encoding="utf-8")
+    with pytest.raises(InputError, match="not valid TOML"):
+        write_provenance(tmp_path / "one.csv", {"gpu": "one"})
+    assert (tmp_path / PROVENANCE).read_text(encoding="utf-8") == "gpu = "
+
+
+@pytest.mark.parametrize("name", ["h200_iosim_kernels.csv", "h200_orders.csv"])
+def test_every_table_that_a_folder_tells_of_is_there(name: str) -> None:
+    folder = measurements(name).parent
+    told = read_toml(folder / PROVENANCE)
+    assert told.pop("schema") == 1
+    assert all((folder / file).is_file() for file in told)
+    assert not list(folder.glob("*.provenance.toml"))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS, Profiled
 from iosim.evidence.measure import chain_case, chain_collect
 from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
+from iosim.evidence.measure.machine import read_provenance
 from iosim.evidence.measure.ranges import parse_range
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
 from iosim.evidence.measure.table import read_table
@@ -202,7 +203,8 @@ def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
         ("2", "1", "naive", "k1", "(1, 8, 1)"), ("2", "2", "naive", "k2", "(2, 8, 1)"),
     ]  # fmt: skip
     assert {r["registers"] for r in listed} == {"40"}
-    assert "app-range" in out.with_suffix(".provenance.toml").read_text()
+    assert "app-range" in read_provenance(out)["profiler_command"]
+    assert "app-range" not in read_provenance(launches)["profiler_command"]
     ranges = [options for options in fake.runs if "app-range" in options]
     assert len(ranges) == 2
     assert not any("--profile-from-start" in options for options in ranges)

@@ -68,7 +68,7 @@ def add_parser(subparsers: Any) -> None:
     g.add_argument("--dry-run", action="store_true", help="list the calls and stop; needs no GPU")
     g.add_argument("--cc", metavar="X.Y", help=f"with --dry-run: compute capability (default: the GPU's, else "
                    f"{DRY_RUN_CC})")  # fmt: skip
-    g.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance goes beside it")
+    g.add_argument("--out", "-o", metavar="FILE", help="CSV to write or to add to; provenance.toml goes beside it")
     _add_knobs(parser)
     _add_chains(parser)
     parser.set_defaults(run=run, default_of=parser.get_default)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
-from iosim.evidence.reproduce.models import moved, queries_outside, standard, standard_kernel
+from iosim.evidence.reproduce.side import moved, standard, standard_kernel
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
@@ -116,7 +118,11 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
     if problem.mask != "none":
         return
     for rows in (64, 128, 256):
-        tiled = moved(queries_outside(problem, rows))
+        try:
+            kernel = resolve("flash", problem, gpu, Overrides(tile=(rows, 64)))
+        except InputError:
+            return
+        tiled = moved(plan(problem, kernel.with_(writes_lse=False)))
         yield Reading(
             f"query tiles of {rows} rows with no L2 and no row statistics (as AccelForge with a buffer for them)", "l2",
             "read and written", tiled, "it is what passes between SMs and L2, which serves most of it",

@@ -13,11 +13,8 @@ from typing import Any, TypeVar
 from iosim.base.errors import InputError
 from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
 from iosim.evidence.times.published import kernel_of, problem_of
-from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.triton import unit_of
-from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.serving import read_stack
 from iosim.kernel.tile_rules import MMA_ROWS
 from iosim.prediction.call import Call
@@ -52,11 +49,6 @@ def asked(r: dict[str, str], **more: Any) -> AttentionProblem:
     )  # fmt: skip
 
 
-def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-    """The kernel with the unit that Triton computes its products with."""
-    return kernel.with_(matrix_unit=unit_of(kernel.tile, problem, profile))
-
-
 def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, **how: Any) -> Case:
     """A call that finds what the same call left in the L2, its bytes by replay."""
     hbm, _, _ = hbm_traffic(call, default_method(call.chain)[0], "warm", Replays())
@@ -81,7 +73,6 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
                 registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024,
             )  # fmt: skip
         kernel = resolve(name, problem, gpu, over)
-        kernel = as_triton(kernel, problem, gpu) if name == "triton_plain" else kernel
         call = Call.of(problem, kernel, gpu)
         seconds = tuple(float(x["seconds"]) for x in launches)
         spills = name.startswith("pytorch_flash") or (
@@ -95,6 +86,16 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
                    fits=not spills and regime in ("short", "long"))  # fmt: skip
 
 
+def own_overrides(r: dict[str, str]) -> Overrides:
+    """What a row of `h200_iosim_kernels.csv` states over the catalog's own choice."""
+    return Overrides(
+        tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]), order=r["order"],
+        heavy_first=r["heavy_first"] == "1", section_heads=int(r["section"]), direction=r["direction"],
+        scheduler="persistent" if r["persistent"] == "1" else "static", registers=int(r["registers"]),
+        shared_memory_bytes=int(r["smem_bytes"]) - 1024,
+    )  # fmt: skip
+
+
 def own_cases(every: int = 1) -> Iterator[Case]:
     """The forward launches of iosim's own kernel (h200_iosim_kernels.csv) without splits and windows."""
     gpu = load_profile("h200-sxm")
@@ -103,17 +104,9 @@ def own_cases(every: int = 1) -> Iterator[Case]:
             continue
         problem = asked({**r, "dtype": "bfloat16"})
         persistent = r["persistent"] == "1"
-        schedule = Schedule(
-            Order(r["order"]), Start.HEAVY_FIRST if r["heavy_first"] == "1" else Start.LIGHT_FIRST,
-            int(r["section"]), Direction(r["direction"]),
-            Scheduler.PERSISTENT if persistent else Scheduler.STATIC,
-        )  # fmt: skip
-        tile = Tile(*(int(r[n]) for n in ("block_q", "block_k", "warps", "stages")))
-        kernel = Kernel(
-            "flash", "flash", tile, schedule=schedule, registers=int(r["registers"]),
-            shared_memory_bytes=int(r["smem_bytes"]) - 1024, matrix_unit=MatrixUnit.MMA_SYNC,
-            persistent_ctas=int(r["grid"].strip("()").split(",")[0]) if persistent else None,
-        )  # fmt: skip
+        kernel = resolve("flash-cu", problem, gpu, own_overrides(r))
+        if persistent:
+            kernel = kernel.with_(persistent_ctas=int(r["grid"].strip("()").split(",")[0]))
         call, seconds, spills = (
             Call.of(problem, kernel, gpu),
             float(r["seconds"]),
@@ -135,13 +128,12 @@ def call_cases(every: int = 1) -> Iterator[Case]:
             continue
         problem = asked(r)
         if name == "flash_fwd":
-            tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
-            schedule = Schedule(Order.HEAD, Start.HEAVY_FIRST) if problem.mask == "causal" else Schedule()
-            kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
-                            matrix_unit=MatrixUnit.MMA_SYNC)  # fmt: skip
-        else:
-            kernel = resolve(name, problem, gpu)
-        call = Call.of(problem, kernel, gpu)
+            causal = problem.mask == "causal"
+            over = Overrides(
+                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=2, registers=255,
+                order="head" if causal else "query", heavy_first=causal,
+            )  # fmt: skip
+        call = Call.of(problem, resolve(name, problem, gpu, over if name == "flash_fwd" else None), gpu)
         shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
         yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)
 
@@ -153,11 +145,12 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
     for number, r in some(enumerate(rows("triton_tiles_d64_time.csv"), 1), every):
         if not r["BM"]:
             continue
-        tile = Tile(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages")))
-        kernel = Kernel("triton", "flash", tile, registers=int(float(r["regs"])),
-                        shared_memory_bytes=int(float(r["smem"])))  # fmt: skip
-        kernel, spills = as_triton(kernel, problem, gpu), float(r["spills"]) > 0
-        call = Call.of(problem, kernel, gpu)
+        block_q, block_k, warps, stages, registers, shared = (
+            int(float(r[n])) for n in ("BM", "BN", "warps", "stages", "regs", "smem")
+        )
+        over = Overrides(tile=(block_q, block_k), warps=warps, stages=stages, registers=registers,
+                         shared_memory_bytes=shared)  # fmt: skip
+        call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from iosim.base.errors import unknown_name
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
@@ -89,6 +89,10 @@ class Rules:
     def built(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
         return kernel
+
+    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
+        """What computes the products, where the tile decides it. Asked with a tile given by hand, too."""
+        return kernel.matrix_unit
 
 
 NO_RULES = Rules()
