@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from strategies import cases
-from test_lowering import moved
+from test_lowering import moved, wrong_bytes
 from test_replay_laws import LINE, small_l2, watched
 
 from iosim.base.errors import InputError
@@ -23,7 +23,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Role
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -34,6 +34,7 @@ from iosim.readers.replay import engine
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import coarse_plan
 from iosim.readers.replay.l2 import L2Model, Samples, model, sample_lines
+from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.replay import CODE, FOREIGN, Replay
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.studies.explain import explain
@@ -169,6 +170,44 @@ def call(kernel: str, gpu: str, arguments: dict[str, Any]) -> Drawn:
 def part_of(profile: HardwareProfile, share: float) -> L2Model:
     whole = model(profile)
     return replace(whole, sets=max(64, int(whole.sets * share)))
+
+
+GROUP_GPUS = {"fa3-sm80": "a100", "fa4": "b200"}
+LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
+"""What differs where a kernel does not take fp16 on an H200, or no K and V."""
+GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
+                   "flashmla": {**LATENT, "page_size": 64}}  # fmt: skip
+UNGROUPED = ("minimal", "minimal-cu", "uniform", "uniform-naive")
+
+
+@pytest.mark.parametrize("kernel", [name for name in entry_names() if name not in UNGROUPED])
+@settings(LAW, max_examples=examples(60))
+@given(data=st.data())
+def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:
+    """Launches of a chain may pack a group's heads in other ways, or not at all: each moves the objects of its own
+    tensors, and a cold call reads the compulsory bytes of every tensor at least."""
+    group, kv_heads = data.draw(st.sampled_from((2, 3, 4, 8))), data.draw(st.integers(1, 3))
+    blocks = data.draw(st.integers(1, 6))
+    arguments = {
+        "batch": data.draw(st.integers(1, 2)), "heads": group * kv_heads, "kv_heads": kv_heads,
+        "seq_q": data.draw(st.one_of(st.just(64 * blocks), st.just(80 * blocks), st.integers(1, 400))),
+        "head_dim": data.draw(st.sampled_from((64, 128))), "mask": data.draw(st.sampled_from(("none", "causal"))),
+        "passes": data.draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))), "dtype": "fp16",
+        "layout": data.draw(st.sampled_from(("bhsd", "bshd"))),
+    }  # fmt: skip
+    if data.draw(st.booleans()):
+        arguments["seq_k"] = data.draw(st.integers(1, 700))
+    if data.draw(st.integers(0, 3)) == 0:
+        lengths = tuple(data.draw(st.lists(st.integers(1, 200), min_size=2, max_size=3)))
+        arguments = {n: v for n, v in arguments.items() if n not in ("batch", "seq_q", "seq_k")} | {"seq_lens": lengths}
+    arguments |= GROUP_ARGUMENTS.get(kernel, {})
+    problem, chosen, chain, profile = call(kernel, GROUP_GPUS.get(kernel, "h200"), arguments)
+    assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
+    worked_out = Call.of(problem, chosen, profile, chain)
+    played = worked_out.replay()
+    assert worked_out.bounds.compulsory_read <= moved_bytes(played, "read")
+    for tensor in chain.role(Role.INPUT):
+        assert needed_bytes(problem, tensor) <= played.traffic.total("hbm", "read", tensor=tensor.name), tensor.name
 
 
 SHARES = st.sampled_from((1 / 64, 1 / 16, 1 / 4, 1.0))

@@ -31,7 +31,7 @@ from iosim.kernel.algorithms.common import (
     store,
     sum_groups,
 )
-from iosim.kernel.algorithms.flash import FlashOptions, forward, plan_flash
+from iosim.kernel.algorithms.flash import FlashOptions, forward, output_tensor, plan_flash
 from iosim.kernel.algorithms.registry import Packs, algorithm, algorithm_of, options_of
 from iosim.kernel.algorithms.softmax import exp_less
 from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores
@@ -174,7 +174,8 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
     after = sum_groups(problem) if problem.group > 1 else ()
     all_tensors = tensors((
-        *(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")),
+        *(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "dO")),
+        replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
         *([] if half else [replace(matrix(problem, "O", Role.TEMP), name="dO_O", element_bytes=4, strided=False)]),
         *(row_vector(problem, n, Role.TEMP) for n in ("D", *(["D_rows"] if len(before) == 3 else []))),

@@ -225,7 +225,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
     )  # fmt: skip
-    q, o = matrix(problem, "Q", Role.INPUT), _output_tensor(problem, kernel)
+    q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
     spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
@@ -351,7 +351,7 @@ def finish(problem: AttentionProblem, kernel: Kernel, main: Launch, by_name: dic
     return Chain(by_name, (*before, replace(main, accesses=main.accesses + writes)), notes)
 
 
-def _output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
+def output_tensor(problem: AttentionProblem, kernel: Kernel) -> Tensor:
     """O, as the library lays it out."""
     made = matrix(problem, "O", Role.OUTPUT)
     return replace(made, strided=made.strided or options_of(kernel, FlashOptions).output_strided)
@@ -366,7 +366,7 @@ def _output(problem: AttentionProblem, kernel: Kernel) -> tuple[tuple[Tensor, ..
     if max(problem.head_dim, problem.head_dim_v) <= kernel.tile.block_k:
         return (), (last,)
     running = RUNNING[problem.output_type.bytes == 4]
-    kept = replace(_output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
+    kept = replace(output_tensor(problem, kernel), name=running, element_bytes=4, role=Role.TEMP)
     between = (load(running, Rows.QUERY, Per.PAIR, skip=1), store(running, Rows.QUERY, Per.PAIR, skip=1))
     return () if running == "O" else (kept,), (*between, last)
 
