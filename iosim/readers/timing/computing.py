@@ -153,16 +153,16 @@ def _unit_seconds(
     l2 = rates.l2()
     if l2:
         seconds["l2"] = l2_bytes / l2
-    pairs = executed_pairs(launch)
+    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.product_ctas
     if launch.flops_per_pair:
         rate = rates.tensor(problem.dtype, unit)
         if rate:
-            whole_waves = -(-launch.work_tiles // resident.slots) * resident.slots / launch.work_tiles
+            whole_waves = -(-ctas // resident.slots) * resident.slots / ctas
             seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
     profile: HardwareProfile = rates.profile
     clock, shared = rates.clock_hz, profile.shared_memory_bytes_per_clock_per_sm
     if launch.shared_bytes_per_pair and shared and clock:
-        busiest = pairs * -(-launch.work_tiles // profile.sm_count) / launch.work_tiles
+        busiest = pairs * -(-ctas // profile.sm_count) / ctas
         seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * clock)
     if launch.exps_per_pair and profile.exp_per_clock_per_sm and clock:
         seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * clock * profile.sm_count)
