@@ -103,10 +103,14 @@ def loop_computing(
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
-    """Steps of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
-    ends of splits; else 1: it was measured there alone."""
-    equal = len(set(launch.domain.visited.count.tolist())) == 1
-    return busiest * sms / steps if equal and launch.work_tiles >= sms and steps else 1.0
+    """Keys of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
+    ends of splits; else 1: it was measured there alone. A ragged last key block has its own keys, not a whole step's."""
+    d = launch.domain
+    if not steps or launch.work_tiles < sms or len(set(d.visited.count.tolist())) > 1:
+        return 1.0
+    per = min(d.key_blocks_per_split, d.key_blocks_total)
+    in_longest, in_mean = min(per * d.block_k, d.seq_k) / per, d.seq_k / d.key_blocks_total
+    return busiest * sms / steps * (in_longest / in_mean if d.sequences == 1 else 1.0)
 
 
 def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:
