@@ -34,7 +34,8 @@ TILES_AT_ONCE = 1 << 18
 class Template:
     """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
 
-    Where heads come in turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it. Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
+    Where heads come in turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it.
+    Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
     """
 
     tensor: str
@@ -395,7 +396,8 @@ def _template(
         base32 = np.where(count > 0, base32, NONE)
     if step > 1:  # rows of a head lie apart
         span, rows, stride = 1, span, step
-    template = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef)
+    places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
+    template = Template(access.tensor, MODES[access.mode], *places)
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
         return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"

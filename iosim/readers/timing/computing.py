@@ -104,7 +104,7 @@ def loop_computing(
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
     """Keys of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
-    ends of splits; else 1: it was measured there alone. A ragged last key block has its own keys, not a whole step's."""
+    ends of splits; else 1: it was measured there alone. A ragged last key block has its own keys alone."""
     d = launch.domain
     if not steps or launch.work_tiles < sms or len(set(d.visited.count.tolist())) > 1:
         return 1.0
