@@ -92,6 +92,7 @@ ROW = {
     "min_shared_memory_per_block_bytes": "where a CTA may have so much",
     "split": "of a kernel that splits the keys",
     "whole_tiles": "where lengths are whole tiles",
+    "narrow": "where heads have fewer columns than the build",
     "block_q": "query rows",
     "block_k": "key rows",
     "warps": "warps a CTA, producers with them",
