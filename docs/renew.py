@@ -49,6 +49,7 @@ MAKERS = {
 }
 """File -> the script that writes it."""
 SLOW = {
+    "docs/generated/random-draws.md": "benchmarks/random_draws.py --write",
     "docs/generated/l2_constants.md": "benchmarks/fit_published.py --write",
     "docs/generated/timing-errors.md": "benchmarks/timing_error.py --write",
 }
