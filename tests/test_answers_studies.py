@@ -150,6 +150,7 @@ def test_a_ring_names_the_fastest(capsys: pytest.CaptureFixture[str], outputs: d
     assert seconds_text(best["time_s"]) in data["answer"]
 
 
+@pytest.mark.slow
 def test_training_states_the_peak_and_whether_it_fits(
     capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_number_that_matches_nothing_says_what_is_nearest() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(exponent=st.floats(5, 12))
+@pytest.mark.slow
 def test_errors_are_the_claim_over_the_count(exponent: float) -> None:
     result = claimed(f"{10**exponent:.0f}B", tokens=512)
     for m in (*result.matches, result.nearest):

@@ -311,6 +311,7 @@ def sample(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[place % 8 == 3]
 
 
+@pytest.mark.slow
 def test_the_l2_reproduces_what_was_counted(sample: pd.DataFrame) -> None:
     found = errors(sample, profile_l2())
     assert len(found) == len(READS) + len(WRITES_MB)

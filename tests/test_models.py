@@ -82,6 +82,7 @@ def test_weights_are_those_that_transformers_makes(name: str) -> None:
     assert -0.15 < off < 0 if name in POSITIONS else abs(off) < 4e-4, (name, off)
 
 
+@pytest.mark.slow
 def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
     """Llama 3 70B: 141.1 GB in bf16, which no H100 holds; gpt-oss's experts have 4 bits and a scale for every 32."""
     line = "decode --gpu h100 --context 8k --format json"
@@ -422,6 +423,7 @@ def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest
     assert "gpt-oss 20B" in (tmp_path / "c.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
     assert main(line.split(" ")) == 0

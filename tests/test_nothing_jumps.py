@@ -229,7 +229,7 @@ MANY = settings(
 KERNELS = entry_names()
 
 
-@settings(MANY, max_examples=examples(600))
+@settings(MANY, max_examples=examples(300))
 @given(st.data())
 def test_neighbours_move_alike(data: st.DataObject) -> None:
     check_neighbours(data.draw(st.sampled_from(KERNELS)), data)
@@ -305,6 +305,7 @@ def unevenness(p: Prediction) -> float:
 
 @settings(MANY, max_examples=examples(400))
 @given(st.data(), st.sampled_from(("l2", "bandwidth", "sms")), st.sampled_from(GPUS), st.sampled_from(KERNELS))
+@pytest.mark.slow
 def test_a_better_gpu_takes_no_longer(data: st.DataObject, what: str, name: str, kernel: str) -> None:
     """But for another kernel that the library takes for it; for HBM bytes that CTAs cost which run at once and hold
     more of the L2; and, where the tiles no longer come out even, for SMs whose share of HBM nobody takes over: each has

@@ -249,6 +249,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(r["ratio"] is None for r in data["rows"])
 
 
+@pytest.mark.slow
 def test_csv_table_and_markdown_hold_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     texts = {}
     for form in ("csv", "table", "md"):

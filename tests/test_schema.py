@@ -76,7 +76,7 @@ def places(value: Any, steps: tuple[str | int, ...] = (), key: str = "") -> Iter
             yield Place((*steps, name), path)
             yield from places(one, (*steps, name), path)
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for n, one in enumerate(value):
+        for n, one in enumerate(value[:1]):
             yield from places(one, (*steps, n), f"{key}[{n}]")
 
 

@@ -127,6 +127,7 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
             assert saved_bytes(graph) == int(row["saved"]), (model, setup)
 
 
+@pytest.mark.slow
 def test_recorded_times_of_an_h200() -> None:
     """The bounds are those that docs/systems.md has; nothing was fitted."""
     gpu = load_profile("h200")
