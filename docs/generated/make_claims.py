@@ -17,7 +17,7 @@ PLACE = Path(__file__).resolve().parent / "claims.md"
 BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))
 HEAD = """# Published numbers, computed again
 
-Made by `python docs/generated/make_claims.py`; a test compares. Each counted row is one number of a paper, an article or
+Made by `python docs/generated/make_claims.py`; a test compares. Each counted row is one number of a paper, article or
 a talk. No row's own number goes into the model that computes it, unless its note says so. `iosim reproduce` prints all
 rows with their arithmetic, `--section A --format json` those of one source as data. Where a number is not reproduced,
 the note of its row says why. A mistake is computed as its source makes it, and counted apart. A number of your own:
