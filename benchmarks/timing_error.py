@@ -1,7 +1,7 @@
-"""Predicted against measured times: the tables of docs/generated/timing-errors.md and of docs/timing.md.
+"""Predicted against measured times, and the table of docs/timing.md.
 
-    python benchmarks/timing_error.py            prints docs/generated/timing-errors.md
-    python benchmarks/timing_error.py --write    writes it, and the table of errors in docs/timing.md; four minutes
+    python benchmarks/timing_error.py            prints errors by group, kernel and regime, and the fitted constants
+    python benchmarks/timing_error.py --write    writes the table of errors of docs/timing.md; four minutes
     python benchmarks/timing_error.py --fit      fits the step's constants again, on the odd-numbered calls alone
 
 Groups, targets, mechanisms and baselines are those of `iosim validate --times`. Rows whose kernel spills registers are
@@ -29,7 +29,6 @@ from iosim.prediction.call import Call
 from iosim.readers.timing import step_time
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "generated" / "timing-errors.md"
 BEGIN, END = "<!-- errors by group: python benchmarks/timing_error.py --write -->", "<!-- end -->"
 
 
@@ -153,12 +152,12 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 
 def page(report: TimesReport) -> str:
-    """docs/generated/timing-errors.md."""
+    """All tables."""
     nearest = [b.group for b in report.baselines if b.best == "regression"]
     tiles = [row.case for row in report.rows if row.group.key == "tiles"]
     return f"""# Errors of times
 
-Written by `python benchmarks/timing_error.py --write`. {report.answer[0].upper() + report.answer[1:]}.
+{report.answer[0].upper() + report.answer[1:]}.
 
 ## By group
 
@@ -203,7 +202,7 @@ def errors_section(report: TimesReport) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", action="store_true", help="fit the constants on the odd-numbered calls")
-    parser.add_argument("--write", action="store_true", help="write the pages")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/timing.md")
     args = parser.parse_args()
     if args.fit:
         fit([*library_cases(), *own_cases(), *triton_cases()])
@@ -212,7 +211,6 @@ def main() -> None:
     if not args.write:
         sys.stdout.write(page(report))
         return
-    PAGE.write_text(page(report), encoding="utf-8")
     timing = DOCS / "timing.md"
     text = timing.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
