@@ -120,18 +120,29 @@ HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "mos
 
 
 def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
-    """README's table: HBM reads, and of all bytes the share that is near, by GPU, backend and pass."""
+    """README's table: HBM reads, and of all bytes the share that is near, by backend and pass, GPU after GPU."""
     by_quantity = {quantity: by_group(all_drawn, quantity) for quantity in QUANTITIES}
     for one in all_drawn:
         for quantity, groups in by_quantity.items():
             groups[one.gpu.upper(), "all", "all"] = [r for r in one.comparison.residuals if r.quantity == quantity]
+    kinds = dict.fromkeys((backend, passes) for _, backend, passes in by_quantity["hbm_read"])
+    gpus = [one.gpu.upper() for one in all_drawn]
     lines = []
-    for key, found in by_quantity["hbm_read"].items():
-        launches, _, *errors = statistics(found)
-        others = [_percent(float(np.mean([near(r) for r in groups[key]]))) for groups in by_quantity.values()]
-        lines.append((*key, launches, *errors[:3], others[2], others[3], others[0], others[1]))
-    words = ("GPU", "backend", "pass", "launches", "HBM read: median", "p95", "most", "within 5 % or 2 MB")
-    return table((*words, *(QUANTITIES[q] for q in ("hbm_write", "l2_read", "l2_write"))), lines)
+    for kind in sorted(kinds, key=lambda kind: (kind[0] == "all", kind)):
+        each = [_short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()}) for gpu in gpus]
+        lines.append((*kind, *("/".join(cells) for cells in zip(*each, strict=True))))
+    near_words = ("near", "HBM write", "SM<->L2 read", "write")
+    return table(("backend", "pass", "launches", "HBM read: median", "p95", "most", *near_words), lines)
+
+
+def _short(of: dict[str, list[Residual]]) -> list[str]:
+    """A GPU's cells in a row of README's table, in per cent."""
+    errors = [r.error for r in of["hbm_read"] if r.error is not None]
+    cells = [f"{100 * f(errors):.2g}" if errors else "-" for f in (np.median, _p95, np.max)]
+    for quantity in ("hbm_read", "hbm_write", "l2_read", "l2_write"):
+        found = of[quantity]
+        cells.append(f"{100 * float(np.mean([near(r) for r in found])):.0f}" if found else "-")
+    return [str(len(of["hbm_read"])), *cells]
 
 
 def claims(all_drawn: Sequence[Drawn], quantity: str) -> list[str]:

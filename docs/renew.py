@@ -3,7 +3,7 @@
     python docs/renew.py [--check] [--all] [NAME...]
 
 A block of `text` on a page holds all that the block of `sh` or `python` above it prints; a block of `text part` those
-lines of it that are most like the lines that stand there, in their order. Beside the pages: README's table and figure,
+lines of it that are most like the lines that stand there, in their order. Beside the pages: README's figure,
 the outputs of the examples' scripts, the notebook, and the pages of docs/generated. What takes minutes is left to
 `--all`. A NAME is a file to renew; without one, all are. `--check` writes nothing. Tests compare.
 """
@@ -31,7 +31,8 @@ from iosim.commands.cli import main as iosim
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(sh|python|text)( part)?\n(.*?)^```$", re.S | re.M)
-TABLE = re.compile(r"^\| call \|.*?(?=\n\n)", re.S | re.M)
+TABLE = re.compile(r"^\| backend \|.*?(?=\n\n)", re.S | re.M)
+DRAWS = ROOT / "docs" / "generated" / "random-draws.md"
 WRITES = re.compile(r"(?:^|\s)(?:-o|--out)\s")
 LIKE = 0.6
 """How like a line must be, digits aside, to stand for another."""
@@ -150,8 +151,9 @@ def page_text(place: Path) -> str:
     """A page as it should be, its commands run in an empty directory."""
     text = place.read_text(encoding="utf-8")
     if place == ROOT / "README.md":
-        table = ran(["examples/measured.py"], ROOT).strip()
-        text = TABLE.sub(lambda _: table, text)
+        table = TABLE.search(DRAWS.read_text(encoding="utf-8"))
+        assert table is not None
+        text = TABLE.sub(lambda _: table[0], text)
     with tempfile.TemporaryDirectory() as there, contextlib.chdir(there):
         return renewed(text)
 
