@@ -23,7 +23,7 @@ from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
 from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.evidence.measure import choose, collect, plan
+from iosim.evidence.measure import choose, collect, plan, table
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
 from iosim.evidence.measure.machine import PROVENANCE, read_provenance, write_provenance
@@ -280,7 +280,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
     monkeypatch.setattr(collect, "import_report", lambda path: made.text)
     monkeypatch.setattr(collect, "profiler_options", lambda warm: [])
     monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
-    monkeypatch.setattr(collect, "facts", lambda: {"gpu": "a GPU"})
+    monkeypatch.setattr(table, "facts", lambda: {"gpu": "a GPU"})
     monkeypatch.setattr(collect, "profiler_version", lambda: "1")
     monkeypatch.setattr(collect, "PORTION", 2)
     return made

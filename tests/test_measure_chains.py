@@ -17,13 +17,12 @@ from scripts import measurements
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.cuda.ncu import METRICS, Profiled
-from iosim.evidence.measure import chain_case, chain_collect
-from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
+from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_range
+from iosim.evidence.measure import chain_case, chain_collect, collect, table
+from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, planned, unlisted
 from iosim.evidence.measure.machine import read_provenance
-from iosim.evidence.measure.ranges import parse_range
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
-from iosim.evidence.measure.table import read_table
+from iosim.evidence.measure.table import missing, read_table
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
 
@@ -177,14 +176,14 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
     made = Fake()
-    monkeypatch.setattr(chain_collect, "run_profiler", made.run)
-    monkeypatch.setattr(chain_collect, "run_group", lambda own: made.run(["-o", str(tmp_path / "plain")], own))
-    monkeypatch.setattr(chain_collect, "import_report", made.page)
+    monkeypatch.setattr(collect, "run_profiler", made.run)
+    monkeypatch.setattr(collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own))
+    monkeypatch.setattr(collect, "import_report", made.page)
     monkeypatch.setattr(chain_collect, "parse_raw", lambda text: (made.checked[-1], []))
     monkeypatch.setattr(chain_collect, "prebuild", lambda specs, cc: None)
-    monkeypatch.setattr(chain_collect, "facts", lambda: {"gpu": "fake"})
-    monkeypatch.setattr(chain_collect, "profiler_version", lambda: "0")
-    monkeypatch.setattr(chain_collect, "profiler_options", lambda warm: ["--cache-control", "all"])
+    monkeypatch.setattr(table, "facts", lambda: {"gpu": "fake"})
+    monkeypatch.setattr(collect, "profiler_version", lambda: "0")
+    monkeypatch.setattr(collect, "profiler_options", lambda warm: ["--cache-control", "all"])
     return made
 
 

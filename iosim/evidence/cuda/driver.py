@@ -108,6 +108,11 @@ def device_name() -> str:
     return text.value.decode()
 
 
+def start_profiler() -> None:
+    """Where one waits for it: it counts from here on."""
+    _call("cuProfilerStart")
+
+
 def driver_version() -> str:
     """The newest CUDA version that the driver knows, such as `13.0`."""
     version = ctypes.c_int()
