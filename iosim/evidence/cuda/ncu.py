@@ -196,7 +196,6 @@ def range_table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
     return rows[0], rows[1], rows[2:]
 
 
-
 def _complaint(what: str, text: str) -> InputError:
     shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
     return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
