@@ -19,7 +19,7 @@ from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
 from iosim.evidence.cuda.spec import MicroSpec
 
 SCHEMA = 2
-LINE_BYTES, CHAINS = 128, 8
+CHAINS = 8
 SCAN_THREADS, MATH_THREADS = 1024, 256
 MMA_FLOPS = 2 * 16 * 8 * 16
 MIB = 1 << 20
@@ -142,20 +142,8 @@ def far_bytes(l2_bytes: int) -> int:
 
 def machine() -> dict[str, Any]:
     """What the driver says of the GPU, with the day and the compiler."""
-    return {
-        "schema": SCHEMA,
-        "gpu": driver.device_name(),
-        "compute_capability": driver.compute_capability(),
-        "driver_cuda": driver.driver_version(),
-        "compiler": compiler_version(find_nvcc()),
-        "date": datetime.date.today().isoformat(),
-        "sms": driver.multiprocessors(),
-        "l2_bytes": driver.l2_bytes(),
-        "memory_bytes": driver.memory_bytes(),
-        "clock_hz": driver.clock_hz(),
-        "memory_clock_hz": driver.memory_clock_hz(),
-        "memory_bus_bits": driver.memory_bus_bits(),
-    }
+    told = {"compiler": compiler_version(find_nvcc()), "date": datetime.date.today().isoformat()}
+    return {"schema": SCHEMA, **driver.properties(), **told}
 
 
 def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
