@@ -180,7 +180,7 @@ def _minimal(name: str, grid: Triple, stated: Given) -> Given:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Meaning:
     """What a name means: the implementation, the launch of its call, those before it, which tell of the problem, and
     else what reads name and grid."""
 
@@ -193,25 +193,25 @@ class Kernel:
 
 
 FLASH, FLASH_BACKWARD = "pytorch_flash", "pytorch_flash_backward"
-KERNELS: tuple[tuple[str, Kernel], ...] = (
-    (r"flash_fwd_splitkv_combine_kernel", Kernel(FLASH, "combine", ("main",))),
-    (r"flash_fwd_splitkv_kernel", Kernel(FLASH, reads=_flash)),
-    (r"flash_fwd_kernel\b", Kernel(FLASH, reads=_flash)),
-    (r"flash_bwd_dot_do_o_kernel", Kernel(FLASH_BACKWARD, "bwd.dot", reads=_flash_backward)),
-    (r"flash_bwd_dq_dk_dv_loop\w*_kernel", Kernel(FLASH_BACKWARD, "bwd.main", ("bwd.dot",))),
-    (r"flash_bwd_convert_dq_kernel", Kernel(FLASH_BACKWARD, "bwd.convert", ("bwd.dot", "bwd.main"))),
-    (r"fmha_cutlassF_", Kernel("pytorch_mem_efficient", reads=_cutlass)),
-    (r"fmha_cutlassB_", Kernel("pytorch_mem_efficient_backward", "bwd.main", reads=_cutlass)),
-    (r"cudnn_\w*sdpa_sm90_flash_fprop_wgmma", Kernel("cudnn")),
-    (r"FlashAttnFwdSm90", Kernel("fa3")),
-    (r"triton_tem_fused_flex_attention_\d+$", Kernel("pytorch_flex")),
-    (r"^flash_fwd$", Kernel("flash_fwd", reads=_own_forward, settings=True)),
-    (r"^flash_fwd_sm90$", Kernel("flash_fwd_sm90", reads=_own_sm90, settings=True)),
-    (r"^flash_combine$", Kernel("flash_fwd", "combine", ("main",))),
-    (r"^naive_scores$", Kernel("naive", "scores")),
-    (r"^naive_softmax$", Kernel("naive", "softmax", ("scores",))),
-    (r"^naive_values$", Kernel("naive", "values", ("scores", "softmax"))),
-    (r"^minimal_fwd$", Kernel("minimal", reads=_minimal)),
+KERNELS: tuple[tuple[str, Meaning], ...] = (
+    (r"flash_fwd_splitkv_combine_kernel", Meaning(FLASH, "combine", ("main",))),
+    (r"flash_fwd_splitkv_kernel", Meaning(FLASH, reads=_flash)),
+    (r"flash_fwd_kernel\b", Meaning(FLASH, reads=_flash)),
+    (r"flash_bwd_dot_do_o_kernel", Meaning(FLASH_BACKWARD, "bwd.dot", reads=_flash_backward)),
+    (r"flash_bwd_dq_dk_dv_loop\w*_kernel", Meaning(FLASH_BACKWARD, "bwd.main", ("bwd.dot",))),
+    (r"flash_bwd_convert_dq_kernel", Meaning(FLASH_BACKWARD, "bwd.convert", ("bwd.dot", "bwd.main"))),
+    (r"fmha_cutlassF_", Meaning("pytorch_mem_efficient", reads=_cutlass)),
+    (r"fmha_cutlassB_", Meaning("pytorch_mem_efficient_backward", "bwd.main", reads=_cutlass)),
+    (r"cudnn_\w*sdpa_sm90_flash_fprop_wgmma", Meaning("cudnn")),
+    (r"FlashAttnFwdSm90", Meaning("fa3")),
+    (r"triton_tem_fused_flex_attention_\d+$", Meaning("pytorch_flex")),
+    (r"^flash_fwd$", Meaning("flash_fwd", reads=_own_forward, settings=True)),
+    (r"^flash_fwd_sm90$", Meaning("flash_fwd_sm90", reads=_own_sm90, settings=True)),
+    (r"^flash_combine$", Meaning("flash_fwd", "combine", ("main",))),
+    (r"^naive_scores$", Meaning("naive", "scores")),
+    (r"^naive_softmax$", Meaning("naive", "softmax", ("scores",))),
+    (r"^naive_values$", Meaning("naive", "values", ("scores", "softmax"))),
+    (r"^minimal_fwd$", Meaning("minimal", reads=_minimal)),
 )
 """Patterns of kernel names, the first that matches wins."""
 
