@@ -26,8 +26,7 @@ from iosim.evidence.validate.sections import (
     titled,
     with_rows,
 )
-from iosim.evidence.validate.summary import by_quantity, clean, grouped
-from iosim.evidence.validate.targets import TARGETS, misses
+from iosim.evidence.validate.summary import TARGETS, by_quantity, clean, grouped, misses
 from iosim.show.page import Page, Section
 from iosim.show.tables import RIGHT, Column
 
