@@ -145,6 +145,7 @@ class Fake:
     def __init__(self) -> None:
         self.wrong: set[str] = set()
         self.broken: set[int] = set()
+        self.refused: set[int] = set()
         self.runs: list[list[str]] = []
         self.checked: list[list[Profiled]] = []
 
@@ -154,6 +155,8 @@ class Fake:
         report = Path(options[options.index("-o") + 1]).with_suffix(".ncu-rep")
         if own[3] == "check":
             self.check(plan, Path(own[5]))
+        elif plan["seq"] in self.refused:
+            raise InputError("the profiler may not read the GPU's counters")
         if own[3] == "check" or plan["seq"] not in self.broken:
             report.write_text(own[3])
         return "==PROF== faked"
@@ -251,6 +254,11 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
     assert made.measured == 1
     assert len(made.left_out) == 1
     assert made.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
+    fake.broken, fake.refused = set(), {512}
+    with pytest.raises(InputError, match="may not read"):
+        chain_collect.collect_chains(out, [SMALL], "9.0")
+    made = chain_collect.collect_chains(out, [larger, larger, SMALL], "9.0")
+    assert made.left_out == ["naive 1 8 512 64 float16: the profiler may not read the GPU's counters"]
 
 
 # What runs

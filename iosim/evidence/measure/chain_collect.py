@@ -132,13 +132,10 @@ def split_calls(kernels: Sequence[Profiled]) -> list[list[Profiled]]:
 
 
 def _measure(case: ChainCase, tables: Chains) -> None:
-    """One range: a row in the table of chains, or a line that says why there is none. What the profiler said of one
-    that fails goes into TABLE.failed.txt, beside it."""
-    done = collect.run("range", case.to_dict(), RANGE_OPTIONS)
+    """One range: a row in the table of chains, or a line that says why there is none."""
     try:
-        values = parse_range(done.report(" of the range"), COUNTERS)
+        values = _range(case, tables.path)
     except InputError as reason:
-        write_whole(tables.path.with_suffix(".failed.txt"), f"{_named(case)}\n{done.output}\n{done.page}\n")
         if not tables.measured:
             raise
         tables.left_out.append(f"{_named(case)}: {reason}")
@@ -151,6 +148,16 @@ def _measure(case: ChainCase, tables: Chains) -> None:
     tables.rows.append(case.columns() | counted | more)
     tables.measured += 1
     tables.save()
+
+
+def _range(case: ChainCase, out: Path) -> dict[str, float]:
+    """Counters of a whole call. What the profiler said of one that fails goes into TABLE.failed.txt, beside it."""
+    done = collect.run("range", case.to_dict(), RANGE_OPTIONS)
+    try:
+        return parse_range(done.report(" of the range"), COUNTERS)
+    except InputError:
+        write_whole(out.with_suffix(".failed.txt"), f"{_named(case)}\n{done.output}\n{done.page}\n")
+        raise
 
 
 def _launches(case: ChainCase, rows: Sequence[Row]) -> str:

@@ -343,9 +343,7 @@ def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
-        launches = tuple(
-            replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches
-        )
+        launches = tuple(replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches)
     return replace(chain, launches=launches)
 
 

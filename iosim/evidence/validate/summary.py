@@ -133,9 +133,7 @@ def parse_limit(
     name, statistic = match[1], match[2] or usual
     for kind, word, accepted in ((what, name, names), ("statistic", statistic, statistics)):
         if word not in accepted:
-            raise InputError(
-                f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {', '.join(accepted)}"
-            )
+            raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {', '.join(accepted)}")
     return name, statistic, float(match[3]) / (100 if match[4] else 1)
 
 
