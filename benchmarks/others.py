@@ -19,7 +19,7 @@ from recorders import measurements
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
-from iosim.evidence.times.published import kernel_of, problem_of
+from iosim.evidence.times.tables import kernel_of, problem_of
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -35,7 +35,7 @@ FILES = {
     "attention_latency_h100_a6000_llmservingsim.csv": (
         "casys-kaist/LLMServingSim: flash_attn_varlen_func, kernel times; which H100 and which version "
         "is not recorded. Predicted with a CTA a query head and no splits, on the RTX A6000 without the mask "
-        "(iosim/evidence/times/published.py says what shows it)"
+        "(iosim/evidence/times/tables.py says what shows it)"
     ),
     "attention_latency_a100_vidur.csv": (
         "microsoft/vidur: an older paged kernel, in steps of 1 us, that reaches 60 TFLOP/s: the "

@@ -20,13 +20,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from iosim.base.progress import progress
+from iosim.evidence.fitted import fitted
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Row
-from iosim.evidence.times.report import TimesReport, constants_table, times_report
+from iosim.evidence.times.report import TimesReport, times_report
 from iosim.evidence.times.tables import library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
 from iosim.readers.timing import step_time
+from iosim.show.tables import Column, Table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 BEGIN, END = "<!-- errors by group: python benchmarks/timing_error.py --write -->", "<!-- end -->"
@@ -55,6 +57,14 @@ FITTED: tuple[tuple[object, str, float], ...] = (
     (TRIED, "tile_cycles", 100.0),
 )
 """Fitted constants, of the model and of the H200's profile, and the step in which they are rounded."""
+
+
+def constants_table() -> Table:
+    """The fitted constants."""
+    lines = tuple((f.name, f"{f.value:.4g}", f.gpu or "the model", f.rows) for f in fitted())
+    return Table(
+        tuple(Column(key.replace(" ", "_"), key) for key in ("constant", "value", "stands in", "fitted on")), lines
+    )
 
 
 def tried(case: Case) -> Call:

@@ -105,8 +105,9 @@ def record(
 
 def write_provenance(out: Path, command: str, **more: str) -> None:
     """Writes into the folder's provenance.toml of a table: GPU, driver, compiler, day, command, and `more`."""
+    own = driver.properties()
     told = {
-        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
+        "gpu": own["gpu"], "driver": own["driver_cuda"], "cuda_compiler": compiler_version(find_nvcc()),
         "date": datetime.date.today().isoformat(), "command": command, **more,
     }  # fmt: skip
     machine.write_provenance(out, told)

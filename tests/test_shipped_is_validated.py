@@ -17,7 +17,7 @@ import pytest
 from scripts import measurements
 
 from iosim.base.errors import InputError
-from iosim.evidence.times import published, tables
+from iosim.evidence.times import tables
 from iosim.evidence.times.cases import Case
 from iosim.evidence.validate import match, read
 from iosim.evidence.validate.residuals import calls
@@ -45,8 +45,7 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
         made.append(resolve(*asked))
         return made[-1]
 
-    for module in (tables, published):
-        monkeypatch.setattr(module, "resolve", recording)
+    monkeypatch.setattr(tables, "resolve", recording)
     return made
 
 
@@ -55,8 +54,8 @@ def timed(every: int = 1) -> Iterator[Case]:
     for reads in (tables.own_cases, tables.call_cases, tables.triton_cases, tables.library_cases, tables.clock_cases,
                   tables.nvidia_cases):  # fmt: skip
         yield from reads(every)
-    for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, published.VARLEN),
-                  partial(tables.published_cases, published.WHEEL_A30)):  # fmt: skip
+    for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, tables.VARLEN),
+                  partial(tables.published_cases, tables.WHEEL_A30)):  # fmt: skip
         yield from reads(40)
 
 

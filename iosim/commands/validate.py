@@ -154,8 +154,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def text_of(comparison: Comparison, form: str, split: bool, gates: Sequence[Gate] = ()) -> str:
     """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
-    from iosim.evidence.validate.answer import answer
-    from iosim.evidence.validate.sections import INTRODUCTION, sections
+    from iosim.evidence.validate.sections import INTRODUCTION, answer, sections
 
     if form == "json":
         rows = [r.to_dict() for r in comparison.residuals]

@@ -67,7 +67,7 @@ def facts() -> dict[str, str]:
     """GPU, driver, compiler, PyTorch and iosim of this machine, and the day."""
     query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
     return {
-        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.device_name(),
+        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"],
         "gpu_query": query,
         "cuda_compiler": compiler_version(find_nvcc()),
         "pytorch": _version("torch"),
