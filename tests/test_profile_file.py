@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from iosim.base.errors import InputError
 from iosim.hardware import profile_file as _profile_file
 from iosim.hardware.profile import HardwareProfile, check_profile_file, load_profile
-from iosim.hardware.quantities import HEADER_KEYS, QUANTITIES
+from iosim.hardware.profile_file import HEADER_KEYS
+from iosim.hardware.quantities import QUANTITIES
 
 MIB = 2**20
 GOOD = """schema = 1

@@ -20,7 +20,7 @@ from iosim.base.errors import InputError
 from iosim.base.schema import Problem, Table, read_toml
 from iosim.commands.cli import main
 from iosim.evidence.validate import reasons
-from iosim.hardware import profile_file, quantities
+from iosim.hardware import profile_file
 from iosim.kernel import resource_table
 from iosim.kernel.libraries import catalog_file, entry
 from iosim.kernel.libraries.loader import completed
@@ -45,7 +45,7 @@ def by(table: Table) -> Check:
 FILES = [
     *(File(path, lambda data: profile_file.parse(data).problems, ("sources",))
       for path in sorted(PROFILES.glob("*.toml")) if path.name != profile_file.INHERITANCE_FILE),
-    File(PROFILES / profile_file.INHERITANCE_FILE, by(quantities.INHERITANCE), ("sources",)),
+    File(PROFILES / profile_file.INHERITANCE_FILE, by(profile_file.INHERITANCE), ("sources",)),
     *(File(path, lambda data: catalog_file.problems(completed(data)))
       for path in sorted(Path(catalog_file.__file__).parent.glob("*.toml"))),
     File(links.FILE, by(links.LINKS), ("link",)),
