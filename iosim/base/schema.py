@@ -24,6 +24,7 @@ from iosim.base.errors import InputError
 from iosim.base.names import alike
 
 MAX_FILE_BYTES = 1_000_000
+UNBOUNDED = 2**63
 DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
 """A dotted key of more parts than any file needs."""
 
@@ -87,7 +88,7 @@ class Whole:
     """A whole number from `low` to `high`."""
 
     low: float = 0
-    high: float = 2**63
+    high: float = UNBOUNDED
     hint: str = ""
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
@@ -457,7 +458,8 @@ def shown(raw: object) -> str:
 def _in_range(value: float, low: float, high: float, key: str, hint: str) -> Iterator[Problem]:
     if not low <= value <= high:
         more = f"; {hint}" if hint else ""
-        yield Problem(key, f"{shown(value)} is out of range; accepted: {low:g} to {high:g}{more}")
+        accepted = f"{low:g} or more" if high >= UNBOUNDED else f"{low:g} to {high:g}"
+        yield Problem(key, f"{shown(value)} is out of range; accepted: {accepted}{more}")
 
 
 def _path(table: str, name: object) -> str:

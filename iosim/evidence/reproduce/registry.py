@@ -11,6 +11,7 @@ from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.registry import Registry
 from iosim.evidence.reproduce.row import Row
 
 
@@ -23,7 +24,7 @@ class Section:
     rows: Callable[[], Iterable[Row]]
 
 
-_SECTIONS: dict[str, Section] = {}
+_SECTIONS: Registry[str, Section] = Registry("section")
 
 Maker = Callable[[], Iterable[Row]]
 
@@ -36,9 +37,7 @@ def section(letter: str, title: str) -> Callable[[Maker], Maker]:
     """
 
     def register(maker: Maker) -> Maker:
-        if letter in _SECTIONS:
-            raise ValueError(f"section '{letter}' is registered already")
-        _SECTIONS[letter] = Section(letter, title, maker)
+        _SECTIONS.put(letter, Section(letter, title, maker))
         return maker
 
     return register
