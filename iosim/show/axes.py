@@ -27,8 +27,6 @@ TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MOST_STEPS = 5
 """Steps of ticks that start at zero, and the most of them."""
-LEGEND_ABOVE = {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
-"""Of a layout: plotly's own legend above the plot."""
 
 
 def colour(n: int) -> str:
