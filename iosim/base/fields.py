@@ -196,7 +196,7 @@ def fields_of(owner: type[Any]) -> Mapping[str, About]:
     return table
 
 
-def whole(name: str, value: object, low: int, high: int) -> int:
+def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
     """`value` as a whole number within bounds.
 
     Raises:
