@@ -402,7 +402,7 @@ def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> N
         ("flash1", {"to_the_letter": 1}, "to_the_letter: must be true or false, not 1"),
         ("flash", {"combine_rows": 0}, "combine_rows: 0 is out of range; accepted: 1 or more"),
         ("flash", {"statistics_per_row": 3}, "statistics_per_row: 3 is out of range; accepted: 1 to 2"),
-        ("flash", {"combine_threads": 128.0}, "combine_threads: must be a whole number, not 128.0"),
+        ("flash", {"combine_threads": 128.0}, "combine_threads: 128.0 is not a whole number"),
         ("naive", {"passes": ["scale", "mask", "twist"]}, "'twist' is not known; accepted: scale_q, scale"),
         ("naive", {"gemm_tile": [64]}, r"gemm_tile: must be a list of 2, not of 1"),
         ("minimal", {"splits": 1}, "algorithm minimal: option 'splits' is not known; accepted: none"),

@@ -17,6 +17,7 @@ from numbers import Real
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import Whole
 
 T = TypeVar("T")
 
@@ -202,12 +203,10 @@ def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
     Raises:
         InputError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"`{name}` {value!r} is not a whole number; accepted: {low} to {high}")
-    number = value.__index__()
-    if not low <= number <= high:
-        raise InputError(f"`{name}` {number} is out of range; accepted: {low} to {high}")
-    return number
+    number: Any = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
+    for problem in Whole(low, high).problems(number, ""):
+        raise InputError(f"`{name}` {problem}")
+    return int(number)
 
 
 def default_text(about_field: About, usual: bool = False) -> str:

@@ -195,9 +195,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     Raises:
         InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem.
     """
-    if not isinstance(name_or_path, str):
-        return _load_file(Path(name_or_path))
-    if "/" in name_or_path or os.sep in name_or_path or name_or_path.lower().endswith(".toml"):
+    if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):
         return _load_file(Path(name_or_path))
     stem = _find(name_or_path)
     if stem is not None:
@@ -205,7 +203,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     added = _find_added(name_or_path)
     if added is not None:
         return _load_file(added)
-    if name_or_path and _exists(name_or_path):
+    if name_or_path and os.path.exists(name_or_path):
         return _load_file(Path(name_or_path))
     shown, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
@@ -230,7 +228,6 @@ def added_profiles() -> dict[str, Path]:
 
 
 def _find_added(name: str) -> Path | None:
-    """The file of the user's own profile called `name`."""
     return next((path for stem, path in added_profiles().items() if _key(stem) == _key(name)), None)
 
 
@@ -287,10 +284,3 @@ def _head_names(stem: str) -> list[str]:
             if line.startswith("compute_capability"):
                 break
     return names
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except OSError:  # longer than the system allows
-        return False

@@ -282,7 +282,6 @@ def shipped(name: str) -> dict[str, Any] | None:
 
 
 def _typed(quantity: Quantity, raw: Any) -> Any:
-    """The value in its final type."""
     if quantity.form == "ints":
         return tuple(raw)
     if quantity.form == "points":
@@ -344,12 +343,6 @@ def capability_fact(capability: str, quantity: str) -> int | None:
     entry = _capability_tables().get(capability, {}).get(quantity)
     value = entry.get("value") if isinstance(entry, dict) else entry
     return None if value is None else int(value)
-
-
-def capabilities() -> list[str]:
-    """The compute capabilities whose limits iosim knows, such as `"8.0"`, in ascending order."""
-    known = [key for key in _capability_tables() if parse_capability(key)]
-    return sorted(known, key=lambda key: parse_capability(key) or (0, 0))
 
 
 @lru_cache(maxsize=1)

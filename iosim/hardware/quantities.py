@@ -143,7 +143,6 @@ class Quantity(NamedTuple):
 
     @property
     def value(self) -> Spec:
-        """What the value of an entry may be."""
         if self.form == "int":
             return Whole(self.low, self.high, _UNIT)
         if self.form == "ints":

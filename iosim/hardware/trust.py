@@ -112,7 +112,6 @@ class Basis:
         return ", ".join([*parts, *([taken.replace(" from", " taken from", 1)] if taken else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         return {
             "rests_on": {how: list(names) for how, names in self.rests_on.items()},
             "taken_from": list(self.taken_from),
@@ -136,7 +135,6 @@ class Evidence:
         return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it: the line, and each model's basis."""
         return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
 
 
@@ -158,12 +156,10 @@ class Group:
     numbers: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         return {"group": self.group, "how": self.how, "numbers": list(self.numbers)}
 
 
 def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
-    """What each group of quantities rests on."""
     found = []
     for group, names in GROUPS.items():
         known: dict[str, list[str]] = {}

@@ -211,12 +211,10 @@ class AttentionProblem(ProblemFields):
 
     @property
     def forward(self) -> bool:
-        """Whether the forward pass is asked for."""
         return self.passes in ("fwd", "fwd+bwd")
 
     @property
     def backward(self) -> bool:
-        """Whether the backward pass is asked for."""
         return self.passes in ("bwd", "fwd+bwd")
 
     def with_(self, **changes: Any) -> AttentionProblem:
@@ -256,7 +254,6 @@ class AttentionProblem(ProblemFields):
 
 
 def _plain(value: Any) -> Any:
-    """A field's value for JSON."""
     if isinstance(value, tuple):
         return list(value)
     return value if value is None or isinstance(value, str | int | float) else words.blocks_to_dict(value)

@@ -30,7 +30,6 @@ MOST_STEPS = 5
 
 
 def colour(n: int) -> str:
-    """Colour of the n-th series."""
     return COLOURS[n % len(COLOURS)]
 
 
@@ -72,12 +71,10 @@ def log_axis(
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """A plain axis; `more` is plotly's."""
     return {"title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False, **more}
 
 
 def category_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An axis of names, in their order."""
     return {"type": "category", "categoryorder": "array", "categoryarray": list(names), "automargin": True}
 
 

@@ -125,7 +125,6 @@ def model_of(
 
 
 def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
-    """What all of a model's layers have in common."""
     name = read.name
     alibi = bool(read.get("alibi")) or read.type == "bloom"
     rank = read.whole(("kv_lora_rank",), "latent rank", 1 << 20, needed=False)
@@ -175,7 +174,6 @@ def _kv_heads(read: Reading, heads: int) -> int:
 
 
 def _order(read: Reading, layers: int) -> list[str]:
-    """The kind of every layer, in order."""
     listed = read.get("layer_types")
     if listed is None and read.get("attention_types"):  # GPT-Neo: [[["global", "local"], 12]]
         listed = _spread(read, read.get("attention_types"))

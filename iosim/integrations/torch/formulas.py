@@ -276,12 +276,10 @@ def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
 
 
 def is_free(function: Any) -> bool:
-    """Whether an operator makes no launch."""
     return function._schema.name.split("::")[1] in FREE or torch.Tag.inplace_view in function.tags
 
 
 def is_one_pass(function: Any) -> bool:
-    """Whether an operator is a pass over its tensors."""
     name = function._schema.name.split("::")[1]
     return name in ONE_PASS or name.startswith("_foreach_") or torch.Tag.pointwise in function.tags
 
@@ -305,7 +303,6 @@ def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The arguments that an operator writes into."""
     for n, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[n] if n < len(args) else kwargs.get(argument.name)

@@ -173,7 +173,6 @@ def _triton() -> Any:
 
 
 def _type(name: str, args: Mapping[str, Any]) -> str:
-    """Triton's word for the type of an argument."""
     if name not in args:
         raise InputError(f'`args` lacks {name}; accepted: a number, a tensor, or a word such as "*fp16"')
     value = args[name]
@@ -202,7 +201,6 @@ def _text(compiled: Any, kind: str) -> str:
 
 
 def _constants(compiled: Any) -> dict[str, Any]:
-    """The kernel's constants by name."""
     source = getattr(compiled, "src", None)
     names = list(getattr(getattr(source, "fn", None), "arg_names", ()))
     found = {}

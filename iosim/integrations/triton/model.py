@@ -63,7 +63,6 @@ class TritonModel:
         self._problem = problem
 
     def problem(self, arguments: Arguments) -> AttentionProblem:
-        """What a call with these arguments computes."""
         return self._problem if isinstance(self._problem, AttentionProblem) else self._problem(arguments)
 
     def config(self, meta: Arguments) -> Config:
@@ -123,7 +122,6 @@ class TritonModel:
 
 
 def _meta(config: Any) -> dict[str, Any]:
-    """A triton.Config's meta-parameters with its warps and stages."""
     return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
 
 
