@@ -16,6 +16,8 @@ L2, REPLACEMENT, ORDER = "L2 structure", "L2 replacement", "order of CTAs"
 HBM_RATES, L2_RATES, SM_RATES = "HBM rates", "L2 rates", "SM rates"
 STEPS, LAUNCHES, POWER = "step times", "launch times", "power"
 """What quantities tell of that models read."""
+READ_BY = {"l2": (L2, REPLACEMENT, ORDER), "hbm": (HBM_RATES,), "time": (L2_RATES, SM_RATES, STEPS, LAUNCHES, POWER)}
+"""Model -> what it reads."""
 
 _KIB, _GIB = 2**10, 2**30
 _BANDWIDTH = (1e9, 1e15)  # bytes per second: a slower memory or link means that giga was forgotten

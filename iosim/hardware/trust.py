@@ -14,28 +14,16 @@ from typing import Any
 
 from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
-from iosim.hardware.quantities import (
-    HBM_RATES,
-    L2,
-    L2_RATES,
-    LAUNCHES,
-    ORDER,
-    POWER,
-    QUANTITIES,
-    REPLACEMENT,
-    SM_RATES,
-    STEPS,
-)
+from iosim.hardware.quantities import QUANTITIES, READ_BY
 
-_GROUPS = {"l2": (L2, REPLACEMENT, ORDER), "hbm": (HBM_RATES,), "time": (L2_RATES, SM_RATES, STEPS, LAUNCHES, POWER)}
 GROUPS: Mapping[str, tuple[str, ...]] = {
     group: tuple(name for name, quantity in QUANTITIES.items() if quantity.group == group)
-    for groups in _GROUPS.values()
+    for groups in READ_BY.values()
     for group in groups
 }
 """The quantities that models read, by what they tell of."""
 MODELS: Mapping[str, tuple[str, ...]] = {
-    model: tuple(name for group in groups for name in GROUPS[group]) for model, groups in _GROUPS.items()
+    model: tuple(name for group in groups for name in GROUPS[group]) for model, groups in READ_BY.items()
 }
 """The quantities of a profile that each model reads: every one that enters the time of a launch or the replay of an L2
 (tests/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
