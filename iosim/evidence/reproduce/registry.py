@@ -11,7 +11,6 @@ from pathlib import Path
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.registry import Registry
 from iosim.evidence.reproduce.row import Row
 
 
@@ -24,7 +23,7 @@ class Section:
     rows: Callable[[], Iterable[Row]]
 
 
-_SECTIONS: Registry[str, Section] = Registry("section")
+_SECTIONS: dict[str, Section] = {}
 
 Maker = Callable[[], Iterable[Row]]
 
@@ -37,7 +36,9 @@ def section(letter: str, title: str) -> Callable[[Maker], Maker]:
     """
 
     def register(maker: Maker) -> Maker:
-        _SECTIONS.put(letter, Section(letter, title, maker))
+        if letter in _SECTIONS:
+            raise ValueError(f"section '{letter}' is registered already")
+        _SECTIONS[letter] = Section(letter, title, maker)
         return maker
 
     return register

@@ -134,7 +134,7 @@ ROW: Mapping[str, Key] = {
     "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
     "split": Key(Flag(), "of a kernel that splits the keys"),
     "whole_tiles": Key(Flag(), "where lengths are whole tiles"),
-    "narrow": Key(Flag()),
+    "narrow": Key(Flag(), "where heads have fewer columns than the build"),
     "block_q": Key(Whole(1, MAX_BLOCK), "query rows"),
     "block_k": Key(Whole(1, MAX_BLOCK), "key rows"),
     "warps": Key(Whole(1, 32), "warps a CTA, producers with them"),
