@@ -37,7 +37,7 @@ WRITES = re.compile(r"(?:^|\s)(?:-o|--out)\s")
 LIKE = 0.6
 """How like a line must be, digits aside, to stand for another."""
 MAKERS = {
-    "iosim/api/typed.py": "docs/generated/make_keywords.py",
+    "iosim/api/typed.pyi": "docs/generated/make_keywords.py",
     "docs/tutorial.ipynb": "docs/generated/make_tutorial.py",
     "docs/images/bytes.png": "docs/generated/make_figure.py",
     "docs/generated/claims.md": "docs/generated/make_claims.py",

@@ -141,7 +141,7 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     if not (ROOT / "docs" / "generated" / "make_keywords.py").is_file():
         pytest.skip("iosim runs from an install without its docs")
     written = load_script("docs/generated/make_keywords.py").text()
-    assert written == (ROOT / "iosim" / "api" / "typed.py").read_text(encoding="utf-8")
+    assert written == (ROOT / "iosim" / "api" / "typed.pyi").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("given", "text"), [

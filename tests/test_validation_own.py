@@ -19,8 +19,8 @@ from iosim.evidence.validate import Residual, Row, compare, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
-from iosim.problem.masks.in_turn import HeadsInTurn
 from iosim.problem.masks.mask import IntervalMask
+from iosim.problem.masks.packed import HeadsInTurn
 from iosim.readers.timing.computing import executed_pairs
 
 PROFILE = load_profile("h200")

@@ -1,4 +1,4 @@
-"""Writes iosim/api/typed.py: the keywords of Python's functions, for type checkers and editors."""
+"""Writes iosim/api/typed.pyi: the keywords of Python's functions, a stub for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ from iosim.api.keywords import FORMULA, PROBLEM, SETTINGS, SHORT, annotation, sa
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
-PLACE = Path(__file__).resolve().parent.parent.parent / "iosim" / "api" / "typed.py"
+PLACE = Path(__file__).resolve().parent.parent.parent / "iosim" / "api" / "typed.pyi"
 HEAD = '''"""Keywords of Python's functions, for type checkers and editors.
 
 Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.blocks import BlockMask
 '''
 
 
 def typed_dict(name: str, what: str, keywords: Mapping[str, About]) -> str:
     """One TypedDict, each key with its docstring."""
-    lines = ["", "", f"class {name}(TypedDict, total=False):", f'    """{what}"""', ""]
+    lines = ["", f"class {name}(TypedDict, total=False):", f'    """{what}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -45,7 +42,6 @@ def _docstring(words: str) -> list[str]:
 def text() -> str:
     """The whole file."""
     both = '''
-
 class Keywords(ProblemKeywords, SettingKeywords, total=False):
     """What a problem is, and settings over a kernel's own choice."""
 '''

@@ -145,5 +145,4 @@ def _table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escaped, with an arrow where plain text has "<->"."""
     return escape(text.replace("<->", "↔"), quote=False)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.caching_allocator import Block, CachingAllocator
 from iosim.kernel.launch import Role, Tensor
+from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.studies.program.operators import Operator, Program, View
 
 PIECE_BYTES = 32768

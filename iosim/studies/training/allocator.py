@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocator hands out and holds for a timeline's requests (`iosim.kernel.caching_allocator`).
+"""What PyTorch's caching allocator (`iosim.readers.replay.caching_allocator`) hands out and holds for a timeline.
 
 NB: cuBLAS' workspace, the context of the CUDA driver and what is left of the first step are not in it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from iosim.kernel.caching_allocator import MIB, Block, CachingAllocator
+from iosim.readers.replay.caching_allocator import MIB, Block, CachingAllocator
 
 __all__ = ["MIB", "AllocatorPeaks", "CachingAllocator", "peaks"]
 

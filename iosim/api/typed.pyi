@@ -3,14 +3,10 @@
 Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from iosim.problem.masks.blocks import BlockMask
-
+from iosim.problem.masks.blocks import BlockMask
 
 class ProblemKeywords(TypedDict, total=False):
     """What a problem is."""
@@ -111,7 +107,6 @@ class ProblemKeywords(TypedDict, total=False):
     prefix: int | str | None
     """Tokens cached before the queries: as many more keys than queries."""
 
-
 class SettingKeywords(TypedDict, total=False):
     """Settings over a kernel's own choice; None leaves the choice."""
 
@@ -148,10 +143,8 @@ class SettingKeywords(TypedDict, total=False):
     append_kv: bool
     """A launch before writes the queries' K and V to the cache."""
 
-
 class Keywords(ProblemKeywords, SettingKeywords, total=False):
     """What a problem is, and settings over a kernel's own choice."""
-
 
 class FormulaKeywords(TypedDict, total=False):
     """What is known of a formula's problem; sizes left out stay symbols."""
