@@ -32,7 +32,7 @@ def report() -> Page:
 def decode() -> Page:
     """Attention per generated token of a model with 32 query and 8 key/value heads, 1k to 1m tokens of context."""
     from iosim.commands.decode import points
-    from iosim.studies.decode.page import as_page
+    from iosim.studies.decode.face import as_page
 
     words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
              "--format", "html"]  # fmt: skip

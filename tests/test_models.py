@@ -14,7 +14,7 @@ import iosim
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model, preset_names
 from iosim.integrations.models.presets import all_names, class_defaults, preset
-from iosim.studies.models.changes import changed
+from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "models.json").read_text(encoding="utf-8"))

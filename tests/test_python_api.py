@@ -257,7 +257,7 @@ def test_a_result_shows_itself_in_a_line_a_text_and_tables(name: str, results: d
     result = results[name]
     assert re.fullmatch(r"<\w+: [^\n]{10,150}>", repr(result)), repr(result)
     text, page = str(result), result._repr_html_()
-    tables = [part for part in result._face().parts(result) if isinstance(part, Table)]
+    tables = [part for part in result._parts() if isinstance(part, Table)]
     assert tables
     for table in tables:
         assert all(cell.strip() in text for row in table.cells() for cell in row if cell != "-")
@@ -287,7 +287,7 @@ def test_what_is_read_has_no_figure(name: str, results: dict[str, Shown]) -> Non
 def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) -> None:
     pytest.importorskip("plotly")
     result = results[name]
-    panels = result._face().panels(result)
+    panels = result._panels()
     assert result.figures == tuple(p.id for p in panels)
     assert result.figures
     for panel in panels:

@@ -17,9 +17,8 @@ from iosim.kernel.libraries import Overrides
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.training.frontier import changed
-from iosim.studies.training.layers import peak_bytes
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.frontier import changed, peak_bytes
+from iosim.studies.training.model import Setup
 
 GPU, MEASURED_GPU = "t4", "h200-sxm"
 TOKENS = 512

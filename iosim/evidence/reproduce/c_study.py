@@ -13,10 +13,8 @@ from functools import lru_cache
 from statistics import fmean
 
 from iosim.hardware.profile import load_profile
-from iosim.studies.training.frontier import changed
-from iosim.studies.training.layers import memory_lines, step_seconds
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.frontier import changed, memory_lines, step_seconds
+from iosim.studies.training.model import Decoder, Setup
 
 GPU = "l4"
 TIME_SAVED, TIME_SAVED_LEAST, MEMORY_SAVED = 68.92, 65.0, 49.5

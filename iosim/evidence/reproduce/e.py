@@ -20,9 +20,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines, closed_forms
 from iosim.studies.distributed.count import idle, link_bytes
 from iosim.studies.distributed.links import Cluster, Link, cluster, load_link
-from iosim.studies.distributed.schedule import build
+from iosim.studies.distributed.schedule import build, sequence_width_bytes
 from iosim.studies.distributed.timing import ChunkTimes, simulate
-from iosim.studies.distributed.widths import sequence_width_bytes
 
 TITLE = "DistFlashAttn (arXiv 2310.03294): attention over several A100s"
 GPU, SMALL_GPU = "a100-sxm-80gb", "a100-sxm-40gb"

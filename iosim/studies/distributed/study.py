@@ -19,14 +19,19 @@ from iosim.prediction.many import Request, predict_many
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines
 from iosim.studies.distributed.baselines import Baseline
-from iosim.studies.distributed.chunks import check_gpus, check_problem
 from iosim.studies.distributed.closed_forms import FORMULAS
-from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes
+from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes, longest_sequence, memory
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.memory import longest_sequence, memory
-from iosim.studies.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedules
+from iosim.studies.distributed.schedule import (
+    SCHEDULES,
+    ChunkSchedule,
+    build,
+    check_gpus,
+    check_problem,
+    schedules,
+    sequence_width_bytes,
+)
 from iosim.studies.distributed.timing import ChunkTimes, Timeline, simulate
-from iosim.studies.distributed.widths import sequence_width_bytes
 
 BASELINES = ("megatron", "rsa")
 

@@ -20,11 +20,9 @@ from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.chunks import Pair
 from iosim.studies.distributed.count import send_bytes
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.schedule import ChunkSchedule, Step
-from iosim.studies.distributed.widths import token_bytes
+from iosim.studies.distributed.schedule import ChunkSchedule, Pair, Step, token_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,152 @@
-"""Decoder: a GPT-like transformer as sizes and choices, and its parameters."""
+"""What is trained and how: a decoder, and its setup with a precision and an optimizer.
+
+Sources of the optimizers' states and temporaries: PyTorch, torch/optim/adam.py (`_multi_tensor_adam`,
+`_single_tensor_adam`) and sgd.py; bitsandbytes, bitsandbytes/optim/optimizer.py (`Optimizer2State.init_state`) for Adam
+with 8-bit states (arXiv 2110.02861). The counters of Adam's steps are tensors on the host unless the step is fused.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import UNSET, Resolved, whole
+from iosim.base.units import some
+from iosim.problem.dtypes import dtype, is_dtype
 from iosim.studies.training.graph import Parameter
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`parameter_bytes` an element of parameters, gradients and optimizer states; `compute_bytes` an element of what
+    matrix products read and write; `dtype` names their type. With `autocast` the two differ: products get half copies
+    of fp32 operands, and the residual stream stays in fp32."""
+
+    name: str
+    dtype: str
+    parameter_bytes: int
+    compute_bytes: int
+
+    @property
+    def autocast(self) -> bool:
+        return self.parameter_bytes != self.compute_bytes
+
+
+_PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision("fp32", "fp32", 4, 4),
+        Precision("fp16", "fp16", 2, 2),
+        Precision("bf16", "bf16", 2, 2),
+        Precision("amp-fp16", "fp16", 4, 2),
+        Precision("amp-bf16", "bf16", 4, 2),
+    )
+}
+_AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
+PRECISIONS = tuple(_PRECISIONS)
+
+
+def precision(name: str) -> Precision:
+    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters).
+
+    Raises:
+        InputError: no such precision.
+    """
+    key = str(name).strip().lower()
+    key = _AUTOCAST.get(key, key)
+    if key not in _PRECISIONS and is_dtype(key):
+        key = dtype(key).name
+    if key not in _PRECISIONS:
+        raise unknown_name("`precision`", str(name), PRECISIONS)
+    return _PRECISIONS[key]
+
+
+STEPS = ("foreach", "loop", "fused")
+BLOCK_ELEMENTS = 2048
+"""Elements of a block with an fp32 scale of its own (arXiv 2110.02861, section 2.1)."""
+MIN_8BIT_ELEMENTS = 4096
+"""Tensors with fewer elements keep fp32 states there (`min_8bit_size`)."""
+QUANTILES_BYTES = 2 * 256 * 4
+"""Two tables of 256 fp32 values, signed and unsigned, shared by all parameters."""
+COUNTER_BYTES = 4
+"""A fused step's counter, fp32, one a parameter."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`moments` states of the parameters' type; `temporaries` copies of a tensor that a step makes for itself;
+    `passes` over such tensors that it reads or writes, fused or not."""
+
+    name: str
+    step: str
+    moments: int
+    temporaries: int
+    loop_temporaries: int
+    passes: int
+    fused_passes: int
+    eight_bit: bool = False
+
+    def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Device bytes of all states."""
+        if self.eight_bit:
+            return QUANTILES_BYTES + sum(_eight_bit_state(p.elements) for p in parameters)
+        counters = COUNTER_BYTES * len(parameters) if self.step == "fused" and self.name != "momentum" else 0
+        total = sum(p.elements for p in parameters)
+        return self.moments * total * element_bytes + (counters if self.moments else 0)
+
+    def step_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Bytes that live within a step alone."""
+        if self.step == "fused" or self.eight_bit:
+            return 0
+        if self.step == "loop":
+            return self.loop_temporaries * max((p.elements for p in parameters), default=0) * element_bytes
+        return self.temporaries * sum(p.elements for p in parameters) * element_bytes
+
+    def moved_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Bytes that a step reads and writes."""
+        total = sum(p.elements for p in parameters)
+        if self.eight_bit:  # parameter in and out, gradient in, both states in and out
+            return 3 * total * element_bytes + 2 * self.state_bytes(parameters, element_bytes)
+        return (self.fused_passes if self.step == "fused" else self.passes) * total * element_bytes
+
+
+def _eight_bit_state(elements: int) -> int:
+    if elements < MIN_8BIT_ELEMENTS:
+        return 2 * elements * 4
+    return 2 * (elements + -(-elements // BLOCK_ELEMENTS) * 4)
+
+
+_ADAM_PASSES = 18
+"""lerp 3, multiply 2, addcmul 3, sqrt 2, divide 2, add 2, addcdiv 4; decoupled weight decay 2 more."""
+_RULES = {
+    "none": (0, 0, 0, 0, 0),
+    "sgd": (0, 0, 0, 3, 3),
+    "momentum": (1, 0, 0, 8, 5),
+    "adam": (2, 1, 2, _ADAM_PASSES, 7),
+    "adamw": (2, 1, 2, _ADAM_PASSES + 2, 7),
+    "adam8bit": (0, 0, 0, 0, 0),
+}
+_ALIASES = {"sgd+momentum": "momentum", "sgd-momentum": "momentum", "adam-8bit": "adam8bit", "8bit-adam": "adam8bit"}
+OPTIMIZERS = tuple(_RULES)
+
+
+def optimizer(name: str, step: str = "foreach") -> Optimizer:
+    """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel.
+
+    Raises:
+        InputError: no such optimizer or step, or a step that it does not have.
+    """
+    key = str(name).strip().lower()
+    key = _ALIASES.get(key, key)
+    if key not in _RULES:
+        raise unknown_name("`optimizer`", str(name), OPTIMIZERS)
+    if step not in STEPS:
+        raise unknown_name("`step`", str(step), STEPS)
+    if key == "adam8bit" and step == "loop":
+        raise InputError("`step` loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
+    return Optimizer(key, step, *_RULES[key], eight_bit=key == "adam8bit")
+
 
 NORMS = ("layer", "rms", "none")
 ACTIVATIONS = ("gelu", "silu", "relu")
@@ -121,4 +261,93 @@ class Decoder:
             "head_dim": self.head_dim, "mlp_width": self.mlp_width, "gated": self.gated,
             "activation": self.activation, "vocabulary": self.vocabulary, "tied": self.tied, "norm": self.norm,
             "positions": self.positions, "bias": self.bias,
+        }  # fmt: skip
+
+
+ATTENTIONS = ("naive", "flash")
+RECOMPUTE = ("none", "full", "attention")
+BACKENDS = ("cuda", "cpu")
+MAX_BATCH = 1 << 16
+MAX_TOKENS = 1 << 24
+FLASH_COLUMNS = 8
+"""FlashAttention's kernels take head dimensions that are multiples of this (csrc/flash_attn/flash_api.cpp)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained.
+
+    Args:
+        batch, seq_len: sequences and tokens of each.
+        attention: "naive" (scores, mask, softmax and values as tensors) or "flash"
+            (scaled_dot_product_attention's fused kernel).
+        causal: whether a token sees later ones.
+        precision: fp32, fp16, bf16, amp-fp16, amp-bf16.
+        optimizer: none, sgd, momentum, adam, adamw, adam8bit; `step` how its step runs: foreach, loop or fused.
+        recompute: "none"; "full", each layer's forward again in the backward; "attention", that of
+            its N x N part alone (arXiv 2205.05198, section 5, "selective").
+        backend: whose kernels' saved tensors are meant, cuda or cpu. They differ in statistics and random state.
+        accumulate: gradients of an earlier backward are there already and are added to.
+
+    Raises:
+        InputError: a value out of range or an unknown word.
+    """
+
+    batch: int = 1
+    seq_len: int = 1024
+    attention: str = "flash"
+    causal: bool = True
+    precision: str = "amp-bf16"
+    optimizer: str = "adamw"
+    step: str = "foreach"
+    recompute: str = "none"
+    backend: str = "cuda"
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        whole("batch", self.batch, 1, MAX_BATCH)
+        whole("seq_len", self.seq_len, 1, MAX_TOKENS)
+        for option, value, known in (("`attention`", self.attention, ATTENTIONS),
+                                     ("`recompute`", self.recompute, RECOMPUTE),
+                                     ("`backend`", self.backend, BACKENDS)):  # fmt: skip
+            if value not in known:
+                raise unknown_name(option, str(value), known)
+        object.__setattr__(self, "precision", precision(self.precision).name)
+        chosen = optimizer(self.optimizer, self.step)
+        object.__setattr__(self, "optimizer", chosen.name)
+
+    @property
+    def tokens(self) -> str:
+        """The sequences and their length in words."""
+        return f"{self.batch:,} x {some(self.seq_len, 'token')}"
+
+    @property
+    def number(self) -> Precision:
+        return precision(self.precision)
+
+    @property
+    def rule(self) -> Optimizer:
+        return optimizer(self.optimizer, self.step)
+
+    @property
+    def fused_kernel(self) -> str:
+        """Which fused kernel runs for "flash": FlashAttention's has no fp32, for which CUDA has the memory-efficient
+        kernel. NB: on GPUs before cc 8.0 that one runs in fp16 too, with rows of the log-sum-exp padded to 32."""
+        return "memory-efficient" if self.backend == "cuda" and self.number.compute_bytes == 4 else "flash"
+
+    def check(self, model: Decoder) -> None:
+        """Refuse what PyTorch would not run without another kernel or a padded copy.
+
+        Raises:
+            InputError: says which head dimensions are accepted.
+        """
+        if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
+            raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
+                             f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "batch": self.batch, "seq_len": self.seq_len, "attention": self.attention, "causal": self.causal,
+            "precision": self.precision, "optimizer": self.optimizer, "step": self.step, "recompute": self.recompute,
+            "backend": self.backend, "accumulate": self.accumulate,
         }  # fmt: skip
