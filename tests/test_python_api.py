@@ -174,6 +174,24 @@ def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str
     assert "`" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("function", "given", "text"), [
+    ("ring", {"num_gpus": 0}, "num_gpus 0 is out of range; accepted: 1 to 512"),
+    ("train_memory", {"heads": 0}, "heads 0 is out of range"),
+    ("train_memory", {"reserve": -1}, "reserve -1 is out of range"),
+    ("decode", {"batch_contexts": "1k", "batch": 2}, "batch 2 contradicts batch_contexts"),
+])  # fmt: skip
+def test_a_keyword_out_of_range_is_refused_by_its_name(function: str, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(iosim.InputError, match=text):
+        getattr(iosim, function)(**given)
+
+
+def test_whole_numbers_may_be_the_command_lines_text() -> None:
+    text = iosim.train_memory("l4", heads="4", width="256", layers=2, reserve="1m", vocabulary="1k")
+    assert text.to_dict() == iosim.train_memory(
+        "l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024
+    ).to_dict()
+
+
 FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
              "train_memory", "check_claim", "latency", "sweep")  # fmt: skip
 

@@ -299,7 +299,7 @@ class LatencyKeywords(ProblemKeywords, total=False):
     l2: str
     """The L2 at the start: cold, or warm as the call before left it (cold, warm); by default warm."""
     clocks: str | float
-    """Boost, sustained or the SMs' clock, such as 1500MHz; by default boost."""
+    """Boost, sustained or the SMs' clock in hertz; by default boost."""
     launched: str
     """Graph (call after call from a CUDA graph) or alone (launches as a profiler times them) (alone, graph); by default
     graph.
@@ -379,4 +379,4 @@ class TrainKeywords(TypedDict, total=False):
     accumulate_gradients: bool
     """Gradients of an earlier backward are there."""
     reserve: int | str
-    """Memory that tensors cannot use, such as 512m (0 to 1125899906842624); by default 0."""
+    """Bytes of memory that tensors cannot use, such as 512m (0 to 1125899906842624); by default 0."""

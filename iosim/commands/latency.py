@@ -28,8 +28,9 @@ def add_parser(subparsers: Any) -> None:
     instead = "--batch-contexts (one batch), or --seq-len 1 --seq-len-k N,... (each by itself)"
     s.add_argument("--contexts", action=options.Gone, dest="gone", instead=instead)
     g = common.group(parser, common.MODEL)
-    options.add(g, LATENCY, ("method", "l2"))
-    told = f"{LATENCY['clocks'].help}, or in MHz (default: boost)"
+    common.add_method_option(parser)
+    options.add(g, LATENCY, ("l2",))
+    told = "boost, sustained or the SMs' clock in MHz (default: boost)"
     g.add_argument("--clocks", type=common.clocks, default="boost", metavar="CLOCKS", help=told)
     options.add(g, LATENCY, ("launched",))
     common.add_output_options(parser)

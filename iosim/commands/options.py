@@ -231,7 +231,8 @@ def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About
 def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     default = field.default if usual is None else usual
     text = field.text(usual) if usual is not None else default_text(field) * (field.kind is not Kind.FLAG)
-    told = field.help + (f": {', '.join(field.words)}" if field.kind is Kind.WORD else "")
+    unsaid = [word for word in field.words if word not in field.help]
+    told = field.help + (f": {', '.join(field.words)}" if unsaid else "")
     told = spelled(f"{told} (default: {text})" if text else told, _option)
     settings: dict[str, Any] = {"dest": field.name, "help": told}
     if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):

@@ -123,7 +123,7 @@ class LatencyRequest(OfProblem):
         words=L2_STARTS,
         metavar="START",
     )
-    clocks: str | float = about("boost", Kind.TEXT, "boost, sustained or the SMs' clock, such as 1500MHz")
+    clocks: str | float = about("boost", Kind.TEXT, "boost, sustained or the SMs' clock in hertz")
     launched: str = about(
         "graph",
         Kind.WORD,
@@ -144,10 +144,7 @@ class RingRequest(OfProblem):
     kernel: str | Kernel = DEFAULT
     num_gpus: int = about(8, Kind.WHOLE, "number of GPUs", metavar="P")
     link: str | float = about(
-        "nvlink",
-        Kind.TEXT,
-        "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction",
-        metavar="LINK",
+        "nvlink", Kind.TEXT, "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction", metavar="LINK"
     )
     gpus_per_node: int | None = about(None, Kind.WHOLE, "GPUs joined by `link`; needs `network`", metavar="N")
     network: str | float | None = about(None, Kind.TEXT, "link between nodes, as `link`", metavar="LINK")
@@ -221,12 +218,7 @@ class TrainRequest:
         False, Kind.FLAG, "gradients of an earlier backward are there", spellings=("--accumulate",)
     )
     reserve: int = about(
-        0,
-        Kind.WHOLE,
-        "memory that tensors cannot use, such as 512m",
-        low=0,
-        high=1 << 50,
-        metavar="BYTES",
+        0, Kind.WHOLE, "bytes of memory that tensors cannot use, such as 512m", low=0, high=1 << 50, metavar="BYTES"
     )
 
     def __post_init__(self) -> None:

@@ -195,10 +195,6 @@ class ChunkSchedule:
         """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
-    def owner(self, chunk: int) -> int:
-        """The GPU on which a chunk lives."""
-        return next(g for g, chunks in enumerate(self.owned) if chunk in chunks)
-
     def to_dict(self) -> dict[str, Any]:
         """The schedule as plain data."""
         return {

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
@@ -37,10 +36,6 @@ class Event:
     target: int | None = None
     label: str = ""
     bytes: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "step": self.step, "gpu": self.gpu, "start_s": self.start_s, "end_s": self.end_s,
-                "target": self.target, "label": self.label, "bytes": self.bytes}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ with 8-bit states (arXiv 2110.02861). The counters of Adam's steps are tensors o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.fields import UNSET, Resolved, whole
+from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
 from iosim.studies.training.graph import Parameter
@@ -160,56 +160,42 @@ MAX_VOCABULARY = 1 << 24
 class Decoder:
     """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))).
 
-    Args:
-        layers: of them.
-        width: columns of the residual stream.
-        heads: query heads; width / heads is the head dimension.
-        kv_heads: key/value heads, a divisor of `heads`; by default as many.
-        mlp_width: columns inside the MLP; 4 x width by default, 0 for layers without an MLP.
-        gated: down(activation(gate(x)) * up(x)), three matrices in place of two.
-        activation: gelu, silu or relu.
-        vocabulary: tokens; 0 for a stack with neither embedding nor head, fed with hidden states.
-        tied: the head's matrix is the embedding.
-        norm: layer, rms or none.
-        positions: learned (an embedding a position) or none.
-        bias: whether linear layers have one (the head has none).
-
     Raises:
         InputError: a value out of range, or two that contradict each other.
     """
 
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    kv_heads: Resolved[int] = UNSET
-    mlp_width: Resolved[int] = UNSET
-    gated: bool = False
-    activation: str = "gelu"
-    vocabulary: int = 50257
-    tied: bool = True
-    norm: str = "layer"
-    positions: str = "learned"
-    bias: bool = True
+    layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
+    width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)
+    heads: int = about(12, Kind.WHOLE, "query heads; width / heads is the head dimension", high=MAX_WIDTH)
+    kv_heads: Resolved[int] = about(UNSET, Kind.WHOLE, "key/value heads, by default as many")
+    mlp_width: Resolved[int] = about(
+        UNSET, Kind.WHOLE, "columns inside the MLP; by default 4 x width, 0 for none", low=0, high=64 * MAX_WIDTH
+    )
+    gated: bool = about(False, Kind.FLAG, "down(activation(gate(x)) * up(x)), three matrices in place of two")
+    activation: str = about("gelu", Kind.WORD, "between them", words=ACTIVATIONS)
+    vocabulary: int = about(
+        50257, Kind.WHOLE, "tokens; 0: neither embedding nor head, fed with hidden states", low=0, high=MAX_VOCABULARY
+    )
+    tied: bool = about(True, Kind.FLAG, "the head's matrix is the embedding")
+    norm: str = about("layer", Kind.WORD, "before attention and MLP", words=NORMS)
+    positions: str = about("learned", Kind.WORD, "learned: an embedding a position", words=POSITIONS)
+    bias: bool = about(True, Kind.FLAG, "linear layers have one; the head has none")
 
     def __post_init__(self) -> None:
+        put_checked(self)
         put = object.__setattr__
-        whole("layers", self.layers, 1, MAX_LAYERS)
-        whole("width", self.width, 1, MAX_WIDTH)
-        whole("heads", self.heads, 1, self.width)
+        if self.heads > self.width:
+            raise InputError(f"`heads` {self.heads} is out of range; accepted: 1 to {self.width}")
         if self.width % self.heads:
             raise InputError(f"`heads` {self.heads} does not divide `width` {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
-        whole("kv_heads", self.kv_heads, 1, self.heads)
+        if self.kv_heads > self.heads:
+            raise InputError(f"`kv_heads` {self.kv_heads} is out of range; accepted: 1 to {self.heads}")
         if self.heads % self.kv_heads:
-            raise InputError(f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors "
-                             "of it")  # fmt: skip
+            raise InputError(
+                f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors of it"
+            )
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
-        whole("mlp_width", self.mlp_width, 0, 64 * MAX_WIDTH)
-        whole("vocabulary", self.vocabulary, 0, MAX_VOCABULARY)
-        for option, value, known in (("`norm`", self.norm, NORMS), ("`activation`", self.activation, ACTIVATIONS),
-                                     ("`positions`", self.positions, POSITIONS)):  # fmt: skip
-            if value not in known:
-                raise unknown_name(option, str(value), known)
 
     @property
     def head_dim(self) -> int:
@@ -256,12 +242,9 @@ class Decoder:
         return [Parameter(f"{name}.weight", self.width), *bias]
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "layers": self.layers, "width": self.width, "heads": self.heads, "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim, "mlp_width": self.mlp_width, "gated": self.gated,
-            "activation": self.activation, "vocabulary": self.vocabulary, "tied": self.tied, "norm": self.norm,
-            "positions": self.positions, "bias": self.bias,
-        }  # fmt: skip
+        sizes = asdict(self)
+        first = {name: sizes.pop(name) for name in ("layers", "width", "heads", "kv_heads")}
+        return {**first, "head_dim": self.head_dim, **sizes}
 
 
 ATTENTIONS = ("naive", "flash")
@@ -277,44 +260,27 @@ FLASH_COLUMNS = 8
 class Setup:
     """How a model is trained.
 
-    Args:
-        batch, seq_len: sequences and tokens of each.
-        attention: "naive" (scores, mask, softmax and values as tensors) or "flash"
-            (scaled_dot_product_attention's fused kernel).
-        causal: whether a token sees later ones.
-        precision: fp32, fp16, bf16, amp-fp16, amp-bf16.
-        optimizer: none, sgd, momentum, adam, adamw, adam8bit; `step` how its step runs: foreach, loop or fused.
-        recompute: "none"; "full", each layer's forward again in the backward; "attention", that of
-            its N x N part alone (arXiv 2205.05198, section 5, "selective").
-        backend: whose kernels' saved tensors are meant, cuda or cpu. They differ in statistics and random state.
-        accumulate: gradients of an earlier backward are there already and are added to.
-
     Raises:
         InputError: a value out of range or an unknown word.
     """
 
-    batch: int = 1
-    seq_len: int = 1024
-    attention: str = "flash"
-    causal: bool = True
+    batch: int = about(1, Kind.WHOLE, "sequences", high=MAX_BATCH)
+    seq_len: int = about(1024, Kind.WHOLE, "tokens of each", high=MAX_TOKENS)
+    attention: str = about("flash", Kind.WORD, "naive: scores, mask, softmax and values as tensors", words=ATTENTIONS)
+    causal: bool = about(True, Kind.FLAG, "a token sees no later ones")
     precision: str = "amp-bf16"
     optimizer: str = "adamw"
     step: str = "foreach"
-    recompute: str = "none"
-    backend: str = "cuda"
-    accumulate: bool = False
+    recompute: str = about(
+        "none", Kind.WORD, "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", words=RECOMPUTE
+    )
+    backend: str = about("cuda", Kind.WORD, "whose kernels' saved statistics and random state", words=BACKENDS)
+    accumulate: bool = about(False, Kind.FLAG, "gradients of an earlier backward are there and are added to")
 
     def __post_init__(self) -> None:
-        whole("batch", self.batch, 1, MAX_BATCH)
-        whole("seq_len", self.seq_len, 1, MAX_TOKENS)
-        for option, value, known in (("`attention`", self.attention, ATTENTIONS),
-                                     ("`recompute`", self.recompute, RECOMPUTE),
-                                     ("`backend`", self.backend, BACKENDS)):  # fmt: skip
-            if value not in known:
-                raise unknown_name(option, str(value), known)
+        put_checked(self)
         object.__setattr__(self, "precision", precision(self.precision).name)
-        chosen = optimizer(self.optimizer, self.step)
-        object.__setattr__(self, "optimizer", chosen.name)
+        object.__setattr__(self, "optimizer", optimizer(self.optimizer, self.step).name)
 
     @property
     def tokens(self) -> str:
@@ -346,8 +312,4 @@ class Setup:
                              f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "batch": self.batch, "seq_len": self.seq_len, "attention": self.attention, "causal": self.causal,
-            "precision": self.precision, "optimizer": self.optimizer, "step": self.step, "recompute": self.recompute,
-            "backend": self.backend, "accumulate": self.accumulate,
-        }  # fmt: skip
+        return asdict(self)
