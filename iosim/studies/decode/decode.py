@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
@@ -23,9 +23,6 @@ from iosim.prediction.result import Prediction
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Column, Table
-
-if TYPE_CHECKING:
-    pass
 
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
@@ -192,54 +189,58 @@ class DecodePoint:
         }  # fmt: skip
 
 
+class Step(TypedDict, total=False):
+    """What a decoding step is besides its shape and context."""
+
+    batch: int
+    """Sequences, all of that context; by default 1."""
+    new_tokens: int
+    """Tokens a sequence checks or generates in a step (more than one with speculative decoding); by default 1."""
+    overrides: Overrides | None
+    method: str | None
+    launched: str
+    """These three as in `predict`."""
+
+
 def decode_point(
     shape: ModelShape,
     context: int,
     gpu: str | HardwareProfile = "a100",
     kernel: str = DEFAULT,
-    *,
-    batch: int = 1,
-    new_tokens: int = 1,
-    overrides: Overrides | None = None,
-    method: str | None = None,
-    launched: str = "alone",
+    **step: Unpack[Step],
 ) -> DecodePoint:
     """Attention of one decoding step.
 
     Args:
         context: tokens in the cache at the end of the step, the new ones included.
         gpu, kernel: names as in `predict`.
-        batch: sequences, all of that context.
-        new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
-        overrides, method, launched: as in `predict`.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
-    settings = {"batch": batch, "new_tokens": new_tokens, "overrides": overrides, "method": method,
-                "launched": launched}  # fmt: skip
-    return next(sweep(shape, [context], gpu, kernel, **settings))
+    return next(sweep(shape, [context], gpu, kernel, **step))
 
 
 def sweep(
-    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT,
-    **settings: Any,
-) -> Iterator[DecodePoint]:  # fmt: skip
-    """`decode_point` at every context, predicted side by side; `settings` are its keyword arguments."""
+    shape: ModelShape,
+    contexts: Iterable[int],
+    gpu: str | HardwareProfile = "a100",
+    kernel: str = DEFAULT,
+    **step: Unpack[Step],
+) -> Iterator[DecodePoint]:
+    """`decode_point` at every context, predicted side by side."""
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
-    batch, new_tokens = settings.get("batch", 1), settings.get("new_tokens", 1)
+    batch, new_tokens = step.get("batch", 1), step.get("new_tokens", 1)
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
     asked = [
         Request(shape.problem(batch, context, new_tokens), kernel, profile, "cold",
-                settings.get("method"), settings.get("overrides"), launched=settings.get("launched", "alone"))
+                step.get("method"), step.get("overrides"), launched=step.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
-
-
 
 
 def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
@@ -290,24 +291,25 @@ class BatchShape(ModelShape):
 
 
 def sweep_batch(
-    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **settings: Any
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **step: Unpack[Step]
 ) -> Iterator[DecodePoint]:
-    """A step of sequences with these contexts in one launch; `settings` are keyword arguments of `decode_point`.
+    """A step of sequences with these contexts in one launch.
 
     Raises:
         InputError: fewer tokens than new ones in a sequence, tokens that are appended, or as `decode_point`.
     """
-    new_tokens = settings.get("new_tokens", 1)
+    new_tokens = step.get("new_tokens", 1)
     if min(contexts) < new_tokens:
         raise InputError(
             f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
         )
-    overrides = settings.get("overrides")
+    overrides = step.get("overrides")
     if overrides is not None and overrides.append_kv:
         raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
     known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     batch = BatchShape(**known, contexts=tuple(contexts))
-    return sweep(batch, [max(contexts)], gpu, kernel, **{**settings, "batch": len(contexts)})
+    whole: Step = {**step, "batch": len(contexts)}
+    return sweep(batch, [max(contexts)], gpu, kernel, **whole)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from iosim.problem.asked import lengths
 from iosim.show.page import Page, Panel
 from iosim.show.shown import Part, Shown, panels_of
 from iosim.studies.decode import face
-from iosim.studies.decode.decode import DecodePoint, ModelShape, read_contexts, sweep, sweep_batch
+from iosim.studies.decode.decode import DecodePoint, ModelShape, Step, read_contexts, sweep, sweep_batch
 from iosim.studies.decode.stack import kinds_table, kinds_title, sweep_model
 from iosim.studies.models.asked import chosen
 from iosim.studies.requests import CONTEXTS, DecodeRequest
@@ -83,8 +83,8 @@ def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
 
 
 def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
-    step = {"overrides": Overrides(splits=r.splits, append_kv=r.append_kv), "launched": r.launched,
-            "new_tokens": r.new_tokens}  # fmt: skip
+    overrides = Overrides(splits=r.splits, append_kv=r.append_kv)
+    step: Step = {"overrides": overrides, "launched": r.launched, "new_tokens": r.new_tokens, "batch": r.batch}
     sizes = {name: getattr(r, name) for name in ("heads", "kv_heads", "head_dim", "head_dim_v", "window")}
     model = chosen(r.model, sizes, r.layers if r.model is not None else None, r.tensor_parallel)
     batch = None if r.batch_contexts is None else read_contexts(r.batch_contexts)
@@ -101,7 +101,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
         for kernel, page in chosen_kernels(gpu, r.kernel, r.split_rule, r.page_size, batch is not None):
             if model is not None:
                 asked = {"dtype": r.dtype, "page_size": page}
-                yield from sweep_model(model, contexts, gpu, kernel, asked=asked, batch=r.batch, **step)
+                yield from sweep_model(model, contexts, gpu, kernel, asked=asked, **step)
                 continue
             given = {name: value for name, value in (sizes | {"layers": r.layers, "dtype": r.dtype}).items()
                      if value is not None}  # fmt: skip
@@ -110,7 +110,7 @@ def _points(r: DecodeRequest) -> Iterator[DecodePoint]:
             if batch is not None:
                 yield from sweep_batch(shape, batch, gpu, kernel, **step)
             else:
-                yield from sweep(shape, contexts, gpu, kernel, batch=r.batch, **step)
+                yield from sweep(shape, contexts, gpu, kernel, **step)
 
 
 def chosen_kernels(

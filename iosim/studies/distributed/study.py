@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
@@ -85,26 +85,29 @@ class Result:
         }  # fmt: skip
 
 
+class Conditions(TypedDict, total=False):
+    """Under which methods are studied."""
+
+    kernel: str | Kernel
+    """Of a pair of chunks, and of the baselines' own calls; by default the GPU's own."""
+    overlap: bool
+    """Messages run beside the computations of their step; by default so."""
+    layers: int
+    """Layers that keep their tensors for the backward; by default 1."""
+
+
 def study(
     problem: AttentionProblem,
     gpus: int,
     profile: HardwareProfile,
     cluster: Cluster,
     *,
-    kernel: str | Kernel = DEFAULT,
     names: Iterable[str] | None = None,
-    overlap: bool = True,
-    layers: int = 1,
     progress: Progress = silent,
+    **conditions: Unpack[Conditions],
 ) -> list[Result]:
     """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
-    run it.
-
-    Args:
-        kernel: of a pair of chunks, and of the baselines' own calls.
-        overlap: messages run beside the computations of their step.
-        layers: layers that keep their tensors for the backward.
-        progress: hands on the names one by one, and may show how far it is.
+    run it. `progress` hands on the names one by one, and may show how far it is.
 
     Raises:
         InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
@@ -116,7 +119,7 @@ def study(
             raise unknown_name("`schedule`", name, (*SCHEDULES, *BASELINES))
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
-    one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
+    one = _Study(problem, check_gpus(gpus), profile, cluster, **conditions)
     results = []
     for name in progress(wanted):
         if name in SCHEDULES:
@@ -134,9 +137,15 @@ class _Study:
     """What all methods of a study share."""
 
     def __init__(
-        self, problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, kernel: str | Kernel,
-        overlap: bool, layers: int,
-    ) -> None:  # fmt: skip
+        self,
+        problem: AttentionProblem,
+        gpus: int,
+        profile: HardwareProfile,
+        cluster: Cluster,
+        kernel: str | Kernel = DEFAULT,
+        overlap: bool = True,
+        layers: int = 1,
+    ) -> None:
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
             raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, which is not distributed "

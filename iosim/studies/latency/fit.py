@@ -189,9 +189,7 @@ class Calibrated:
                 f"after, each by a fit that left it out ({FOLDS} folds).")  # fmt: skip
 
 
-def calibrate_times(
-    rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile
-) -> Calibrated:
+def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:
     """The constants of a stack on a GPU by measured calls.
 
     Args:

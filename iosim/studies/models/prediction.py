@@ -23,7 +23,6 @@ from iosim.studies.models.asked import LayerCall, calls_of
 from iosim.studies.models.layers import LayerKind, Model
 
 if TYPE_CHECKING:
-
     from iosim.kernel.kernel import Kernel
 
 COLUMNS = (

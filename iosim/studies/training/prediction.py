@@ -244,9 +244,7 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
     profile = load_profile(request.gpu) if isinstance(request.gpu, str) else request.gpu
     model, setup = asked_for(request, axis)
     rows, columns = _several(request, axis, AXES[axis]), _several(request, "seq_len", SEQ_LENS)
-    return frontier(
-        model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress
-    )
+    return frontier(model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress)
 
 
 def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
