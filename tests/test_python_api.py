@@ -187,9 +187,10 @@ def test_a_keyword_out_of_range_is_refused_by_its_name(function: str, given: dic
 
 def test_whole_numbers_may_be_the_command_lines_text() -> None:
     text = iosim.train_memory("l4", heads="4", width="256", layers=2, reserve="1m", vocabulary="1k")
-    assert text.to_dict() == iosim.train_memory(
-        "l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024
-    ).to_dict()
+    assert (
+        text.to_dict()
+        == iosim.train_memory("l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024).to_dict()
+    )
 
 
 FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
