@@ -45,7 +45,7 @@ def compare(*lengths: int) -> Page:
 
 def decode(*contexts: int) -> Page:
     from iosim.studies.decode import ModelShape, sweep
-    from iosim.studies.decode.page import as_page
+    from iosim.studies.decode.face import as_page
 
     gpus = ("l4", "a100", "h100", "h200")
     return as_page([p for gpu in gpus for p in sweep(ModelShape(), contexts, gpu)], "iosim decode")
@@ -54,7 +54,7 @@ def decode(*contexts: int) -> Page:
 def ring(*names: str) -> Page:
     from iosim.hardware.profile import load_profile
     from iosim.studies.distributed import cluster, study
-    from iosim.studies.distributed.page import as_page
+    from iosim.studies.distributed.face import as_page
 
     gpu, (problem,) = load_profile("h100"), problems(65536)
     results = study(problem, 8, gpu, cluster(gpu, "nvlink"), names=list(names) or None)
@@ -63,7 +63,7 @@ def ring(*names: str) -> Page:
 
 def train() -> Page:
     from iosim.studies.training import Decoder, Setup, frontier, predict_training
-    from iosim.studies.training.page import as_page
+    from iosim.studies.training.prediction import as_page
 
     model, setup = Decoder(layers=12, width=768, heads=12), Setup(seq_len=4096)
     limits = frontier(model, setup, predict_training(model, setup, "l4").profile, "width", [512, 768, 2048],

@@ -14,7 +14,7 @@ import iosim
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model, preset_names
 from iosim.integrations.models.presets import all_names, class_defaults, preset
-from iosim.studies.models.changes import changed
+from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "models.json").read_text(encoding="utf-8"))
@@ -443,6 +443,17 @@ def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None
     by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
                          dtype="bf16", layers=32)  # fmt: skip
     assert alike.to_dict() == by_hand.to_dict()
+
+
+def test_what_is_said_beside_a_model_that_trains_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a word that is the usual one where no model is asked for, and --no-causal."""
+    small: dict[str, Any] = {"model": "llama-3-8b", "layers": 1, "seq_len": 64}
+    typed = iosim.train_memory("h200", activation="gelu", causal=False, **small)
+    assert (typed.model.activation, typed.setup.causal, typed.model.norm) == ("gelu", False, "rms")
+    line = "train-memory --gpu h200 --model llama-3-8b --layers 1 --seq-len 64 --activation gelu --no-causal"
+    asked = printed(line, capsys)
+    assert asked["training"][0] == json.loads(json.dumps(typed.to_dict()))
+    assert iosim.train_memory("h200", **small).model.activation == "silu"
 
 
 def test_python_compares_a_model_whose_layers_are_alike() -> None:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from iosim.api.keywords import FORMULA, PROBLEM, SETTINGS, SHORT, annotation, said
+from iosim.api.keywords import DECODE, FORMULA, LATENCY, PROBLEM, RING, SETTINGS, SHORT, TRAIN, annotation, said
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
@@ -23,9 +23,9 @@ from iosim.problem.masks.blocks import BlockMask
 '''
 
 
-def typed_dict(name: str, what: str, keywords: Mapping[str, About]) -> str:
+def typed_dict(name: str, what: str, keywords: Mapping[str, About], base: str = "TypedDict") -> str:
     """One TypedDict, each key with its docstring."""
-    lines = ["", f"class {name}(TypedDict, total=False):", f'    """{what}"""', ""]
+    lines = ["", f"class {name}({base}, total=False):", f'    """{what}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -51,6 +51,10 @@ class Keywords(ProblemKeywords, SettingKeywords, total=False):
         + typed_dict("SettingKeywords", "Settings over a kernel's own choice; None leaves the choice.", SETTINGS)
         + both
         + typed_dict("FormulaKeywords", "What is known of a formula's problem; sizes left out stay symbols.", FORMULA)
+        + typed_dict("DecodeKeywords", "What is asked of decoding.", DECODE)
+        + typed_dict("LatencyKeywords", "What is asked of calls in serving stacks.", LATENCY, "ProblemKeywords")
+        + typed_dict("RingKeywords", "What is asked of several GPUs.", RING, "ProblemKeywords")
+        + typed_dict("TrainKeywords", "What is asked of a training step.", TRAIN)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT
 from iosim.base.errors import InputError
@@ -15,12 +15,15 @@ from iosim.kernel.overrides import Overrides
 from iosim.problem.asked import problems
 from iosim.problem.attention import AttentionProblem
 
+T = TypeVar("T")
 OF_PROBLEMS = PROBLEM | SHORT
 """Keywords that say a problem."""
 
 
 def read(name: str, about: About, value: Any) -> Any:
     """A keyword's value, a text such as "4k" or "128x64" read as the command line would."""
+    if about.kind is Kind.NAMES:
+        return names(value, name)
     if not isinstance(value, str):
         return value
     if about.kind is Kind.WHOLE and name != "seq_len":
@@ -34,6 +37,12 @@ def read(name: str, about: About, value: Any) -> Any:
             raise InputError(f"`{name}` '{value}' is no pair; accepted: {about.accepted}, such as '128x64'")
         return int(sides[0]), int(sides[1])
     return value
+
+
+def request(of: type[T], keywords: Mapping[str, About], asked: Mapping[str, Any], **more: Any) -> T:
+    """What a function is asked for, of the keywords that it was given; `more` are the record's other fields."""
+    given = {name: about for name, about in keywords.items() if asked.get(name) is not None}
+    return of(**{about.name: read(name, about, asked[name]) for name, about in given.items()}, **more)
 
 
 def problems_of(problem: object, asked: Mapping[str, Any]) -> list[AttentionProblem]:

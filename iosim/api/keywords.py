@@ -25,6 +25,7 @@ from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.studies import requests
 from iosim.studies.formulas.names import CHOICES, SIZES
 
 P = ParamSpec("P")
@@ -33,7 +34,8 @@ R = TypeVar("R")
 
 def keyword_of(about: About) -> str:
     """The keyword that stands for a field's option."""
-    name = about.name if about.option is None else about.option[2:].replace("-", "_")
+    bare = about.option is None or about.option.startswith("--no-")
+    name = about.name if bare else str(about.option)[2:].replace("-", "_")
     return about.name if iskeyword(name) else name
 
 
@@ -54,6 +56,15 @@ FORMULA = {
     if about.name in (*SIZES, *CHOICES, "dtype", "splits", "tile", "mask", "causal")
 }  # fmt: skip
 """Keywords of a formula: sizes that are not given stay symbols."""
+
+
+def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, About]:
+    """Keyword -> field of what a command is asked for, but for those that a function takes by their place."""
+    return {keyword_of(about): about for name, about in request.items() if name not in positional}
+
+
+DECODE, LATENCY = by_keyword(requests.DECODE), by_keyword(requests.LATENCY, "stack")
+RING, TRAIN = by_keyword(requests.RING, "num_gpus"), by_keyword(requests.TRAIN)
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",
@@ -119,7 +130,7 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def _functions_with(keyword: str) -> list[str]:
     """The functions that have a keyword."""
-    for module in ("calls", "claims", "models", "serving"):
+    for module in ("calls", "claims", "models"):
         importlib.import_module(f"{__package__}.{module}")
     return [name for name, keywords in _PUBLIC.items() if keyword in keywords]
 
@@ -199,7 +210,8 @@ def usual(about: About) -> Any:
 TYPES = {
     Kind.WHOLE: "int | str", Kind.PROBABILITY: "float", Kind.FLAG: "bool", Kind.WORD: "str",
     Kind.SIDES: "tuple[int, int] | str", Kind.LENGTHS: "Sequence[int] | str", Kind.FILE: "str",
-    Kind.OBJECT: "BlockMask",
+    Kind.OBJECT: "BlockMask", Kind.NUMBER: "float", Kind.TEXT: "str | float", Kind.NAMES: "str | Sequence[str]",
+    Kind.SIZES: "int | str | Sequence[int | str]",
 }  # fmt: skip
 LISTED = "int | str | Sequence[int | str]"
 """Type of a keyword that may hold several lengths."""

@@ -224,3 +224,148 @@ class FormulaKeywords(TypedDict, total=False):
     """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
     splits: int | str | None
     """Parts that the keys of a head are split into."""
+
+class DecodeKeywords(TypedDict, total=False):
+    """What is asked of decoding."""
+
+    layers: int | str | None
+    """Attention layers; with `model` the first N of its layers; by default 32."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    batch: int | str
+    """Sequences; by default 1."""
+    context: int | str | Sequence[int | str]
+    """Tokens in the cache: 4096, 1k,8k or 1k:128k:x2; by default 1k:128k:x2."""
+    batch_contexts: int | str | Sequence[int | str] | None
+    """In place of `batch` and `context`: sequences of these contexts in one launch, or a file."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default 8; 1 for a latent cache."""
+    head_dim: int | str | None
+    """Columns of Q and K; by default 128."""
+    dtype: str | None
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default bf16."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
+    new_tokens: int | str
+    """Query tokens of a sequence in a step; by default 1."""
+    append_kv: bool
+    """A launch before writes the queries' K and V to the cache."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""
+    split_rule: str | Sequence[str] | None
+    """In place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer."""
+    launched: str
+    """Alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+
+class LatencyKeywords(ProblemKeywords, total=False):
+    """What is asked of calls in serving stacks."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    batch_contexts: int | str | Sequence[int | str] | None
+    """Decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
+    cache_write: bool
+    """The write of new K and V to the cache; by default True."""
+    calibration: str | None
+    """Constants that 'iosim calibrate --times' fitted."""
+    method: str | None
+    """How HBM bytes are found, as in `predict` (bounds, capacity, sampled, replay)."""
+    l2: str
+    """The L2 at the start: cold, or warm as the call before left it (cold, warm); by default warm."""
+    clocks: str | float
+    """Boost, sustained or the SMs' clock in hertz; by default boost."""
+    launched: str
+    """Graph (call after call from a CUDA graph) or alone (launches as a profiler times them) (alone, graph); by default
+    graph.
+    """
+
+class RingKeywords(ProblemKeywords, total=False):
+    """What is asked of several GPUs."""
+
+    layers: int | str | None
+    """Layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s; by default 1, or all of the
+    model's.
+    """
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    link: str | float
+    """Nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction; by default nvlink."""
+    gpus_per_node: int | str | None
+    """GPUs joined by `link`; needs `network`."""
+    network: str | float | None
+    """Link between nodes, as `link`."""
+    shared_network: bool
+    """One network port a node, not one a GPU."""
+    overlap: bool
+    """Messages beside the computations of their step; by default True."""
+    schedule: str | Sequence[str] | None
+    """Ring, vanilla, balanced, zigzag, striped, megatron, rsa; by default all that can run."""
+
+class TrainKeywords(TypedDict, total=False):
+    """What is asked of a training step."""
+
+    seq_len: int | str | Sequence[int | str] | None
+    """Tokens; by default 1024; with `frontier` 2k:16k:2k."""
+    batch: int | str | Sequence[int | str] | None
+    """Sequences; by default 1."""
+    layers: int | str | Sequence[int | str] | None
+    """Layers; by default 12."""
+    width: int | str | Sequence[int | str] | None
+    """Columns of the residual stream; by default 768."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default width / 64."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    causal: bool
+    """Keep keys up to the query's own position; by default True."""
+    mlp_ratio: float | None
+    """Columns inside the MLP over width (0 to 64); by default 4."""
+    mlp_width: int | str | None
+    """Columns inside the MLP; 0 for none."""
+    gated: bool
+    """Gated MLP: three matrices."""
+    activation: str | float | None
+    """Gelu, silu or relu; by default gelu."""
+    vocabulary: int | str | None
+    """Tokens; 0 for no embedding and head; by default 50257."""
+    untied: bool
+    """The head has a matrix of its own."""
+    norm: str | float | None
+    """Layer, rms or none; by default layer."""
+    positions: str | float | None
+    """Learned or none; by default learned."""
+    linear_bias: bool
+    """A bias in linear layers; by default True."""
+    attention: str | float
+    """Naive (eager) or flash; by default flash."""
+    precision: str | float
+    """Fp32, fp16, bf16, amp-fp16 or amp-bf16; by default amp-bf16."""
+    optimizer: str | float
+    """None, sgd, momentum, adam, adamw or adam8bit; by default adamw."""
+    step: str | float
+    """How the optimizer runs: foreach, loop or fused; by default foreach."""
+    recompute: str | float
+    """None, full (each layer) or attention; by default none."""
+    backend: str | float
+    """Whose kernels' saved tensors: cuda or cpu (no times); by default cuda."""
+    accumulate_gradients: bool
+    """Gradients of an earlier backward are there."""
+    reserve: int | str
+    """Bytes of memory that tensors cannot use, such as 512m (0 to 1125899906842624); by default 0."""

@@ -60,6 +60,14 @@ class Kind(Enum):
     LENGTHS = auto()
     """Whole numbers, 512,1024."""
     FILE = auto()
+    NUMBER = auto()
+    """A number, whole or not."""
+    TEXT = auto()
+    """A text or a number that is read where it is used."""
+    SIZES = auto()
+    """Whole numbers or texts of them, 512,4k or 1k:64k:x2, that are read where they are used."""
+    NAMES = auto()
+    """Names, a,b."""
     OBJECT = auto()
     """Anything that only Python can give."""
 
@@ -115,6 +123,7 @@ class About:
             Kind.WORD: ", ".join(self.words),
             Kind.SIDES: f"two whole numbers of {self.low} to {self.high}",
             Kind.LENGTHS: f"whole numbers of {self.low} to {self.high}",
+            Kind.NUMBER: f"{self.low} to {self.high}",
         }.get(self.kind, "")
 
     def check(self, value: Any) -> Any:
@@ -131,6 +140,8 @@ class About:
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
                 raise InputError(f"`{self.name}` {value!r} is out of range; accepted: {self.accepted}")
             return float(value)
+        if self.kind is Kind.NUMBER and not self.low <= value <= self.high:
+            raise InputError(f"`{self.name}` {value} is out of range; accepted: {self.accepted}")
         if self.kind is Kind.FLAG and not isinstance(value, bool):
             raise InputError(f"`{self.name}` {value!r} is no truth value; accepted: {self.accepted}")
         if self.kind is Kind.WORD:
@@ -182,6 +193,21 @@ class About:
 def about(default: Any, kind: Kind, help: str, **rest: Any) -> Any:
     """A field of a dataclass with what is to be said of it; see `About`."""
     return dataclasses.field(default=default, metadata={"about": About(kind, help, **rest)})
+
+
+def like(field: About, default: Any = None, **changes: Any) -> Any:
+    """A field of a dataclass that says what `field` says of another one's, with `changes`."""
+    return dataclasses.field(default=default, metadata={"about": dataclasses.replace(field, usual=None, **changes)})
+
+
+def put_checked(owner: Any) -> None:
+    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept.
+
+    Raises:
+        InputError: a value of another type, or out of range.
+    """
+    for name, about_field in fields_of(type(owner)).items():
+        object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 
 
 def fields_of(owner: type[Any]) -> Mapping[str, About]:

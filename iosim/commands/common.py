@@ -6,11 +6,12 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
+from iosim.base.fields import fields_of
 from iosim.base.progress import announce
 from iosim.base.words import CLOCKS, L2_STARTS, LAUNCHED, METHODS
 from iosim.commands import options
@@ -18,12 +19,14 @@ from iosim.commands.options import whole
 from iosim.commands.parser import COMMON
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
+from iosim.show.tables import Table
 from iosim.show.terminal import folded
 
 if TYPE_CHECKING:
     from iosim.kernel.overrides import Overrides
     from iosim.problem.attention import AttentionProblem
 
+T = TypeVar("T")
 USUAL_GPU = "a100"
 GPU_OF_OLD = ("--gpus", "--profile", "--profiles")
 KERNEL_OF_OLD = ("--kernels",)
@@ -237,6 +240,29 @@ def announce_replays(what: str, accesses: int, more: str = "") -> None:
 def json_text(value: Any) -> str:
     """JSON with a final newline; NaN and infinities are refused."""
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+class Printed(Protocol):
+    """A result that a command prints."""
+
+    @property
+    def answer(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def records(self) -> Iterable[Mapping[str, Any]]: ...
+    def to_text(self) -> str: ...
+
+
+def printed(found: Printed, form: str, whole: dict[str, Any] | None = None) -> str:
+    """A result as JSON, CSV or text; `whole` is the JSON where that is more than the result's own."""
+    if form == "json":
+        whole = found.to_dict() if whole is None else whole
+        return json_text({"schema": whole.pop("schema"), "answer": found.answer, **whole})
+    return Table.of(found.records()).csv() if form == "csv" else found.to_text()
+
+
+def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
+    """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
+    return asked(**{name: getattr(args, name) for name in fields_of(asked)}, **more)
 
 
 PLACES = ("--out", "-o", "--html", "--csv")

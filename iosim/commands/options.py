@@ -230,17 +230,27 @@ def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About
 
 def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     default = field.default if usual is None else usual
-    text = field.text(usual) if usual is not None else default_text(field)
-    told = field.help + (f": {', '.join(field.words)}" if field.kind is Kind.WORD else "")
-    told += f" (default: {text})" if text else ""
+    text = field.text(usual) if usual is not None else default_text(field) * (field.kind is not Kind.FLAG)
+    unsaid = [word for word in field.words if word not in field.help]
+    told = field.help + (f": {', '.join(field.words)}" if unsaid else "")
+    told = spelled(f"{told} (default: {text})" if text else told, _option)
     settings: dict[str, Any] = {"dest": field.name, "help": told}
-    if field.kind is Kind.FLAG:
+    if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
+        settings |= {"action": "store_false", "help": f"without {field.help}"}
+    elif field.kind is Kind.FLAG:
         settings["action"] = "store_true" if field.default is False else argparse.BooleanOptionalAction
+    elif field.kind is Kind.NAMES:
+        default = Usual(default) if default else None
+        settings |= {"action": Several, "type": names, "metavar": field.metavar}
+    elif field.kind is Kind.SIZES:
+        settings |= {"action": Joined, "metavar": field.metavar}
     elif several:
         default = None if default is None else Usual([default])
         settings |= {"action": Several, "type": _list_type(field), "metavar": f"{field.metavar},..."}
     else:
         settings |= {"action": One, "type": _type(field), "metavar": field.metavar}
+        if field.kind is Kind.WORD and field.normal is About.normal:
+            settings["choices"] = field.words
     group.add_argument(field.option, default=default, **settings)
     add_spellings(group, str(field.option), field.spellings, **settings)
 
@@ -254,4 +264,4 @@ def _type(field: About) -> Any:
         return signed if field.low < 0 else whole
     if field.kind is Kind.SIDES:
         return sides if field.one_for_both else pair
-    return {Kind.PROBABILITY: fraction, Kind.LENGTHS: lengths}.get(field.kind, str)
+    return {Kind.PROBABILITY: fraction, Kind.LENGTHS: lengths, Kind.NUMBER: float}.get(field.kind, str)

@@ -1,22 +1,23 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. What it looks like stands in a module beside it, its face, which is found by name
-when somebody looks: so that data imports nothing that draws, and a prediction costs nothing that nobody sees.
+What is computed knows no pages. A result hands itself to the functions that write its line, its text, its tables and
+its figures; one that names its `FACE` has them in that module, which is found when somebody looks.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.show.page import Page, Panel
-from iosim.show.tables import NOTHING, Table
+from iosim.show.tables import NOTHING, Cell, Table
 
 if TYPE_CHECKING:
+    import pandas
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
@@ -40,30 +41,50 @@ class Face(Protocol):
 
 
 class Shown:
-    """A result that shows itself by the module that `FACE` names."""
+    """A result that shows itself, by the four methods below or by the module that `FACE` names."""
 
     FACE: ClassVar[str]
 
     def _face(self) -> Face:
         return cast(Face, importlib.import_module(self.FACE))
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._face().line(self)}>"
-
-    def __str__(self) -> str:
-        return self.to_text()
+    def _line(self) -> str:
+        """The result in one short line, without its type."""
+        return self._face().line(self)
 
     def to_text(self) -> str:
         """The text that the command line prints: the answer, tables, and what they rest on."""
         return self._face().text(self)
 
+    def _parts(self) -> Sequence[Part]:
+        """What the text says, with its tables as tables."""
+        return self._face().parts(self)
+
+    def _panels(self) -> Sequence[Panel]:
+        """The plots of its page, the most telling first."""
+        return self._face().panels(self)
+
+    def records(self) -> Iterable[Mapping[str, Cell]]:
+        """The rows of the command's CSV."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows of the command's CSV as a DataFrame."""
+        return Table.of(self.records()).to_pandas()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._line()}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
     def _repr_html_(self) -> str:
-        return html(self._face().parts(self))
+        return html(self._parts())
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Names that `figure` takes, the most telling figure first."""
-        return tuple(panel.id for panel in self._face().panels(self))
+        return tuple(panel.id for panel in self._panels())
 
     def figure(self, name: str | None = None) -> plotly.graph_objects.Figure:
         """A figure of the result's page, as a plotly figure.
@@ -74,7 +95,7 @@ class Shown:
         Raises:
             InputError: no figure of that name, or plotly is not installed.
         """
-        return drawn(self._face().panels(self), name)
+        return drawn(self._panels(), name)
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:

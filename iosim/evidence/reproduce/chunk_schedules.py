@@ -19,9 +19,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines, closed_forms
 from iosim.studies.distributed.count import idle, link_bytes
 from iosim.studies.distributed.links import Cluster, Link, cluster, load_link
-from iosim.studies.distributed.schedule import build
+from iosim.studies.distributed.schedule import build, sequence_width_bytes
 from iosim.studies.distributed.timing import ChunkTimes, simulate
-from iosim.studies.distributed.widths import sequence_width_bytes
 
 K = 1024
 NODE = 8

@@ -18,10 +18,8 @@ from typing import Any
 from iosim.base.schema import read_toml
 from iosim.evidence.reproduce.paper import PLACE, arithmetic, each_of
 from iosim.hardware.profile import load_profile
-from iosim.studies.training.frontier import changed, longest_sequence
-from iosim.studies.training.layers import memory_lines, peak_bytes, step_seconds
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.frontier import changed, longest_sequence, memory_lines, peak_bytes, step_seconds
+from iosim.studies.training.model import Decoder, Setup
 
 GPU = "l4"
 TIME_SAVED, TIME_SAVED_LEAST, MEMORY_SAVED = 68.92, 65.0, 49.5

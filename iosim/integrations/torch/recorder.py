@@ -20,8 +20,7 @@ from iosim.integrations.torch.pieces import Part, Pass, Piece, Place, Product, S
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Role, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.launches import flat, nothing_special, product, streamed
-from iosim.studies.program.operators import Operator, Program, Storage, View
+from iosim.studies.program.operators import Operator, Program, Storage, View, flat, nothing_special, product, streamed
 
 FORWARD, BACKWARD = "forward", "backward"
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",

@@ -14,7 +14,7 @@ from iosim.show.tables import Column, Table
 from iosim.studies.compare.study import QUANTITIES, Comparison, compare
 from iosim.studies.compare.tables import summary
 from iosim.studies.compare.text import as_text
-from iosim.studies.models.groups import LayerGroup, groups_of
+from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 
 COLUMNS = (

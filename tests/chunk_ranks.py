@@ -17,8 +17,7 @@ from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import ExecutionError
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.execute.reference import random_arrays, reference
-from iosim.studies.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send
-from iosim.studies.distributed.widths import token_bytes
+from iosim.studies.distributed.schedule import INPUTS, ChunkSchedule, Compute, Send, token_bytes
 
 Array = npt.NDArray[np.float64]
 Key = tuple[str, int]
