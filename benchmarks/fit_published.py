@@ -22,19 +22,16 @@ from recorders import measurements
 from iosim.evidence.measure.calibrate import FILLED
 from iosim.evidence.measure.fit import (
     BLOCK_SCAN,
-    DirtyFit,
-    Filled,
     L2Fit,
     Point,
     cliff,
     error_of,
     fit,
-    fit_dirty,
     partitions_of,
 )
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.scan import with_capacity
+from iosim.readers.replay.scan import fill, with_capacity
 
 T = TypeVar("T")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "generated" / "l2_constants.md"
@@ -76,6 +73,31 @@ OTHERS = {
     "b300": ("h100-sxm", "nothing published; nearest by name"),
 }
 """GPUs with no curve of their own here: where their constants come from, and why."""
+
+
+MOST_DIRTY_ERROR = 1.2
+"""Numbers of dirty ways whose error is up to this many times the least are told as a range."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A footprint that all SMs store to over and over, and at what rate."""
+
+    footprint_bytes: int
+    sms: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class DirtyFit:
+    """`ways` of a set hold dirty lines at most; `error` is the mean error of the time of a store, over that of one that
+    HBM limits; `low` and `high` are the least and most ways that do about as well."""
+
+    ways: int
+    error: float
+    low: int
+    high: int
+    points: int
 
 
 @dataclass(frozen=True)
@@ -194,6 +216,34 @@ def thinned(curve: Sequence[T]) -> list[T]:
 def off(l2: L2Model, curve: Sequence[Point]) -> float:
     """Mean |replayed - measured| reads on the cliff, in shares of the re-reads."""
     return sum(error_of(l2, p) for p in curve) / len(curve)
+
+
+def fit_dirty(l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_bytes_per_s: float) -> DirtyFit:
+    """The most dirty ways of a set, from rates of fills that fit in the L2, partly fit and do not fit.
+
+    Args:
+        l2_bytes_per_s: rate of fills that fit.
+        hbm_bytes_per_s: rate of fills far larger than the L2.
+    """
+
+    def error(ways: int) -> float:
+        one = replace(l2, dirty_ways=float(ways))
+        return sum(abs(_fill_time(one, f, l2_bytes_per_s, hbm_bytes_per_s) - hbm_bytes_per_s / f.bytes_per_s)
+                   for f in fills) / len(fills)  # fmt: skip
+
+    by_ways = {ways: error(ways) for ways in range(1, l2.ways + 1)}
+    best = min(by_ways, key=lambda w: by_ways[w])
+    near = [ways for ways, off in by_ways.items() if off <= MOST_DIRTY_ERROR * by_ways[best]]
+    return DirtyFit(best, by_ways[best], min(near), max(near), len(fills))
+
+
+FILL_PASSES = 4
+
+
+def _fill_time(l2: L2Model, f: Filled, l2_bytes_per_s: float, hbm_bytes_per_s: float) -> float:
+    """Time of a pass over that of one whose lines all go to HBM: what lasts longer, the L2 or HBM."""
+    some, more = (fill(l2, f.footprint_bytes, f.sms, passes) for passes in (FILL_PASSES, 2 * FILL_PASSES))
+    return max(hbm_bytes_per_s / l2_bytes_per_s, (more - some) / (FILL_PASSES * f.footprint_bytes))
 
 
 def dirty_of(l2: L2Model, curve: Sequence[Row]) -> DirtyFit | None:

@@ -19,7 +19,7 @@ from recorders import measurements
 from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.base.units import bytes_text
-from iosim.evidence.times.published import kernel_of, problem_of
+from iosim.evidence.times.tables import kernel_of, problem_of
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -35,7 +35,7 @@ FILES = {
     "attention_latency_h100_a6000_llmservingsim.csv": (
         "casys-kaist/LLMServingSim: flash_attn_varlen_func, kernel times; which H100 and which version "
         "is not recorded. Predicted with a CTA a query head and no splits, on the RTX A6000 without the mask "
-        "(iosim/evidence/times/published.py says what shows it)"
+        "(iosim/evidence/times/tables.py says what shows it)"
     ),
     "attention_latency_a100_vidur.csv": (
         "microsoft/vidur: an older paged kernel, in steps of 1 us, that reaches 60 TFLOP/s: the "
@@ -207,8 +207,8 @@ def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
     return lines
 
 
-def text() -> str:
-    """The page."""
+def text(left_out: bool = False) -> str:
+    """The page; with the rows that were left out, if asked."""
     found, refused = timed(table("published_attention_times.csv"))
     same = [abs(t.error) for t in found if t.file in SAME_KERNEL and t.gpu != "l4"]
     rest = [abs(t.error) for t in found if t.file not in SAME_KERNEL or t.gpu == "l4"]
@@ -222,16 +222,14 @@ def text() -> str:
         f"kernels and of whole modules by {percent(rest)}: most are faster here than there, by what is "
         "launched beside the kernel.",
         "",
-        "Made by `python benchmarks/others.py --write`. Counters and times that others published, "
-        "beside predictions that know",
-        "nothing of them, but for the bytes that FlashAttention-2 spills on compute capability 8.0, "
-        "which were counted on the A30's",
-        "L2. What the FlashAttention papers print stands in [published numbers](generated/claims.md) and [published",
-        "speeds](generated/published-speeds.md); what was measured for iosim, on [validation](validation.md).",
+        "Made by `python benchmarks/others.py --write`; without `--write` it lists the rows left out, too. No row "
+        "reaches a prediction,",
+        "but for the bytes that FlashAttention-2 spills on compute capability 8.0. They were counted on the A30's L2.",
+        "The papers' own numbers: [published numbers](generated/claims.md).",
         "",
     ]
-    return "\n".join([*lines, *counters_section(), *hand_written_section(), *times_section(found),
-                      *left_out_section(refused)]) + "\n"  # fmt: skip
+    lines += [*counters_section(), *hand_written_section(), *times_section(found)]
+    return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"
 
 
 def main() -> None:
@@ -240,7 +238,7 @@ def main() -> None:
     if parser.parse_args().write:
         PAGE.write_text(text(), encoding="utf-8")
     else:
-        sys.stdout.write(text())
+        sys.stdout.write(text(left_out=True))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The first pick of tiles against the best that was measured, on an H200: iosim's own kernel and Triton forwards.
 
-    python benchmarks/picks.py            the table of docs/generated/picks.md
-    python benchmarks/picks.py --write    writes it
+    python benchmarks/picks.py
 
 `iosim tiles` and the Triton ranker rank all tiles that were measured, those that spill among them. Registers, spills
 and shared memory are the compiler's (`kernels/resources.csv`; columns of the Triton sweeps); no
@@ -10,12 +9,10 @@ time is an input. Beside it the first pick of the same ranking were spills free.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from recorders import measurements
@@ -30,7 +27,6 @@ from iosim.studies.tiles.pick import pick_tiles
 
 GPU = "h200"
 PROBLEM = ("kernel", "heads", "kv_heads", "seq", "head_dim", "causal", "dtype")
-PLACE = Path(__file__).resolve().parents[1] / "docs" / "generated" / "picks.md"
 FEW = 4
 """Picks that a user may well measure."""
 
@@ -149,7 +145,7 @@ def page(sweeps: list[Sweep]) -> str:
             "first pick were spills free"]  # fmt: skip
     lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * 3 + ["---:"] * 3, *rows(sweeps))]
     return (
-        "# Picks of tiles against measurements\n\nMade by `python benchmarks/picks.py --write`. An H200; every tile "
+        "# Picks of tiles against measurements\n\nAn H200; every tile "
         "that was measured is in the list, those that spill among\nthem. Registers, spills and shared memory are the "
         "compiler's; no time is an input. Sources:\nkernels/measurements/h200_iosim_kernels.csv (the rows of its "
         "sweep), experiments/measurements/triton_tiles_d64_time.csv,\n"
@@ -179,9 +175,6 @@ def autotuning() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/generated/picks.md")
-    args = parser.parse_args()
     text = page([*own_sweeps(), triton_sweep(), *autotuned()])
     text += (
         "\n## Autotuning\n\n`triton.autotune` on an H200 (Triton 3.6) with `prune_configs_by` of "
@@ -190,8 +183,6 @@ def main() -> None:
         "(`experiments/triton_autotune.py`).\n\n" + autotuning() + "\n"
     )
     print(text)
-    if args.write:
-        PLACE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Predicted against measured times: the tables of docs/generated/timing-errors.md and of docs/timing.md.
+"""Predicted against measured times, and the table of docs/timing.md.
 
-    python benchmarks/timing_error.py            prints docs/generated/timing-errors.md
-    python benchmarks/timing_error.py --write    writes it, and the table of errors in docs/timing.md; four minutes
+    python benchmarks/timing_error.py            prints errors by group, kernel and regime, and the fitted constants
+    python benchmarks/timing_error.py --write    writes the table of errors of docs/timing.md; four minutes
     python benchmarks/timing_error.py --fit      fits the step's constants again, on the odd-numbered calls alone
 
 Groups, targets, mechanisms and baselines are those of `iosim validate --times`. Rows whose kernel spills registers are
@@ -20,16 +20,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from iosim.base.progress import progress
+from iosim.evidence.fitted import fitted
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Row
-from iosim.evidence.times.report import TimesReport, constants_table, times_report
+from iosim.evidence.times.report import TimesReport, times_report
 from iosim.evidence.times.tables import library_cases, own_cases, triton_cases
 from iosim.hardware.profile import load_profile
 from iosim.prediction.call import Call
 from iosim.readers.timing import step_time
+from iosim.show.tables import Column, Table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-PAGE = DOCS / "generated" / "timing-errors.md"
 BEGIN, END = "<!-- errors by group: python benchmarks/timing_error.py --write -->", "<!-- end -->"
 
 
@@ -56,6 +57,14 @@ FITTED: tuple[tuple[object, str, float], ...] = (
     (TRIED, "tile_cycles", 100.0),
 )
 """Fitted constants, of the model and of the H200's profile, and the step in which they are rounded."""
+
+
+def constants_table() -> Table:
+    """The fitted constants."""
+    lines = tuple((f.name, f"{f.value:.4g}", f.gpu or "the model", f.rows) for f in fitted())
+    return Table(
+        tuple(Column(key.replace(" ", "_"), key) for key in ("constant", "value", "stands in", "fitted on")), lines
+    )
 
 
 def tried(case: Case) -> Call:
@@ -153,12 +162,12 @@ def spearman(a: list[float], b: list[float]) -> float:
 
 
 def page(report: TimesReport) -> str:
-    """docs/generated/timing-errors.md."""
+    """All tables."""
     nearest = [b.group for b in report.baselines if b.best == "regression"]
     tiles = [row.case for row in report.rows if row.group.key == "tiles"]
     return f"""# Errors of times
 
-Written by `python benchmarks/timing_error.py --write`. {report.answer[0].upper() + report.answer[1:]}.
+{report.answer[0].upper() + report.answer[1:]}.
 
 ## By group
 
@@ -203,7 +212,7 @@ def errors_section(report: TimesReport) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fit", action="store_true", help="fit the constants on the odd-numbered calls")
-    parser.add_argument("--write", action="store_true", help="write the pages")
+    parser.add_argument("--write", action="store_true", help="write the table of docs/timing.md")
     args = parser.parse_args()
     if args.fit:
         fit([*library_cases(), *own_cases(), *triton_cases()])
@@ -212,7 +221,6 @@ def main() -> None:
     if not args.write:
         sys.stdout.write(page(report))
         return
-    PAGE.write_text(page(report), encoding="utf-8")
     timing = DOCS / "timing.md"
     text = timing.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)

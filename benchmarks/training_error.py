@@ -15,9 +15,8 @@ from recorders import measurements
 
 from iosim import load_profile
 from iosim.studies.training import Decoder, Kind, Setup, plan
-from iosim.studies.training.allocator import peaks
-from iosim.studies.training.layers import step_seconds
-from iosim.studies.training.timeline import play
+from iosim.studies.training.frontier import step_seconds
+from iosim.studies.training.timeline import peaks, play
 
 HELD = (Kind.PARAMETER, Kind.INPUT, Kind.OPTIMIZER)
 

@@ -28,11 +28,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import torch  # noqa: E402
 from torch_decoder import Step, saved_storages  # noqa: E402
 
-import iosim.studies.training.saved as saved  # noqa: E402
+import iosim.studies.training.graph as saved  # noqa: E402
 from iosim.studies.training.graph import Kind  # noqa: E402
-from iosim.studies.training.model import Decoder  # noqa: E402
+from iosim.studies.training.model import Decoder, Setup  # noqa: E402
 from iosim.studies.training.plan import plan  # noqa: E402
-from iosim.studies.training.setup import Setup  # noqa: E402
 from iosim.studies.training.timeline import play  # noqa: E402
 
 SMALL = ({}, {"gated": True, "activation": "silu", "norm": "rms", "positions": "none", "bias": False, "tied": False},

@@ -3,7 +3,7 @@
     python docs/renew.py [--check] [--all] [NAME...]
 
 A block of `text` on a page holds all that the block of `sh` or `python` above it prints; a block of `text part` those
-lines of it that are most like the lines that stand there, in their order. Beside the pages: README's table and figure,
+lines of it that are most like the lines that stand there, in their order. Beside the pages: README's figure,
 the outputs of the examples' scripts, the notebook, and the pages of docs/generated. What takes minutes is left to
 `--all`. A NAME is a file to renew; without one, all are. `--check` writes nothing. Tests compare.
 """
@@ -30,27 +30,26 @@ from iosim.base.files import write_whole
 from iosim.commands.cli import main as iosim
 
 ROOT = Path(__file__).resolve().parent.parent
-QUESTIONS = ROOT / "examples" / "questions"
 BLOCK = re.compile(r"^```(sh|python|text)( part)?\n(.*?)^```$", re.S | re.M)
-TABLE = re.compile(r"^\| call \|.*?(?=\n\n)", re.S | re.M)
+TABLE = re.compile(r"^\| backend \|.*?(?=\n\n)", re.S | re.M)
+DRAWS = ROOT / "docs" / "generated" / "random-draws.md"
 WRITES = re.compile(r"(?:^|\s)(?:-o|--out)\s")
 LIKE = 0.6
 """How like a line must be, digits aside, to stand for another."""
 MAKERS = {
-    "docs/generated/fields.md": "docs/generated/make_fields.py",
-    "iosim/api/typed.py": "docs/generated/make_keywords.py",
+    "iosim/api/typed.pyi": "docs/generated/make_keywords.py",
     "docs/tutorial.ipynb": "docs/generated/make_tutorial.py",
     "docs/images/bytes.png": "docs/generated/make_figure.py",
     "docs/generated/claims.md": "docs/generated/make_claims.py",
     "docs/generated/foreign-kernels.md": "benchmarks/foreign_kernels.py --write",
-    "docs/generated/picks.md": "benchmarks/picks.py --write",
     "docs/generated/serving-errors.md": "benchmarks/serving_error.py --write",
     "docs/validation-others.md": "benchmarks/others.py --write",
 }
 """File -> the script that writes it."""
 SLOW = {
+    "docs/generated/random-draws.md": "benchmarks/random_draws.py --write",
     "docs/generated/l2_constants.md": "benchmarks/fit_published.py --write",
-    "docs/generated/timing-errors.md": "benchmarks/timing_error.py --write",
+    "docs/timing.md": "benchmarks/timing_error.py --write",
 }
 """The same for those that take minutes."""
 
@@ -149,20 +148,19 @@ def _likeness(one: str, other: str) -> float:
 
 
 def page_text(place: Path) -> str:
-    """A page as it should be. Pages of questions run in the repository's root, others in an empty directory."""
+    """A page as it should be, its commands run in an empty directory."""
     text = place.read_text(encoding="utf-8")
     if place == ROOT / "README.md":
-        table = ran(["examples/measured.py"], ROOT).strip()
-        text = TABLE.sub(lambda _: table, text)
-    with contextlib.ExitStack() as stack:
-        there = ROOT if place.parent == QUESTIONS else stack.enter_context(tempfile.TemporaryDirectory())
-        stack.enter_context(contextlib.chdir(there))
+        table = TABLE.search(DRAWS.read_text(encoding="utf-8"))
+        assert table is not None
+        text = TABLE.sub(lambda _: table[0], text)
+    with tempfile.TemporaryDirectory() as there, contextlib.chdir(there):
         return renewed(text)
 
 
 def pages() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Files with printed outputs, and what gives their text."""
-    for place in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(QUESTIONS.glob("*.md"))):
+    for place in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         if place == ROOT / "README.md" or BLOCK.search(place.read_text(encoding="utf-8")):
             yield place, partial(page_text, place)
     for place in sorted((ROOT / "examples" / "output").glob("*.txt")):

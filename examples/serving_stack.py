@@ -7,8 +7,7 @@ from pathlib import Path
 
 import iosim
 from iosim.base.units import seconds_text
-from iosim.studies.latency.calibrate import calibrate_times
-from iosim.studies.latency.fit import read_times
+from iosim.studies.latency.fit import calibrate_times, read_times
 
 TIMES = Path(__file__).with_name("vllm_times.csv")
 

@@ -4,7 +4,6 @@ profiler, a table's provenance, and how they end."""
 from __future__ import annotations
 
 import datetime
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import compiler_version, find_nvcc
 from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report
+from iosim.evidence.measure import machine
 from iosim.evidence.measure.collect import run_profiler
 from iosim.evidence.measure.machine import profiler_version
 
@@ -104,12 +104,13 @@ def record(
 
 
 def write_provenance(out: Path, command: str, **more: str) -> None:
-    """Writes FILE.provenance.toml beside a table: GPU, driver, compiler, day, command, and `more`."""
+    """Writes into the folder's provenance.toml of a table: GPU, driver, compiler, day, command, and `more`."""
+    own = driver.properties()
     told = {
-        "gpu": driver.device_name(), "driver": driver.driver_version(), "cuda_compiler": compiler_version(find_nvcc()),
+        "gpu": own["gpu"], "driver": own["driver_cuda"], "cuda_compiler": compiler_version(find_nvcc()),
         "date": datetime.date.today().isoformat(), "command": command, **more,
     }  # fmt: skip
-    write_whole(out.with_suffix(".provenance.toml"), "".join(f"{k} = {json.dumps(v)}\n" for k, v in told.items()))
+    machine.write_provenance(out, told)
 
 
 def run_script(main: Callable[[], None]) -> None:

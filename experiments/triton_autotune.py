@@ -1,6 +1,6 @@
 """What autotuning by prediction saves and costs: two Triton kernels, every configuration against iosim's few.
 
-    python experiments/triton_autotune.py --out triton_autotune.csv --provenance triton_autotune.provenance.toml
+    python experiments/triton_autotune.py --out triton_autotune.csv
     python experiments/triton_autotune.py --picks        what iosim would keep; needs neither Triton nor a GPU
 
 For each case `triton.autotune` runs twice, each time with an empty cache of compiled kernels of its own: over
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from iosim import AttentionProblem
+from iosim.evidence.measure.machine import write_provenance
 from iosim.integrations.triton.kernel import KERNEL, Config, misfit, time_config
 from iosim.integrations.triton.model import TritonModel
 
@@ -214,7 +215,7 @@ def _config(config: Any, case: Case) -> Config:
     return Config(m, n, config.num_warps, config.num_stages)
 
 
-def measure(out: Path, provenance: Path, jobs: int) -> None:
+def measure(out: Path, jobs: int) -> None:
     import torch
     import triton
 
@@ -231,21 +232,18 @@ def measure(out: Path, provenance: Path, jobs: int) -> None:
                 of_case = {r["config"]: r for r in reports if r["case"] == number}
                 writer.writerows(run_case(number, of_case, cache))
                 file.flush()
-    name = torch.cuda.get_device_name()
-    lines = [
-        "schema = 1", f'gpu = "{name}"', f'pytorch = "{torch.__version__}"', f'triton = "{triton.__version__}"',
-        f'python = "{platform.python_version()}"', f'date = "{datetime.now(UTC).date()}"',
-        'command = "python experiments/triton_autotune.py"',
-        f'timing = "triton.testing.do_bench, median after {WARM_MS} ms, of {TIMED_MS} ms; it clears the L2"',
-        f'compiling = "all configurations: seconds added up, {jobs} processes at once; pruned: as autotune does it"',
-    ]  # fmt: skip
-    provenance.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_provenance(out, {
+        "gpu": torch.cuda.get_device_name(), "pytorch": torch.__version__, "triton": triton.__version__,
+        "python": platform.python_version(), "date": str(datetime.now(UTC).date()),
+        "command": "python experiments/triton_autotune.py",
+        "timing": f"triton.testing.do_bench, median after {WARM_MS} ms, of {TIMED_MS} ms; it clears the L2",
+        "compiling": f"all configurations: seconds added up, {jobs} processes at once; pruned: as autotune does it",
+    })  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("triton_autotune.csv"))
-    parser.add_argument("--provenance", type=Path, default=Path("triton_autotune.provenance.toml"))
     parser.add_argument("--jobs", type=int, default=14, help="processes that compile")
     parser.add_argument("--picks", action="store_true", help="print what iosim keeps, and measure nothing")
     args = parser.parse_args()
@@ -253,7 +251,7 @@ def main() -> None:
         for case in CASES:
             print(case, *(f"    {c.text(case.names)}  {ms:.4f} ms" for c, ms in kept(case)), sep="\n")
     else:
-        measure(args.out, args.provenance, args.jobs)
+        measure(args.out, args.jobs)
 
 
 if __name__ == "__main__":

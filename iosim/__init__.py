@@ -29,7 +29,7 @@ _WHERE = {
     "decode": "iosim.api.models",
     "explain": "iosim.api.calls",
     "formula": "iosim.api.models",
-    "latency": "iosim.api.serving",
+    "latency": "iosim.api.models",
     "list_profiles": "iosim.hardware.profile",
     "load_profile": "iosim.hardware.profile",
     "orders": "iosim.api.calls",
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from iosim.api.calls import study_tile as study_tile
     from iosim.api.models import decode as decode
     from iosim.api.models import formula as formula
+    from iosim.api.models import latency as latency
     from iosim.api.models import ring as ring
     from iosim.api.models import train_memory as train_memory
-    from iosim.api.serving import latency as latency
     from iosim.api.sweeps import sweep as sweep
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile

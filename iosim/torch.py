@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from iosim.integrations.torch.mode import TrafficMode
 from iosim.integrations.torch.pieces import Part, Pass, Product, Scratch, register_traffic_formula
-from iosim.studies.program.result import ProgramTraffic
-from iosim.studies.program.row import OperatorTraffic
+from iosim.studies.program.result import OperatorTraffic, ProgramTraffic
 
 __all__ = ["OperatorTraffic", "Part", "Pass", "Product", "ProgramTraffic", "Scratch", "TrafficMode",
            "register_traffic_formula"]  # fmt: skip

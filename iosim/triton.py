@@ -8,8 +8,7 @@ print(iosim.triton.remap("head", section_heads=4, heavy_first=True))
 """
 
 from iosim.integrations.triton.compiled import describe
-from iosim.integrations.triton.launch_metadata import launch_metadata
-from iosim.integrations.triton.model import TritonModel
+from iosim.integrations.triton.model import TritonModel, launch_metadata
 from iosim.integrations.triton.remap import remap
 
 __all__ = ["TritonModel", "describe", "launch_metadata", "remap"]

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from iosim.base.files import write_together
-from iosim.commands.cli import build_parser
 from iosim.show.html import PLOTLY, html
 from iosim.show.markdown import markdown
 from iosim.show.page import Page
@@ -31,12 +30,13 @@ def report() -> Page:
 
 def decode() -> Page:
     """Attention per generated token of a model with 32 query and 8 key/value heads, 1k to 1m tokens of context."""
-    from iosim.commands.decode import points
-    from iosim.studies.decode.page import as_page
+    from iosim.studies.decode.study import run
+    from iosim.studies.requests import DecodeRequest
 
     words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
              "--format", "html"]  # fmt: skip
-    return as_page(list(points(build_parser().parse_args(words))), shlex.join(["iosim", *words]))
+    asked = DecodeRequest(gpu=["l4", "a100", "h100", "h200"], context="1k:1m:x2")
+    return run(asked).as_page(shlex.join(["iosim", *words]))
 
 
 def validation() -> Page:

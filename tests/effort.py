@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 QUICK_SHARE = 12
 """A quick run draws one in so many examples of a property."""
@@ -20,3 +24,8 @@ quick = False
 def examples(all_of_them: int) -> int:
     """How many examples of a property are drawn in this run."""
     return min(all_of_them, max(LEAST_EXAMPLES, all_of_them // (QUICK_SHARE if quick else SHARE)))
+
+
+def quick_first(values: Iterable[Any], number: int) -> list[Any]:
+    """Parameters of a test, of which a quick run takes the first `number`."""
+    return [v if n < number else pytest.param(v, marks=pytest.mark.slow) for n, v in enumerate(values)]

@@ -163,6 +163,13 @@ def test_where_the_l2_serves_the_rest_it_says_so() -> None:
     assert why(p) == f"though the SMs read {bytes_text(p.total('l2', 'read'))}: the L2 serves the rest"
 
 
+def test_where_no_query_sees_a_key_nothing_is_compulsory() -> None:
+    """The window of 3 keys ends 511 tokens before the first key."""
+    said = answer([predict(problem(190, mask="window", window=3, offset=-511), "fa2", "h200")])
+    assert "where nothing is compulsory: no query sees a key;" in said
+    assert "times" not in said
+
+
 def test_a_decoding_step_reads_nothing_twice() -> None:
     p = predict(problem(1, seq_k=8192), "fa2", "a100")
     assert "hardly read anything twice" in why(p)

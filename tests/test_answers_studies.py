@@ -11,9 +11,8 @@ import pytest
 
 from iosim.base.units import bytes_text, seconds_text
 from iosim.commands.cli import main
-from iosim.evidence.reproduce import reproduce
-from iosim.evidence.reproduce.answer import answer as reproduced
-from iosim.evidence.reproduce.row import Row, Verdict
+from iosim.evidence.reproduce import Row, Verdict, reproduce
+from iosim.evidence.reproduce import answer as reproduced
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.compare.face import grouped
@@ -151,6 +150,7 @@ def test_a_ring_names_the_fastest(capsys: pytest.CaptureFixture[str], outputs: d
     assert seconds_text(best["time_s"]) in data["answer"]
 
 
+@pytest.mark.slow
 def test_training_states_the_peak_and_whether_it_fits(
     capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
 ) -> None:

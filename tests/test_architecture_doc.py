@@ -69,6 +69,7 @@ def test_where_the_tile_of_fa3_lies() -> None:
     assert "none" in said
 
 
+@pytest.mark.slow
 def test_where_the_formula_of_naive_lies() -> None:
     (plan, forms), said = row("formula", "naive")
     assert planner("naive").__module__ == ".".join(plan.relative_to(ROOT).with_suffix("").parts)

@@ -399,12 +399,12 @@ def test_fa3_fits_on_hopper(gpu: str, dtype: str, head_dim: int, mask: str) -> N
             {"to_the_leter": False},
             "flash1: option 'to_the_leter' is not known; did you mean to_the_letter",
         ),
-        ("flash1", {"to_the_letter": 1}, "to_the_letter 1 is not true or false"),
-        ("flash", {"combine_rows": 0}, "combine_rows 0 is out of range; accepted: 1 or more"),
-        ("flash", {"statistics_per_row": 3}, "statistics_per_row 3 is out of range; accepted: 1 to 2"),
-        ("flash", {"combine_threads": 128.0}, "combine_threads 128.0 is not a whole number"),
-        ("naive", {"passes": ["scale", "mask", "twist"]}, "passes 'twist' is not known; accepted: scale_q, scale"),
-        ("naive", {"gemm_tile": [64]}, r"gemm_tile \[64\] has 1 values; accepted: 2"),
+        ("flash1", {"to_the_letter": 1}, "to_the_letter: must be true or false, not 1"),
+        ("flash", {"combine_rows": 0}, "combine_rows: 0 is out of range; accepted: 1 or more"),
+        ("flash", {"statistics_per_row": 3}, "statistics_per_row: 3 is out of range; accepted: 1 to 2"),
+        ("flash", {"combine_threads": 128.0}, "combine_threads: 128.0 is not a whole number"),
+        ("naive", {"passes": ["scale", "mask", "twist"]}, "'twist' is not known; accepted: scale_q, scale"),
+        ("naive", {"gemm_tile": [64]}, r"gemm_tile: must be a list of 2, not of 1"),
         ("minimal", {"splits": 1}, "algorithm minimal: option 'splits' is not known; accepted: none"),
     ],
 )
@@ -423,7 +423,7 @@ def test_options_of_another_algorithm_are_refused() -> None:
 
 
 def test_a_rule_book_is_registered_once_and_its_name_is_checked() -> None:
-    with pytest.raises(ValueError, match="rule book 'fa3' is registered already"):
+    with pytest.raises(ValueError, match="rules 'fa3' is registered already"):
         rule_book("fa3")(Rules)
     with pytest.raises(InputError, match="rules 'fa4' is not known; did you mean fa"):
         rules_of("fa4")

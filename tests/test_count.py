@@ -13,7 +13,7 @@ from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Spill, Tile
 from iosim.kernel.launch import Chain, Domain, Edge, Launch, Mode, Overhead
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.masks.mask import IntervalMask, key_blocks
+from iosim.problem.masks.mask import IntervalMask
 from iosim.readers.count import count, visited_splits
 
 Bytes = dict[str, int]
@@ -366,7 +366,7 @@ def test_visited_splits(splits: int, visited: list[int]) -> None:
     ],
 )
 def test_key_blocks(mask: IntervalMask, first: list[int], end: list[int], end_row: list[int]) -> None:
-    got = key_blocks(mask, 5, 7, 2, 3)
+    got = mask.key_blocks(5, 7, 2, 3)
     assert got.first.tolist() == first
     assert got.end.tolist() == end
     assert [r for r, c in zip(got.end_row.tolist(), got.count.tolist(), strict=True) if c] == [

@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
+import chunk_ranks as reader
 import numpy as np
 import pytest
 from effort import examples
@@ -38,12 +39,10 @@ from iosim.studies.distributed import (
     study,
 )
 from iosim.studies.distributed import closed_forms as forms
-from iosim.studies.distributed import execute as reader
 from iosim.studies.distributed.baselines import MEGATRON_COLLECTIVES, split_heads
-from iosim.studies.distributed.chunks import Pair, contiguous, pair, striped
+from iosim.studies.distributed.count import passing_bytes, received_bytes
 from iosim.studies.distributed.links import Cluster, Link
-from iosim.studies.distributed.memory import passing_bytes, received_bytes
-from iosim.studies.distributed.widths import sequence_width_bytes, token_bytes
+from iosim.studies.distributed.schedule import Pair, contiguous, pair, sequence_width_bytes, striped, token_bytes
 
 H100 = load_profile("h100")
 NO_LATENCY = Cluster(Link("test", 1e9, 0.0, ""))

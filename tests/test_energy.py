@@ -137,6 +137,7 @@ def test_profiles_hold_what_was_fitted_to_loads_of_one_kind(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
+@pytest.mark.slow
 def test_calls_that_ran_for_seconds(gpu: str) -> None:
     """No attention was fitted: 13 calls, their time and, on the H200, the clock at 11/12 of what NVML gave."""
     times, clocks = [], []

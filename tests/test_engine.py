@@ -281,6 +281,12 @@ WRONG: dict[str, Callable[[L2], Any]] = {
     "rows above": lambda l2: l2.replay(
         launch_of(prologue=(Template("x", LOAD, np.zeros(1, np.int32), rows=3, row_stride=2),)), Ctas(1, 1)
     ),
+    "heads in turn above": lambda l2: l2.replay(
+        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=3),)), Ctas(1, 1)
+    ),
+    "heads in turn backwards": lambda l2: l2.replay(
+        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=-1),)), Ctas(1, 1)
+    ),
     "a list of skips too short": lambda l2: l2.replay(
         launch_of(
             count=2,

@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts import load_script
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-QUESTIONS = sorted((EXAMPLES / "questions").glob("*.md"))
 RECORDED = sorted(p.stem for p in (EXAMPLES / "output").glob("*.txt"))
 
 
@@ -32,28 +30,9 @@ def test_every_recorded_output_has_its_example() -> None:
     assert all((EXAMPLES / f"{name}.py").is_file() for name in RECORDED)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", QUESTIONS, ids=lambda p: p.stem)
-def test_a_questions_commands_print_what_stands_below_them(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(EXAMPLES.parent)
-    text = page.read_text(encoding="utf-8")
-    assert load_script("docs/renew.py").renewed(text) == text
-
-
-@pytest.mark.parametrize("page", QUESTIONS, ids=lambda p: p.stem)
-def test_a_question_is_asked_answered_and_led_to(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    title, *_ = text.splitlines()
-    assert re.fullmatch(r"# .*\?", title)
-    blocks = re.findall(r"^```(\w+)$", text, re.M)
-    assert blocks[1::2] == ["text"] * (len(blocks) // 2)
-    assert f"[{title[2:]}](questions/{page.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
-
-
 def test_the_index_names_every_script_and_its_links_lead_somewhere() -> None:
     index = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     scripts = {p.stem for p in EXAMPLES.glob("*.py")}
     assert set(re.findall(r"\((\w+)\.py\)", index)) == scripts
-    for page in (EXAMPLES / "README.md", *QUESTIONS):
-        for target in re.findall(r"\]\(([^)#:\s]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for target in re.findall(r"\]\(([^)#:\s]+)\)", index):
+        assert (EXAMPLES / target).exists(), target

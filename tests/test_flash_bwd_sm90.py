@@ -102,8 +102,8 @@ def test_other_architectures_are_refused() -> None:
 class Unloaded(Sm90Backward):
     """One that is not built, which needs no GPU."""
 
-    def __post_init__(self) -> None:
-        pass
+    def __init__(self, spec: Sm90BwdSpec) -> None:
+        self.spec = spec
 
 
 def test_workspaces_hold_whole_query_blocks() -> None:

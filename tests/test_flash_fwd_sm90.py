@@ -146,8 +146,8 @@ def test_orders_are_checked_and_sections_bounded() -> None:
 class Unloaded(Sm90Forward):
     """One that is not built, which needs no GPU."""
 
-    def __post_init__(self) -> None:
-        pass
+    def __init__(self, spec: Sm90Spec) -> None:
+        self.spec = spec
 
 
 def test_a_group_in_a_tile_makes_fewer_tiles() -> None:

@@ -3,7 +3,6 @@ L2."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ from scripts import load_script, measurements
 from test_engine import LINE, Access, play, random_trace, small
 
 from iosim.base.errors import InputError
+from iosim.evidence.measure.machine import read_provenance
 from iosim.hardware.profile import load_profile
 from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import L2Model, model
@@ -29,8 +29,8 @@ STORE, REDUCE = KERNEL.OPS["store"], KERNEL.OPS["reduce"]
 
 
 def side_of_each_sm() -> np.ndarray[Any, Any]:
-    with measurements("h200_iosim_followers.provenance.toml").open("rb") as file:
-        return np.array([int(x) for x in tomllib.load(file)["side_of_each_sm"]])
+    told = read_provenance(measurements("h200_iosim_followers.csv"))
+    return np.array([int(x) for x in told["side_of_each_sm"]])
 
 
 def column(case: Any, group: int) -> list[int]:
@@ -311,6 +311,7 @@ def sample(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[place % 8 == 3]
 
 
+@pytest.mark.slow
 def test_the_l2_reproduces_what_was_counted(sample: pd.DataFrame) -> None:
     found = errors(sample, profile_l2())
     assert len(found) == len(READS) + len(WRITES_MB)

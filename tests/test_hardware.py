@@ -21,7 +21,8 @@ from iosim.base.errors import InputError
 from iosim.hardware import profile as hardware
 from iosim.hardware import profile_file as _profile_file
 from iosim.hardware.profile import HardwareProfile, check_profile_file, list_profiles, load_profile
-from iosim.hardware.quantities import KINDS, QUANTITIES
+from iosim.hardware.profile_file import KINDS
+from iosim.hardware.quantities import QUANTITIES
 
 MIB = 2**20
 SHIPPED = [

@@ -78,6 +78,7 @@ def short_launches() -> list[tuple[Any, dict[str, float]]]:
 @pytest.mark.parametrize(
     "other", [OTHERS["h200-sxm"][0], *(pytest.param(o, marks=pytest.mark.slow) for o in OTHERS["h200-sxm"][1:])]
 )
+@pytest.mark.slow
 def test_counters_of_an_h200_lie_in_the_range_with_constants_of_any_other(other: str) -> None:
     profile = with_constants_of("h200-sxm", other)
     inside = []
@@ -91,6 +92,7 @@ def test_counters_of_an_h200_lie_in_the_range_with_constants_of_any_other(other:
 
 
 @pytest.mark.parametrize("other", OTHERS["a30"])
+@pytest.mark.slow
 def test_counters_of_an_a30_lie_in_the_range_with_constants_of_any_other(other: str) -> None:
     profile = with_constants_of("a30", other)
     with open(measurements("published_a30_fa2.csv"), encoding="utf-8", newline="") as file:

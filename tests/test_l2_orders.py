@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,8 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 from scripts import ROOT, load_script, measurements
+
+from iosim.evidence.measure.machine import read_provenance
 
 BENCHMARK = load_script("benchmarks/orders.py")
 KERNEL = BENCHMARK.KERNEL
@@ -162,7 +163,7 @@ def test_a_far_line_stays_at_its_home(rows: pd.DataFrame) -> None:
 
 
 def test_two_lines_of_a_page_have_two_homes() -> None:
-    told = tomllib.loads(RECORDED.with_suffix(".provenance.toml").read_text(encoding="utf-8"))
+    told = read_provenance(RECORDED)
     one, two = (int(told[f"pages_with_two_lines_of_{n}"]) for n in ("one_home", "two_homes"))
     assert two > 10_000
     assert one < 0.01 * two

@@ -45,7 +45,7 @@ def compare(*lengths: int) -> Page:
 
 def decode(*contexts: int) -> Page:
     from iosim.studies.decode import ModelShape, sweep
-    from iosim.studies.decode.page import as_page
+    from iosim.studies.decode.face import as_page
 
     gpus = ("l4", "a100", "h100", "h200")
     return as_page([p for gpu in gpus for p in sweep(ModelShape(), contexts, gpu)], "iosim decode")
@@ -54,7 +54,7 @@ def decode(*contexts: int) -> Page:
 def ring(*names: str) -> Page:
     from iosim.hardware.profile import load_profile
     from iosim.studies.distributed import cluster, study
-    from iosim.studies.distributed.page import as_page
+    from iosim.studies.distributed.face import as_page
 
     gpu, (problem,) = load_profile("h100"), problems(65536)
     results = study(problem, 8, gpu, cluster(gpu, "nvlink"), names=list(names) or None)
@@ -63,7 +63,7 @@ def ring(*names: str) -> Page:
 
 def train() -> Page:
     from iosim.studies.training import Decoder, Setup, frontier, predict_training
-    from iosim.studies.training.page import as_page
+    from iosim.studies.training.prediction import as_page
 
     model, setup = Decoder(layers=12, width=768, heads=12), Setup(seq_len=4096)
     limits = frontier(model, setup, predict_training(model, setup, "l4").profile, "width", [512, 768, 2048],
@@ -127,6 +127,7 @@ def page(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.slow
 def test_nothing_is_wrong_at_any_width(browser: Browser, page: Path, width: int) -> None:
     assert faults(browser, page, width) == []
 
@@ -138,6 +139,7 @@ def test_nothing_is_wrong_in_the_dark(browser: Browser, folder: Path, kind: str)
     assert faults(browser, place, WIDTHS[0], "dark") == []
 
 
+@pytest.mark.slow
 def test_nothing_is_wrong_on_paper(browser: Browser, page: Path) -> None:
     assert faults_on_paper(browser, page) == []
 
@@ -210,6 +212,7 @@ def test_labels_of_a_plot_that_leave_it_are_seen(browser: Browser, folder: Path)
     assert ["clipped", "plot-1"] in [fault[:2] for fault in faults(browser, place, 390)]
 
 
+@pytest.mark.slow
 def test_charts_and_headings_that_paper_splits_are_seen(browser: Browser, folder: Path) -> None:
     """Without the rules that keep things together, some of ten charts lie across the end of a page."""
     many = with_panels(*(plot(n) for n in range(10)), most_across=1)

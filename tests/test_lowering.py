@@ -46,7 +46,10 @@ def objects_of(template: Template, tile: np.ndarray, index: np.ndarray) -> np.nd
     here = template.base[tile] >= 0
     if template.skips is not None and template.block is not None:
         here &= template.skips[index] != template.block[tile]
-    start = template.base[tile][here].astype(np.int64) + template.coef * index[here]
+    index = index[here]
+    head = index // template.turn if template.turn else 0
+    start = template.base[tile][here].astype(np.int64) + template.turn_coef * head
+    start += template.coef * (index - template.turn * head)
     inside = np.arange(template.rows)[:, None] * template.row_stride + np.arange(template.span)[None, :]
     return start[:, None] + inside.reshape(1, -1)
 

@@ -17,14 +17,16 @@ from scripts import measurements
 
 from iosim.base.data import data_dir
 from iosim.base.errors import InputError
+from iosim.base.schema import read_toml
 from iosim.commands.cli import main
 from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
 from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.evidence.measure import choose, collect, plan
+from iosim.evidence.measure import choose, collect, library_case, library_collect, plan, run, table
 from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
+from iosim.evidence.measure.machine import PROVENANCE, read_provenance, write_provenance
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
 
 OWN = measurements("h200_iosim_kernels.csv")
@@ -278,7 +280,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
     monkeypatch.setattr(collect, "import_report", lambda path: made.text)
     monkeypatch.setattr(collect, "profiler_options", lambda warm: [])
     monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
-    monkeypatch.setattr(collect, "facts", lambda: {"gpu": "a GPU"})
+    monkeypatch.setattr(table, "facts", lambda: {"gpu": "a GPU"})
     monkeypatch.setattr(collect, "profiler_version", lambda: "1")
     monkeypatch.setattr(collect, "PORTION", 2)
     return made
@@ -317,7 +319,88 @@ def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
     collect.collect(out, [SMALL], "9.0", warm=True)
     collect.collect(out, [SMALL], "9.0")
     assert [r["note"] for r in read_table(out, COLUMNS)] == ["warm L2", ""]
-    assert (tmp_path / "rows.provenance.toml").is_file()
+    told = read_provenance(out)
+    assert told["l2_start"].startswith("cold")
+    assert told["largest_relative_error"] == collect.TOLERANCE
+
+
+def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.csv", tmp_path / "two.npz"
+    told = {"gpu": 'a "GPU"\\', "runs": ["a", "b"], "largest": {"fp16": 2e-3, "p 95": 1}, "many": 3, "left": True}
+    write_provenance(two, {"gpu": "another", "nothing": ""})
+    write_provenance(one, {"gpu": "before", "old": 1})
+    write_provenance(one, told)
+    assert read_provenance(one) == told
+    assert read_provenance(two) == {"gpu": "another"}
+    assert read_provenance(tmp_path / "three.csv") == {}
+    assert [path.name for path in tmp_path.iterdir()] == [PROVENANCE]
+
+
+def test_a_provenance_that_is_no_toml_is_refused_and_left(tmp_path: Path) -> None:
+    (tmp_path / PROVENANCE).write_text("gpu = ", encoding="utf-8")
+    with pytest.raises(InputError, match="not valid TOML"):
+        write_provenance(tmp_path / "one.csv", {"gpu": "one"})
+    assert (tmp_path / PROVENANCE).read_text(encoding="utf-8") == "gpu = "
+
+
+@pytest.mark.parametrize("name", ["h200_iosim_kernels.csv", "h200_orders.csv"])
+def test_every_table_that_a_folder_tells_of_is_there(name: str) -> None:
+    folder = measurements(name).parent
+    told = read_toml(folder / PROVENANCE)
+    assert told.pop("schema") == 1
+    assert all((folder / file).is_file() for file in told)
+    assert not list(folder.glob("*.provenance.toml"))
+
+
+def test_calls_of_a_library_go_on_where_they_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What PyTorch refuses is a row with its reason; a launch belongs to the call whose range it lies in."""
+    cases = [library_case.LibraryCase("flash", 1, 8, 8, seq, seq, 64) for seq in (128, 256, 512)]
+    plans: list[list[int]] = []
+
+    def run(kind: str, plan: Any, options: list[str]) -> collect.Run:
+        assert (kind, plan["profile"], plan["end"]) == ("library", True, None)
+        plans.append([call["call"] for call in plan["calls"]])
+        return collect.Run([{"call": n} | ({"left_out": "no"} if n == 2 else {}) for n in plans[-1]], "", "a page")
+
+    def launches(page: str) -> tuple[list[Profiled], list[str]]:
+        found = {"dram__bytes_read.sum": 4096.0}
+        return [Profiled("void at::k<1>(int)", (n, 1, 1), (32, 1, 1), found, (f"iosim call {n}",))
+                for n in plans[-1] if n != 2], []  # fmt: skip
+
+    for module, name, value in (
+        (collect, "run", run), (library_collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "profiler_version", lambda: "1"), (collect, "profiler_options", lambda warm, columns: []),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    out = tmp_path / "rows.csv"
+    for count, measured in ((2, 1), (3, 1), (3, 0)):
+        assert library_collect.collect_library(out, cases[:count]).measured == measured
+    assert plans == [[1, 2], [3]]
+    rows = read_table(out, library_collect.COLUMNS)
+    assert [(r["call"], r["kernel"], r["hbm_read"], r["left_out"]) for r in rows] == [
+        ("1", "k<1>", "4096", ""), ("2", "", "", "no"), ("3", "k<1>", "4096", ""),
+    ]  # fmt: skip
+    assert read_provenance(out)["l2_start"] == collect.COLD
+
+
+def test_a_runner_says_a_line_a_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also in the process of its own, where a driver is missing: what it printed is the reason."""
+    plan, done = tmp_path / "plan.json", tmp_path / "done.jsonl"
+    plan.write_text("[1, 2]")
+    monkeypatch.setattr("iosim.evidence.cuda.microbench.play", lambda plan: ({"made": n} for n in plan))
+    monkeypatch.setattr("sys.argv", ["run", "scans", str(plan), str(done)])
+    assert run.main() == 0
+    assert [json.loads(line) for line in done.read_text().splitlines()] == [{"made": 1}, {"made": 2}]
+
+
+def test_a_process_without_a_driver_says_so() -> None:
+    try:
+        driver.use_device()
+    except InputError:
+        found = collect.run("scans", [{"kernel": "micro_fill", "bytes": 1, "passes": 1, "shared": False}], None)
+        assert (found.lines, found.page) == ([], "")
+        with pytest.raises(InputError, match=r"left no report of it: .*no (NVIDIA driver|GPU)"):
+            found.report(" of it")
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from scripts import measurements
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.cuda.ncu import METRICS, Profiled
-from iosim.evidence.measure import chain_case, chain_collect
-from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, missing, planned, unlisted
-from iosim.evidence.measure.ranges import parse_range
+from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_range
+from iosim.evidence.measure import chain_case, chain_collect, collect, table
+from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, planned, unlisted
+from iosim.evidence.measure.machine import read_provenance
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
-from iosim.evidence.measure.table import read_table
+from iosim.evidence.measure.table import missing, read_table
 from iosim.evidence.validate import compare, read
 from iosim.hardware.profile import load_profile
 
@@ -145,6 +145,7 @@ class Fake:
     def __init__(self) -> None:
         self.wrong: set[str] = set()
         self.broken: set[int] = set()
+        self.refused: set[int] = set()
         self.runs: list[list[str]] = []
         self.checked: list[list[Profiled]] = []
 
@@ -154,6 +155,8 @@ class Fake:
         report = Path(options[options.index("-o") + 1]).with_suffix(".ncu-rep")
         if own[3] == "check":
             self.check(plan, Path(own[5]))
+        elif plan["seq"] in self.refused:
+            raise InputError("the profiler may not read the GPU's counters")
         if own[3] == "check" or plan["seq"] not in self.broken:
             report.write_text(own[3])
         return "==PROF== faked"
@@ -176,14 +179,14 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
     made = Fake()
-    monkeypatch.setattr(chain_collect, "run_profiler", made.run)
-    monkeypatch.setattr(chain_collect, "run_group", lambda own: made.run(["-o", str(tmp_path / "plain")], own))
-    monkeypatch.setattr(chain_collect, "import_report", made.page)
+    monkeypatch.setattr(collect, "run_profiler", made.run)
+    monkeypatch.setattr(collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own))
+    monkeypatch.setattr(collect, "import_report", made.page)
     monkeypatch.setattr(chain_collect, "parse_raw", lambda text: (made.checked[-1], []))
     monkeypatch.setattr(chain_collect, "prebuild", lambda specs, cc: None)
-    monkeypatch.setattr(chain_collect, "facts", lambda: {"gpu": "fake"})
-    monkeypatch.setattr(chain_collect, "profiler_version", lambda: "0")
-    monkeypatch.setattr(chain_collect, "profiler_options", lambda warm: ["--cache-control", "all"])
+    monkeypatch.setattr(table, "facts", lambda: {"gpu": "fake"})
+    monkeypatch.setattr(collect, "profiler_version", lambda: "0")
+    monkeypatch.setattr(collect, "profiler_options", lambda warm: ["--cache-control", "all"])
     return made
 
 
@@ -202,7 +205,8 @@ def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
         ("2", "1", "naive", "k1", "(1, 8, 1)"), ("2", "2", "naive", "k2", "(2, 8, 1)"),
     ]  # fmt: skip
     assert {r["registers"] for r in listed} == {"40"}
-    assert "app-range" in out.with_suffix(".provenance.toml").read_text()
+    assert "app-range" in read_provenance(out)["profiler_command"]
+    assert "app-range" not in read_provenance(launches)["profiler_command"]
     ranges = [options for options in fake.runs if "app-range" in options]
     assert len(ranges) == 2
     assert not any("--profile-from-start" in options for options in ranges)
@@ -250,6 +254,11 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
     assert made.measured == 1
     assert len(made.left_out) == 1
     assert made.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
+    fake.broken, fake.refused = set(), {512}
+    with pytest.raises(InputError, match="may not read"):
+        chain_collect.collect_chains(out, [SMALL], "9.0")
+    made = chain_collect.collect_chains(out, [larger, larger, SMALL], "9.0")
+    assert made.left_out == ["naive 1 8 512 64 float16: the profiler may not read the GPU's counters"]
 
 
 # What runs

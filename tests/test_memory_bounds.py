@@ -74,6 +74,7 @@ def allocated_below(most: float) -> Iterator[None]:
 # Replays.
 
 
+@pytest.mark.slow
 def test_long_chains_over_score_matrices_stay_below_2_gb() -> None:
     """1.24 TB of tensors: 28 million objects, and as many followed lines."""
     assert peak_bytes("predict", "--kernel", "naive", "--seq-len", "96k") < 2e9
@@ -96,6 +97,7 @@ def test_a_replay_of_gigabytes_is_refused_and_the_default_does_without(tmp_path:
     assert any("followed lines" in note for note in made.notes)
 
 
+@pytest.mark.slow
 def test_a_warm_start_that_would_take_gigabytes_is_estimated() -> None:
     problem = AttentionProblem(heads=32, seq_q=3 << 15, head_dim=128)
     with pytest.raises(TooLargeError, match="objects of memory"):
@@ -116,6 +118,7 @@ def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:
      ("naive", problem_of(16, heads=8, kv_heads=4, batch=2, passes="bwd"))],
     ids=["naive", "math", "backward"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_some_heads_stand_for_all(
     gpu: str, kernel: str, problem: AttentionProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +136,7 @@ def test_some_heads_stand_for_all(
 
 
 @pytest.mark.parametrize(("kernel", "tokens"), [("naive", 192), ("math", 128)])
+@pytest.mark.slow
 def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: int) -> None:
     p = predict(problem_of(tokens), kernel, "a100")
     assert p.method == "sampled"
@@ -141,6 +145,7 @@ def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: 
     assert bounds.compulsory_read < p.total("hbm", "read") < bounds.no_l2_read
 
 
+@pytest.mark.slow
 def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
     """All 32 heads in 4.8 GB of memory: 1.892 TB. The capacity rule: 1.241 TB."""
     by_default, asked = (predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled"))

@@ -14,7 +14,7 @@ import iosim
 from iosim.commands.cli import main
 from iosim.integrations.models import load_model, preset_names
 from iosim.integrations.models.presets import all_names, class_defaults, preset
-from iosim.studies.models.changes import changed
+from iosim.studies.models.asked import changed
 from iosim.studies.models.layers import Model
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "models.json").read_text(encoding="utf-8"))
@@ -82,6 +82,7 @@ def test_weights_are_those_that_transformers_makes(name: str) -> None:
     assert -0.15 < off < 0 if name in POSITIONS else abs(off) < 4e-4, (name, off)
 
 
+@pytest.mark.slow
 def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
     """Llama 3 70B: 141.1 GB in bf16, which no H100 holds; gpt-oss's experts have 4 bits and a scale for every 32."""
     line = "decode --gpu h100 --context 8k --format json"
@@ -238,9 +239,9 @@ LLAMA = {"model_type": "llama", "num_attention_heads": 8, "num_hidden_layers": 2
     ({"vocab_size": 3}, "says no number of layers: num_hidden_layers or n_layer"),
     (LLAMA | {"num_key_value_heads": 3}, "contradicts itself: 8 heads are no multiple of its 3 key/value heads"),
     (LLAMA | {"hidden_size": 500}, "contradicts itself: 8 heads do not divide its width of 500"),
-    (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads is '8'; accepted: a whole number"),
-    (LLAMA | {"num_attention_heads": [2, 4]}, "num_attention_heads is a list"),
-    (LLAMA | {"num_attention_heads": -8}, "num_attention_heads -8 is out of range"),
+    (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads: '8' is not a whole number"),
+    (LLAMA | {"num_attention_heads": [2, 4]}, "num_attention_heads: a list is not a whole number"),
+    (LLAMA | {"num_attention_heads": -8}, "num_attention_heads: -8 is out of range"),
     (LLAMA | {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
     (LLAMA | {"layer_types": ["full_attention", "odd"]}, "layer type 'odd' is not known"),
     (LLAMA | {"layer_types": ["mamba", "mamba"]}, "no layer with attention"),
@@ -422,6 +423,7 @@ def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest
     assert "gpt-oss 20B" in (tmp_path / "c.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
     assert main(line.split(" ")) == 0
@@ -441,6 +443,17 @@ def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None
     by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
                          dtype="bf16", layers=32)  # fmt: skip
     assert alike.to_dict() == by_hand.to_dict()
+
+
+def test_what_is_said_beside_a_model_that_trains_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a word that is the usual one where no model is asked for, and --no-causal."""
+    small: dict[str, Any] = {"model": "llama-3-8b", "layers": 1, "seq_len": 64}
+    typed = iosim.train_memory("h200", activation="gelu", causal=False, **small)
+    assert (typed.model.activation, typed.setup.causal, typed.model.norm) == ("gelu", False, "rms")
+    line = "train-memory --gpu h200 --model llama-3-8b --layers 1 --seq-len 64 --activation gelu --no-causal"
+    asked = printed(line, capsys)
+    assert asked["training"][0] == json.loads(json.dumps(typed.to_dict()))
+    assert iosim.train_memory("h200", **small).model.activation == "silu"
 
 
 def test_python_compares_a_model_whose_layers_are_alike() -> None:

@@ -20,7 +20,7 @@ from iosim.studies.distributed.links import Cluster, Link
 from iosim.studies.tiles.pick import pick_tiles
 from iosim.studies.training import Decoder, Setup, predict_training
 from iosim.studies.training import plan as plan_step
-from iosim.studies.training.optimizers import optimizer
+from iosim.studies.training.model import optimizer
 
 
 def bf16(**values: object) -> AttentionProblem:

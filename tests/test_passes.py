@@ -89,6 +89,7 @@ def test_accesses_by_hand() -> None:
     assert (mode.tolist(), number.tolist()) == ([1, 1], [0, 1])
 
 
+@pytest.mark.slow
 def test_the_model_reads_and_writes_as_much(rows: pd.DataFrame) -> None:
     assert BENCHMARK.error(rows, "model") < MOST_ERROR
 

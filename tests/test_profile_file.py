@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from iosim.base.errors import InputError
 from iosim.hardware import profile_file as _profile_file
 from iosim.hardware.profile import HardwareProfile, check_profile_file, load_profile
-from iosim.hardware.quantities import HEADER_KEYS, QUANTITIES
+from iosim.hardware.profile_file import HEADER_KEYS
+from iosim.hardware.quantities import QUANTITIES
 
 MIB = 2**20
 GOOD = """schema = 1
@@ -97,7 +98,7 @@ def test_short_sources_are_written_out() -> None:
     ("old", "new", "problem"),
     [
         ("schema = 1", "schema = 2", "schema: 2 is out of range"),
-        ("schema = 1", "schema = true", "schema: must be a whole number, not True"),
+        ("schema = 1", "schema = true", "schema: True is not a whole number"),
         ("schema = 1\n", "", "schema: missing"),
         ('name = "mine"\n', "", "name: missing"),
         ('name = "mine"', "name = 7", "name: must be a text such as"),
@@ -108,10 +109,10 @@ def test_short_sources_are_written_out() -> None:
         ('"8.0"', '"eight"', "compute_capability: must be a text such as"),
         ('compute_capability = "8.0"\n', "", "compute_capability: missing"),
         ('sm_count = { value = 108, source = "counted" }\n', "", "sm_count: missing"),
-        ("value = 108", "value = true", "sm_count.value: must be a whole number, not True"),
-        ("value = 108", 'value = "108"', "sm_count.value: must be a whole number, not '108'"),
-        ("value = 108", "value = 108.5", "sm_count.value: must be a whole number, not 108.5"),
-        ("value = 108", "value = [108]", "sm_count.value: must be a whole number, not a list"),
+        ("value = 108", "value = true", "sm_count.value: True is not a whole number"),
+        ("value = 108", 'value = "108"', "sm_count.value: '108' is not a whole number"),
+        ("value = 108", "value = 108.5", "sm_count.value: 108.5 is not a whole number"),
+        ("value = 108", "value = [108]", "sm_count.value: a list is not a whole number"),
         ("value = 108", "value = -1", "sm_count.value: -1 is out of range"),
         ("value = 108", "value = 0", "sm_count.value: 0 is out of range"),
         ("value = 108", f"value = 0x{'f' * 9000}", "sm_count.value: a number of more than 20 digits is out of range"),

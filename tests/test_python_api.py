@@ -141,7 +141,7 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     if not (ROOT / "docs" / "generated" / "make_keywords.py").is_file():
         pytest.skip("iosim runs from an install without its docs")
     written = load_script("docs/generated/make_keywords.py").text()
-    assert written == (ROOT / "iosim" / "api" / "typed.py").read_text(encoding="utf-8")
+    assert written == (ROOT / "iosim" / "api" / "typed.pyi").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("given", "text"), [
@@ -172,6 +172,25 @@ def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str
         iosim.predict(**given)
     assert text in str(refused.value)
     assert "`" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("function", "given", "text"), [
+    ("ring", {"num_gpus": 0}, "num_gpus 0 is out of range; accepted: 1 to 512"),
+    ("train_memory", {"heads": 0}, "heads 0 is out of range"),
+    ("train_memory", {"reserve": -1}, "reserve -1 is out of range"),
+    ("decode", {"batch_contexts": "1k", "batch": 2}, "batch 2 contradicts batch_contexts"),
+])  # fmt: skip
+def test_a_keyword_out_of_range_is_refused_by_its_name(function: str, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(iosim.InputError, match=text):
+        getattr(iosim, function)(**given)
+
+
+def test_whole_numbers_may_be_the_command_lines_text() -> None:
+    text = iosim.train_memory("l4", heads="4", width="256", layers=2, reserve="1m", vocabulary="1k")
+    assert (
+        text.to_dict()
+        == iosim.train_memory("l4", heads=4, width=256, layers=2, reserve=1 << 20, vocabulary=1024).to_dict()
+    )
 
 
 FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
@@ -257,7 +276,7 @@ def test_a_result_shows_itself_in_a_line_a_text_and_tables(name: str, results: d
     result = results[name]
     assert re.fullmatch(r"<\w+: [^\n]{10,150}>", repr(result)), repr(result)
     text, page = str(result), result._repr_html_()
-    tables = [part for part in result._face().parts(result) if isinstance(part, Table)]
+    tables = [part for part in result._parts() if isinstance(part, Table)]
     assert tables
     for table in tables:
         assert all(cell.strip() in text for row in table.cells() for cell in row if cell != "-")
@@ -287,7 +306,7 @@ def test_what_is_read_has_no_figure(name: str, results: dict[str, Shown]) -> Non
 def test_figures_are_those_of_the_pages(name: str, results: dict[str, Shown]) -> None:
     pytest.importorskip("plotly")
     result = results[name]
-    panels = result._face().panels(result)
+    panels = result._panels()
     assert result.figures == tuple(p.id for p in panels)
     assert result.figures
     for panel in panels:

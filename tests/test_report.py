@@ -129,6 +129,7 @@ def test_the_overview_tells_the_levels_apart_and_has_the_compulsory_bytes(report
         assert sorted(words) == sorted(named)
 
 
+@pytest.mark.slow
 def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
     for method, hollow in (("capacity", True), ("replay", False)):
         for lengths in ((512,), (512, 1024)):

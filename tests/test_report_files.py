@@ -31,6 +31,7 @@ def report() -> Report:
     return build(ReportRequest.of(("t4", "a100"), ("naive", "fa2"), problems(512, 2048, 8192)))
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
     made = []
     for seed in ("1", "2"):
@@ -70,6 +71,7 @@ def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     assert text.count("<script") == 3  # data, plotly.js and the page's own
 
 
+@pytest.mark.slow
 def test_whole_numbers_beyond_javascript_stay_exact() -> None:
     (huge,) = problems(1 << 22)
     made = build(ReportRequest.of(("h200",), ("naive",), (huge.with_(batch=1024),)))

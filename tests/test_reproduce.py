@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 import reproduced
@@ -12,7 +13,7 @@ from refusals import refused
 
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
-from iosim.evidence.reproduce import Row, reproduce, section, sections
+from iosim.evidence.reproduce import Row, paper, reproduce, sections
 
 KEYS = ["section", "claim", "claimed", "computed", "unit", "ratio", "arithmetic", "note", "mistake", "verdict"]
 
@@ -45,9 +46,75 @@ def test_ratio_is_computed_over_claimed() -> None:
     assert Row("A", "c", 0.0, 1.0, "GB", "").ratio is None
 
 
-def test_a_section_letter_cannot_be_taken_twice() -> None:
-    with pytest.raises(ValueError, match="registered already"):
-        section("A", "again")(lambda: [])
+# --- A paper's table --------------------------------------------------------------------------------------------------
+
+PAPER = """
+section = "Z"
+title = "a paper"
+[defaults]
+gpu = "a100"
+heads = 32
+head_dim = 128
+[kernels.tiled]
+kernel = "flash"
+tile = [128, 64]
+writes_lse = false
+[[claim]]
+claim = "{word} at {seq_q:,}"
+each = [{ seq_q = [1024, 4096], published = [1.0, 2.0] }, { word = ["a", "b"] }]
+claimed = "published"
+unit = "MB"
+kernel = "tiled"
+quantity = "moved"
+arithmetic = "{of.kernel.tile}, {of.moved.GB:.3f} GB"
+[[claim]]
+kernel = "tiled"
+quantity = "moved"
+[[claim.row]]
+claim = "over the compulsory bytes"
+unit = "times"
+seq_q = 1024
+over = { quantity = "compulsory" }
+[[claim.row]]
+claim = "the most, at {seq_q}"
+unit = "MB"
+whole = true
+among = { seq_q = [512, 1024, 256] }
+choose = "max"
+"""
+
+
+def rows_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> list[Row]:
+    (tmp_path / "z.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(paper, "PLACE", tmp_path)
+    return list(next(iter(sections.__wrapped__())).rows())
+
+
+def test_a_table_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    u = 32 * 1024 * 128 * 2
+    rows = rows_of(monkeypatch, tmp_path, PAPER)
+    assert [r.claim for r in rows] == ["a at 1,024", "b at 1,024", "a at 4,096", "b at 4,096",
+                                       "over the compulsory bytes", "the most, at 1024"]  # fmt: skip
+    # Q and O once, K and V once a block of 128 queries
+    assert [r.computed for r in rows[::2][:2]] == [(2 + 2 * 8) * u / 1e6, (2 + 2 * 32) * 4 * u / 1e6]
+    assert [r.claimed for r in rows] == [1.0, 1.0, 2.0, 2.0, None, None]
+    assert rows[0].arithmetic == f"128x64, {18 * u / 1e9:.3f} GB"
+    assert rows[4].computed == 18 / 4
+    assert rows[5].computed == 18 * u // 10**6
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [('quantity = "moved"\narith', 'quantitty = "moved"\narith', "did you mean quantity"),
+     ("head_dim = 128", "head_dims = 128", "did you mean head_dim"),
+     ("published = [1", "publish = [1", "publish"), ("whole = true", "wholes = true", "did you mean whole")],
+)  # fmt: skip
+def test_a_misspelt_key_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
+    assert right in PAPER
+    with pytest.raises(InputError, match=said):
+        rows_of(monkeypatch, tmp_path, PAPER.replace(right, wrong))
 
 
 def test_an_unknown_section_is_refused() -> None:
@@ -182,6 +249,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(r["ratio"] is None for r in data["rows"])
 
 
+@pytest.mark.slow
 def test_csv_table_and_markdown_hold_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     texts = {}
     for form in ("csv", "table", "md"):

@@ -6,7 +6,7 @@ import pytest
 import reproduced
 
 from iosim.evidence.reproduce import Row
-from iosim.evidence.reproduce import e_runs as runs
+from iosim.evidence.reproduce import llama_iterations as runs
 from iosim.hardware.profile import load_profile
 from iosim.studies.distributed.links import cluster
 

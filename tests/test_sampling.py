@@ -99,6 +99,7 @@ def test_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.traffic == two.traffic
 
 
+@pytest.mark.slow
 def test_a_million_tokens_in_seconds() -> None:
     """8 heads x 2^20 tokens, causal: 1.07e9 tile accesses. Asked for: under 2 s on one free core."""
     _, chain = call("fa2", "h200", "causal", 1 << 20, 8)

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 
 from iosim.commands.cli import COMMANDS, build_parser, main
-from iosim.commands.schema import PLACE, documented
+from iosim.commands.schema import PLACE, documented, schema
 
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
 import make_schemas
@@ -36,12 +36,6 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "kernels show": ("mla", "eager"),
 }  # fmt: skip
 """Command lines beside those of which the schemas are made."""
-
-
-def schema(command: str) -> dict[str, Any]:
-    text = (PLACE / f"{command.replace(' ', '+')}.json").read_text(encoding="utf-8")
-    whole: dict[str, Any] = json.loads(text)
-    return whole
 
 
 def formats(parser: argparse.ArgumentParser) -> list[str]:
@@ -77,6 +71,16 @@ def test_what_a_command_prints_is_what_its_schema_says(command: str) -> None:
         errors = [f"{line}: {error.json_path}: {error.message[:200]}"
                   for error in validator.iter_errors(make_schemas.output(command, line))]  # fmt: skip
         assert errors == []
+
+
+def test_what_schemas_hold_alike_stands_once() -> None:
+    whole = {command: schema(command) for command in documented()}
+    file = json.loads(PLACE.read_text(encoding="utf-8"))
+    assert make_schemas.shared(whole) == file
+    assert len(PLACE.read_text(encoding="utf-8")) < 0.75 * sum(len(json.dumps(one, indent=1)) for one in whole.values())
+    used = set(re.findall(r'"\$shared": "([^"]+)"', PLACE.read_text(encoding="utf-8")))
+    assert used == set(file["shared"])
+    assert make_schemas.SHARED not in json.dumps(whole)
 
 
 def test_a_key_that_is_not_documented_is_noticed() -> None:

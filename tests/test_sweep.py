@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from effort import quick_first
 from scripts import hears_ctrl_c
 
 import iosim
@@ -31,6 +32,7 @@ from iosim.studies.sweep.closed import evaluate
 from iosim.studies.sweep.journal import journal_of, opened
 
 KERNELS = (*entry_names(), *choice_names())
+FIRST = ("cutlass", "default", "fa2", "fa3", "flash", "naive")
 GRID: dict[str, Any] = {
     "gpu": ["a100", "t4"], "kernel": ["fa2", "flash", "naive"], "seq_len": [256, 500, 1024], "heads": [4, 8],
     "kv_heads": [4],
@@ -89,7 +91,7 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
     return numbers, None
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kernel", quick_first(sorted(KERNELS, key=FIRST.__contains__, reverse=True), len(FIRST)))
 def test_closed_forms_are_single_predictions(kernel: str) -> None:
     rng = random.Random(kernel)
     drawn = rows(rng, kernel, 200, 100)

@@ -69,6 +69,7 @@ def test_reasons_are_grouped_and_no_tile_is_lost(ranking: TileRanking) -> None:
     assert any("sm_89 allows 101,376" in g.reason and " to " in g.reason for g in groups)
 
 
+@pytest.mark.slow
 def test_the_command_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["tiles", "--gpu", "rtx-4090", "--tile", "128x256,64x64"]
     assert main(argv) == 0
@@ -86,6 +87,7 @@ def test_the_command_in_every_format(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith("### 128x256")
 
 
+@pytest.mark.slow
 def test_rejected_tiles_come_by_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tiles", "--gpu", "l4", "--rejected", "--top", "1"]) == 0
     assert len(capsys.readouterr().out.splitlines()) < 30

@@ -255,7 +255,7 @@ class TestResourceTable:
             ("kernel,cc\nflash_fwd,8.9\n", ": head_dim: missing"),
             (
                 HEADER + "flash_fwd,8.9,64,x,64,4,2,bf16,1,1,0,0,0,0,13.0,1\n",
-                ", line 2: block_q: must be a whole number",
+                ", line 2: block_q: 'x' is not a whole number",
             ),
         ],
     )

@@ -10,7 +10,7 @@ import pytest
 from scripts import measurements
 
 from iosim.commands.cli import main
-from iosim.evidence.times.published import kernel_of, problem_of
+from iosim.evidence.times.tables import kernel_of, problem_of
 from iosim.hardware.profile import load_profile
 from iosim.hardware.trust import RATES_KNOWN, unmeasured_rates
 from iosim.prediction.predictor import predict

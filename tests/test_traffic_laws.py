@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 from strategies import cases
-from test_lowering import moved
+from test_lowering import moved, wrong_bytes
 from test_replay_laws import LINE, small_l2, watched
 
 from iosim.base.errors import InputError
@@ -23,7 +23,7 @@ from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Edge, Role
-from iosim.kernel.libraries import resolve
+from iosim.kernel.libraries import entry_names, resolve
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -34,6 +34,7 @@ from iosim.readers.replay import engine
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import coarse_plan
 from iosim.readers.replay.l2 import L2Model, Samples, model, sample_lines
+from iosim.readers.replay.lowering import lower
 from iosim.readers.replay.replay import CODE, FOREIGN, Replay
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.studies.explain import explain
@@ -171,6 +172,44 @@ def part_of(profile: HardwareProfile, share: float) -> L2Model:
     return replace(whole, sets=max(64, int(whole.sets * share)))
 
 
+GROUP_GPUS = {"fa3-sm80": "a100", "fa4": "b200"}
+LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
+"""What differs where a kernel does not take fp16 on an H200, or no K and V."""
+GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
+                   "flashmla": {**LATENT, "page_size": 64}}  # fmt: skip
+UNGROUPED = ("minimal", "minimal-cu", "uniform", "uniform-naive")
+
+
+@pytest.mark.parametrize("kernel", [name for name in entry_names() if name not in UNGROUPED])
+@settings(LAW, max_examples=examples(60))
+@given(data=st.data())
+def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:
+    """Launches of a chain may pack a group's heads in other ways, or not at all: each moves the objects of its own
+    tensors, and a cold call reads the compulsory bytes of every tensor at least."""
+    group, kv_heads = data.draw(st.sampled_from((2, 3, 4, 8))), data.draw(st.integers(1, 3))
+    blocks = data.draw(st.integers(1, 6))
+    arguments = {
+        "batch": data.draw(st.integers(1, 2)), "heads": group * kv_heads, "kv_heads": kv_heads,
+        "seq_q": data.draw(st.one_of(st.just(64 * blocks), st.just(80 * blocks), st.integers(1, 400))),
+        "head_dim": data.draw(st.sampled_from((64, 128))), "mask": data.draw(st.sampled_from(("none", "causal"))),
+        "passes": data.draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))), "dtype": "fp16",
+        "layout": data.draw(st.sampled_from(("bhsd", "bshd"))),
+    }  # fmt: skip
+    if data.draw(st.booleans()):
+        arguments["seq_k"] = data.draw(st.integers(1, 700))
+    if data.draw(st.integers(0, 3)) == 0:
+        lengths = tuple(data.draw(st.lists(st.integers(1, 200), min_size=2, max_size=3)))
+        arguments = {n: v for n, v in arguments.items() if n not in ("batch", "seq_q", "seq_k")} | {"seq_lens": lengths}
+    arguments |= GROUP_ARGUMENTS.get(kernel, {})
+    problem, chosen, chain, profile = call(kernel, GROUP_GPUS.get(kernel, "h200"), arguments)
+    assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
+    worked_out = Call.of(problem, chosen, profile, chain)
+    played = worked_out.replay()
+    assert worked_out.bounds.compulsory_read <= moved_bytes(played, "read")
+    for tensor in chain.role(Role.INPUT):
+        assert needed_bytes(problem, tensor) <= played.traffic.total("hbm", "read", tensor=tensor.name), tensor.name
+
+
 SHARES = st.sampled_from((1 / 64, 1 / 16, 1 / 4, 1.0))
 
 
@@ -259,12 +298,12 @@ def test_neighbours_in_length_move_alike_where_the_l2_holds_what_is_in_use() -> 
         assert max(reads) < 1.02 * min(reads), (kernel, reads)
 
 
-def apart(lines: int, tile_bytes: int, tiles: int) -> Any:
-    """`sample_lines` where every head of the tensors that are cut into `tiles` tiles of `tile_bytes` a head begins so
-    many lines further on after the one before it."""
+def apart(lines: int, tile_bytes: tuple[int, ...], tiles: int) -> Any:
+    """`sample_lines` where every head of the tensors that are cut into `tiles` tiles of one of `tile_bytes` a head
+    begins so many lines further on after the one before it."""
 
     def made(l2: L2Model, size: np.ndarray, *more: float) -> Samples:
-        of_kind = np.flatnonzero(size == tile_bytes)
+        of_kind = np.flatnonzero(np.isin(size, tile_bytes))
         moved_on = size.copy()
         moved_on[of_kind[tiles - 1 :: tiles]] += lines * LINE
         return sample_lines(l2, moved_on, *more)
@@ -289,10 +328,25 @@ def test_heads_that_begin_at_the_same_place_of_a_page_share_sets() -> None:
 
     aligned, longer = read(4096), read(4112)
     tile_bytes = 16 * 128 * 2
-    with patch.object(engine, "sample_lines", apart(tile_bytes // LINE, tile_bytes, 4096 // 16)):
+    with patch.object(engine, "sample_lines", apart(tile_bytes // LINE, (tile_bytes,), 4096 // 16)):
         shifted = read(4096)
     assert longer < 0.75 * aligned
     assert shifted == pytest.approx(longer, rel=0.08)
+
+
+def test_heads_of_half_a_page_share_sets_on_a_large_l2_too() -> None:
+    """The same on an RTX 4090: 16 heads of 8,192 x 64 are half a page each, and read a quarter more than at 8,256
+    tokens; as those do with each head as much further on."""
+
+    def read(tokens: int) -> int:
+        problem = AttentionProblem(heads=16, seq_q=tokens, head_dim=64, mask="causal", passes="bwd")
+        return int(predict(problem, "fa1", "rtx-4090").total("hbm", "read"))
+
+    aligned, longer = read(8192), read(8256)
+    assert aligned > 1.25 * longer
+    tiles = 16 * 64 * 2, 16 * 64 * 4  # of 16 rows in fp16, and of sums in fp32
+    with patch.object(engine, "sample_lines", apart(64 * 128 // LINE, tiles, 8192 // 16)):
+        assert read(8192) == pytest.approx(longer, rel=0.12)  # K and V stay where they are
 
 
 def test_an_explanation_of_no_hbm_bytes() -> None:

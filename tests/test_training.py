@@ -17,11 +17,10 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.studies.training import Decoder, Kind, Setup, frontier, longest_sequence, plan, predict_training
-from iosim.studies.training.allocator import MIB, CachingAllocator, peaks
-from iosim.studies.training.layers import peak_bytes, step_seconds
-from iosim.studies.training.optimizers import optimizer
-from iosim.studies.training.saved import saved_bytes, saved_storages
-from iosim.studies.training.timeline import play
+from iosim.studies.training.frontier import peak_bytes, step_seconds
+from iosim.studies.training.graph import saved_bytes, saved_storages
+from iosim.studies.training.model import optimizer
+from iosim.studies.training.timeline import MIB, CachingAllocator, peaks, play
 
 FEW = settings(max_examples=examples(25), deadline=None, derandomize=True)
 SMALL = Decoder(layers=2, width=128, heads=4, vocabulary=512)
@@ -127,6 +126,7 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
             assert saved_bytes(graph) == int(row["saved"]), (model, setup)
 
 
+@pytest.mark.slow
 def test_recorded_times_of_an_h200() -> None:
     """The bounds are those that docs/systems.md has; nothing was fitted."""
     gpu = load_profile("h200")

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from torch_decoder import LiveBytes, Step, counted, saved_storages
 
 from iosim.studies.training.graph import Kind
-from iosim.studies.training.model import Decoder
+from iosim.studies.training.graph import saved_storages as predicted_storages
+from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
-from iosim.studies.training.saved import saved_storages as predicted_storages
-from iosim.studies.training.setup import Setup
 from iosim.studies.training.timeline import Timeline, play
 
 pytestmark = pytest.mark.slow

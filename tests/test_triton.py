@@ -261,7 +261,7 @@ class TestModel:
             tutorial_problem(arguments)
 
     def test_bad_names_and_top_k(self) -> None:
-        with pytest.raises(InputError, match="lacks BLOCK_M, BLOCK_N"):
+        with pytest.raises(InputError, match="lack BLOCK_M, BLOCK_N"):
             TritonModel("h100").perf_model(**ARGUMENTS, **CONSTANTS, TILE=64)
         for top_k in (0, 1.5, 0.0, True, "4"):
             with pytest.raises(InputError, match="top_k"):
@@ -332,7 +332,7 @@ class TestStreaming:
 
     @pytest.mark.parametrize("values", [(0, 1, 0), (8, 0, 0), (8, 4, -1), (8, True, 0), (8, 4, 1.5)])
     def test_bad_values(self, values: tuple[Any, Any, Any]) -> None:
-        with pytest.raises(InputError, match="out of range"):
+        with pytest.raises(InputError, match=r"out of range|not a whole number"):
             streaming_mask(*values)
 
     def test_bytes_follow_the_kept_chunks(self) -> None:

@@ -20,11 +20,13 @@ ERROR = {
 
 
 @pytest.mark.parametrize("case", list(ERROR))
+@pytest.mark.slow
 def test_the_l2_alone(case: str) -> None:
     assert TIMES.at_recorded_times(case) == pytest.approx(TIMES.counted()[case], rel=ERROR[case])
 
 
 @pytest.mark.parametrize("case", ["heads fastest", "queries fastest"])
+@pytest.mark.slow
 def test_the_share_by_age_is_what_was_missing(case: str) -> None:
     real = TIMES.counted()[case]
     assert TIMES.at_own_times(case, TIMES.SHARES["none"]) == pytest.approx(real, rel=0.03)

@@ -19,8 +19,8 @@ from iosim.evidence.validate import Residual, Row, compare, read
 from iosim.evidence.validate.match import NoModel, match
 from iosim.evidence.validate.residuals import calls
 from iosim.hardware.profile import load_profile
-from iosim.problem.masks.in_turn import HeadsInTurn
 from iosim.problem.masks.mask import IntervalMask
+from iosim.problem.masks.packed import HeadsInTurn
 from iosim.readers.timing.computing import executed_pairs
 
 PROFILE = load_profile("h200")
@@ -168,7 +168,7 @@ def test_time_of_the_backward_with_its_adds(monkeypatch: pytest.MonkeyPatch) -> 
         return [r.error or 0.0 for (_, launch, q), r in found(rows).items() if (launch, q) == ("bwd.main", "time")]
 
     assert len(errors()) == 6
-    assert max(errors()) < 0.08
+    assert max(errors()) < 0.085
     monkeypatch.setitem(globals(), "PROFILE", replace(PROFILE, add_packet_cycles=0.0))
     assert min(errors()) > 0.2
 

@@ -16,8 +16,7 @@ from iosim.commands.cli import main
 from iosim.evidence.validate import Comparison, Residual, compare, read, report
 from iosim.evidence.validate.reasons import Group, groups, reason_of
 from iosim.evidence.validate.rows import QUANTITIES, own_file
-from iosim.evidence.validate.summary import clean
-from iosim.evidence.validate.targets import TARGETS, misses
+from iosim.evidence.validate.summary import TARGETS, clean, misses
 from iosim.hardware.profile import load_profile
 from iosim.show.html import html
 from iosim.show.markdown import markdown

@@ -1,4 +1,4 @@
-"""Writes claims.md, every published number beside the computed one: `python docs/generated/make_claims.py`.
+"""Writes claims.md, how near published numbers and computed ones lie: `python docs/generated/make_claims.py`.
 
 `--check` writes nothing and ends with 1 where the file is not what would be written.
 """
@@ -11,19 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from iosim.base.files import write_whole
-from iosim.commands.reproduce import markdown
 from iosim.evidence.reproduce import Row, reproduce, sections
 
 PLACE = Path(__file__).resolve().parent / "claims.md"
 BANDS = (("within 1 %", 0.01), ("within 5 %", 0.05), ("within 20 %", 0.2), ("further off", float("inf")))
 HEAD = """# Published numbers, computed again
 
-Made by `python docs/generated/make_claims.py` from `iosim reproduce`; a test compares. Each row is one number of a
-paper, an article or a talk, and what iosim's models give for it: no row's own number goes into the model that computes
-it unless its note says so. Where a number is not reproduced, the ratio shows the gap and the note says why. A number
-that is a mistake is computed as its source makes it: its ratio shows that the mistake is understood, not that it is
-right, and it is counted apart. `iosim reproduce --section A --format json` gives the rows of one section as data;
-`iosim check-claim` takes a number of your own.
+Made by `python docs/generated/make_claims.py`; a test compares. Each counted row is one number of a paper, article or
+a talk. No row's own number goes into the model that computes it, unless its note says so. `iosim reproduce` prints all
+rows with their arithmetic, `--section A --format json` those of one source as data. Where a number is not reproduced,
+the note of its row says why. A mistake is computed as its source makes it, and counted apart. A number of your own:
+[check a claim](../how-to/check-a-claim.md).
 """
 
 
@@ -51,7 +49,7 @@ def counted(ratios: Iterable[float | None]) -> list[int]:
 def text(rows: list[Row]) -> str:
     """The whole file, of the rows of all sections."""
     titles = {s.letter: s.title for s in sections()}
-    return "\n".join([HEAD, summary(titles, rows), markdown(titles, rows)])
+    return f"{HEAD}\n{summary(titles, rows)}"
 
 
 def main() -> int:

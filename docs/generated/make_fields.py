@@ -1,22 +1,19 @@
-"""Writes fields.md, the fields of a problem and of the settings over a kernel."""
+"""Prints the fields of a problem and of the settings over a kernel: `python docs/generated/make_fields.py`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from iosim.base.fields import default_text, described, fields_of
-from iosim.base.files import write_whole
 from iosim.kernel.overrides import Overrides
 from iosim.problem.fields import ProblemFields
 from iosim.show.tables import Table
 
-PLACE = Path(__file__).resolve().parent / "fields.md"
 HEAD = """# Fields and options
 
-Made by `python docs/generated/make_fields.py` from what the fields say of themselves; a test compares. A field is a
-parameter in Python and, with its option, a word of the command line; `iosim predict --help` has the command line's own
-defaults where they differ (32 heads, 4096 tokens, head_dim 128). Its numbers may end in k for 1024 and m for 1024^2.
+A field is a parameter in Python and, with its option, a word of the command line. `iosim predict --help` has the
+command line's own defaults where they differ (32 heads, 4096 tokens, head_dim 128). Its numbers may end in k for 1024
+and m for 1024^2.
 
 """
 
@@ -33,7 +30,7 @@ def table(owner: type[Any]) -> str:
 
 
 def text() -> str:
-    """The whole file."""
+    """Both tables."""
     problem, settings = table(ProblemFields), table(Overrides)
     return (
         f"{HEAD}## `AttentionProblem`\n\n{problem}\n## `Overrides`: settings over a kernel's own choice\n\n{settings}"
@@ -41,5 +38,4 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    write_whole(PLACE, text())
-    print(f"{PLACE}: {len(text()):,} characters")
+    print(text())

@@ -1,4 +1,4 @@
-"""Writes iosim/api/typed.py: the keywords of Python's functions, for type checkers and editors."""
+"""Writes iosim/api/typed.pyi: the keywords of Python's functions, a stub for type checkers and editors."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from iosim.api.keywords import (
     CLAIMED,
     COMPARED,
     CONDITIONED,
+    DECODE,
     FORMULA,
+    LATENCY,
     LAYERED,
     ONE_TILE,
     ORDERED,
     PROBLEM,
+    RING,
     SETTINGS,
     SHORT,
     TILED,
+    TRAIN,
     annotation,
     said,
 )
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
-PLACE = Path(__file__).resolve().parent.parent.parent / "iosim" / "api" / "typed.py"
+PLACE = Path(__file__).resolve().parent.parent.parent / "iosim" / "api" / "typed.pyi"
 HEAD = '''"""Keywords of Python's functions, for type checkers and editors.
 
 Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from iosim.problem.masks.blocks import BlockMask
+from iosim.problem.masks.blocks import BlockMask
 '''
 
 
 def typed_dict(name: str, what: str, keywords: Mapping[str, About], base: str = "TypedDict") -> str:
     """One TypedDict, each key with its docstring."""
-    lines = ["", "", f"class {name}({base}, total=False):", f'    """{what}"""', ""]
+    lines = ["", f"class {name}({base}, total=False):", f'    """{what}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -59,7 +60,6 @@ def _docstring(words: str) -> list[str]:
 def text() -> str:
     """The whole file."""
     both = '''
-
 class Keywords(ProblemKeywords, SettingKeywords, total=False):
     """What a problem is, and settings over a kernel's own choice."""
 '''
@@ -75,6 +75,10 @@ class Keywords(ProblemKeywords, SettingKeywords, total=False):
         + typed_dict("OrderKeywords", "What is asked of a ranking of orders.", ORDERED, "ProblemKeywords")
         + typed_dict("ClaimKeywords", "What is claimed.", CLAIMED, "Keywords")
         + typed_dict("FormulaKeywords", "What is known of a formula's problem; sizes left out stay symbols.", FORMULA)
+        + typed_dict("DecodeKeywords", "What is asked of decoding.", DECODE)
+        + typed_dict("LatencyKeywords", "What is asked of calls in serving stacks.", LATENCY, "ProblemKeywords")
+        + typed_dict("RingKeywords", "What is asked of several GPUs.", RING, "ProblemKeywords")
+        + typed_dict("TrainKeywords", "What is asked of a training step.", TRAIN)
     )
 
 

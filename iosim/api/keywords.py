@@ -26,7 +26,7 @@ from iosim.base.scope import out_of_scope
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
-from iosim.studies import calls
+from iosim.studies import calls, requests
 from iosim.studies.formulas.names import CHOICES, SIZES
 
 P = ParamSpec("P")
@@ -62,10 +62,12 @@ def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, Abou
 
 CONDITIONED = by_keyword(CONDITIONS)
 """Keyword -> how a call meets its GPU."""
-LAYERED = by_keyword(calls.OF_MODEL)
+LAYERED = by_keyword(requests.OF_MODEL)
 COMPARED, TILED = by_keyword(calls.COMPARE), by_keyword(calls.TILES, "tile", "warps", "stages")
-ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile", *calls.OF_MODEL)
+ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile", *requests.OF_MODEL)
 ORDERED, CLAIMED = by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
+DECODE, LATENCY = by_keyword(requests.DECODE), by_keyword(requests.LATENCY, "stack")
+RING, TRAIN = by_keyword(requests.RING, "num_gpus"), by_keyword(requests.TRAIN)
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",
@@ -131,7 +133,7 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
 
 def _functions_with(keyword: str) -> list[str]:
     """The functions that have a keyword."""
-    for module in ("calls", "models", "serving"):
+    for module in ("calls", "models"):
         importlib.import_module(f"{__package__}.{module}")
     return [name for name, keywords in _PUBLIC.items() if keyword in keywords]
 

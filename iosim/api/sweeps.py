@@ -72,7 +72,7 @@ def sweep(
 
 def _shape(values: dict[str, Any]) -> dict[str, Any]:
     """What takes the place of a model's own numbers, or contradicts it; several values of one are refused there."""
-    from iosim.studies.models.changes import FIXED, SHAPE
+    from iosim.studies.models.asked import FIXED, SHAPE
 
     named = {
         name: several(name, value)

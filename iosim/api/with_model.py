@@ -26,6 +26,19 @@ def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def loaded(model: ModelLike | None) -> Model | None:
+    """The model as its file has it; None where there is none.
+
+    Raises:
+        InputError: no such model.
+    """
+    if model is None:
+        return None
+    from iosim.integrations.models import load_model
+
+    return load_model(model)
+
+
 def model_of(
     model: ModelLike | None, problem: object, asked: Mapping[str, Any], layers: int | None, tensor_parallel: int | None
 ) -> Model | None:
@@ -34,17 +47,24 @@ def model_of(
     Raises:
         InputError: no such model, or keywords that contradict it or go with one alone.
     """
-    if model is None:
-        for name, value in (("layers", layers), ("tensor_parallel", tensor_parallel)):
-            if value is not None:
-                raise InputError(f"`{name}` {value} goes with `model`, which is not given")
-        return None
-    if problem is not None:
-        raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of them")
-    from iosim.integrations.models import load_model
-    from iosim.studies.models.changes import changed
+    if model is not None:
+        check_alone(problem, model, asked)
+    from iosim.studies.models.asked import chosen
 
-    return changed(load_model(model), values_of(asked), layers=layers, tensor_parallel=tensor_parallel)
+    return chosen(loaded(model), values_of(asked), layers, tensor_parallel)
+
+
+def check_alone(problem: object, model: object, asked: Mapping[str, Any]) -> list[AttentionProblem] | None:
+    """The problems that a function was given; None where its keywords or a model say them.
+
+    Raises:
+        InputError: problems beside a model or keywords, or none.
+    """
+    if problem is None:
+        return None
+    if model is not None:
+        raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of them")
+    return problems_of(problem, asked)
 
 
 def one_problem(
@@ -99,10 +119,10 @@ def layer_problems(
     chosen = model_of(model, problem, asked, layers, tensor_parallel)
     if chosen is None:
         return problems_of(problem, asked), None
-    from iosim.studies.models.asked import calls_of
+    from iosim.studies.models import asked as models
 
-    calls = [call for one_length in calls_of(chosen, values_of(asked)) for call in one_length]
-    return [call.problem for call in calls], [float(call.kind.count) for call in calls]
+    both = models.layer_problems(chosen, values_of(asked))
+    return [problem for _, problem in both], [float(layers.count) for layers, _ in both if layers is not None]
 
 
 def _differ(model: Model, kinds: Sequence[str]) -> InputError:

@@ -17,6 +17,7 @@ from numbers import Real
 from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import Whole
 
 T = TypeVar("T")
 
@@ -236,18 +237,16 @@ def fields_of(owner: type[Any]) -> Mapping[str, About]:
     return table
 
 
-def whole(name: str, value: object, low: int, high: int) -> int:
+def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
     """`value` as a whole number within bounds.
 
     Raises:
         InputError: it is none.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"`{name}` {value!r} is not a whole number; accepted: {low} to {high}")
-    number = value.__index__()
-    if not low <= number <= high:
-        raise InputError(f"`{name}` {number} is out of range; accepted: {low} to {high}")
-    return number
+    number: Any = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
+    for problem in Whole(low, high).problems(number, ""):
+        raise InputError(f"`{name}` {problem}")
+    return int(number)
 
 
 def default_text(about_field: About, usual: bool = False) -> str:

@@ -24,7 +24,6 @@ class Progress(Protocol):
 
 
 def silent(items: Iterable[T], /) -> Iterable[T]:
-    """A `Progress` that shows nothing."""
     return items
 
 

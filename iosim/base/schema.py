@@ -24,6 +24,7 @@ from iosim.base.errors import InputError
 from iosim.base.names import alike
 
 MAX_FILE_BYTES = 1_000_000
+UNBOUNDED = 2**63
 DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){64}""")
 """A dotted key of more parts than any file needs."""
 
@@ -87,12 +88,12 @@ class Whole:
     """A whole number from `low` to `high`."""
 
     low: float = 0
-    high: float = 2**63
+    high: float = UNBOUNDED
     hint: str = ""
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
         if isinstance(value, bool) or not isinstance(value, int):
-            yield Problem(key, f"must be a whole number, not {shown(value)}")
+            yield Problem(key, f"{shown(value)} is not a whole number; accepted: {_range(self.low, self.high)}")
         else:
             yield from _in_range(value, self.low, self.high, key, self.hint)
 
@@ -391,7 +392,7 @@ Column = Callable[[str], Any]
 def whole(text: str) -> int:
     """A cell that holds a whole number, zero or more."""
     if not text.isascii() or not text.isdigit():
-        raise ValueError(f"must be a whole number, not {shown(text)}")
+        raise ValueError(f"{shown(text)} is not a whole number; accepted: {_range(0, UNBOUNDED)}")
     return int(text)
 
 
@@ -457,7 +458,12 @@ def shown(raw: object) -> str:
 def _in_range(value: float, low: float, high: float, key: str, hint: str) -> Iterator[Problem]:
     if not low <= value <= high:
         more = f"; {hint}" if hint else ""
-        yield Problem(key, f"{shown(value)} is out of range; accepted: {low:g} to {high:g}{more}")
+        yield Problem(key, f"{shown(value)} is out of range; accepted: {_range(low, high)}{more}")
+
+
+def _range(low: float, high: float) -> str:
+    first, last = (f"{end:g}" if isinstance(end, float) else str(end) for end in (low, high))
+    return f"{first} or more" if high >= UNBOUNDED else f"{first} to {last}"
 
 
 def _path(table: str, name: object) -> str:

@@ -25,7 +25,6 @@ def working(stop: threading.Event) -> Iterator[None]:
 
 
 def is_worker() -> bool:
-    """Whether this thread works for another."""
     return getattr(_here, "stop", None) is not None
 
 
@@ -41,7 +40,6 @@ def go_on() -> None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -97,9 +97,8 @@ def _fit_times(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from iosim.hardware.profile import load_profile
-    from iosim.studies.latency.calibrate import calibrate_times
     from iosim.studies.latency.calibration import calibration_text
-    from iosim.studies.latency.fit import read_times
+    from iosim.studies.latency.fit import calibrate_times, read_times
 
     for option, given in (
         ("--from", args.given),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind, fields_of
@@ -225,6 +225,24 @@ def json_text(value: Any) -> str:
 def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
     """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
     return asked(**{name: getattr(args, name) for name in fields_of(asked) if name not in more}, **more)
+
+
+class Printed(Protocol):
+    """A result that a command prints."""
+
+    @property
+    def answer(self) -> str: ...
+    def to_dict(self) -> dict[str, Any]: ...
+    def records(self) -> Iterable[Mapping[str, Any]]: ...
+    def to_text(self) -> str: ...
+
+
+def printed(found: Printed, form: str, whole: dict[str, Any] | None = None) -> str:
+    """A result as JSON, CSV or text; `whole` is the JSON where that is more than the result's own."""
+    if form == "json":
+        whole = found.to_dict() if whole is None else whole
+        return json_text({"schema": whole.pop("schema"), "answer": found.answer, **whole})
+    return Table.of(found.records()).csv() if form == "csv" else found.to_text()
 
 
 Rows = Iterable[Mapping[str, Any]]

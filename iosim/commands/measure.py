@@ -85,7 +85,7 @@ MEASURE = options.table(
     ),
     dry_run=options.flag("list the calls and stop; needs no GPU"),
     cc=options.value("with --dry-run: compute capability", "X.Y", f"the GPU's, else {DRY_RUN_CC}"),
-    out=options.value("CSV to write or to add to; provenance goes beside it", "FILE", spellings=("-o",)),
+    out=options.value("CSV to write or to add to; provenance.toml goes beside it", "FILE", spellings=("-o",)),
     deterministic=options.flag("flash_bwd without atomics"),
     bypass_l1=options.flag("naive with loads that skip L1"),
     chain=options.value(

@@ -37,10 +37,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return _list(args) if args.action == "list" else _show(args)
+    common.emit((_listed if args.action == "list" else _shown)(args), args.out)
+    return 0
 
 
-def _list(args: argparse.Namespace) -> int:
+def _listed(args: argparse.Namespace) -> str:
     from iosim.integrations.models import load_model, preset_names
     from iosim.integrations.models.presets import preset
 
@@ -48,27 +49,22 @@ def _list(args: argparse.Namespace) -> int:
     for name in preset_names():
         m = load_model(name)
         first = m.kinds[-1]
+        width = f"{first.head_dim}" + f"/{first.head_dim_v}" * (first.head_dim_v != first.head_dim)
         rows.append({
             "name": name, "title": m.title, "layers": m.layers,
             "kinds": ", ".join(f"{kind.count} {kind.name}" for kind in m.kinds), "heads": first.heads,
-            "kv_heads": first.kv_heads, "head_dim": _width(first.head_dim, first.head_dim_v),
+            "kv_heads": first.kv_heads, "head_dim": width,
             "token_bytes": m.cache_bytes(1, 1, m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
         })  # fmt: skip
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "models": rows}), args.out)
-    elif args.format == "csv":
-        common.emit(Table.of(rows).csv(), args.out)
-    else:
-        table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
-        common.emit(f"{table.text()}\nalso: a Hugging Face config.json, or a directory that holds one\n", args.out)
-    return 0
+        return common.json_text({"schema": 1, "models": rows})
+    if args.format == "csv":
+        return Table.of(rows).csv()
+    table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
+    return f"{table.text()}\nalso: a Hugging Face config.json, or a directory that holds one\n"
 
 
-def _width(head_dim: int, head_dim_v: int) -> str:
-    return f"{head_dim}" if head_dim == head_dim_v else f"{head_dim}/{head_dim_v}"
-
-
-def _show(args: argparse.Namespace) -> int:
+def _shown(args: argparse.Namespace) -> str:
     from iosim.base.units import bytes_text
     from iosim.integrations.models import load_model
 
@@ -76,29 +72,23 @@ def _show(args: argparse.Namespace) -> int:
     kind = m.dtype or "bf16"
     token = m.cache_bytes(1, 1, kind)
     keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
-    answer = (
-        f"{m.title}: {some(m.layers, 'layer')} of attention "
-        f"({', '.join(f'{k.count} {k.name}' for k in m.kinds)}), {keeps}."
-    )
+    kinds = ", ".join(f"{k.count} {k.name}" for k in m.kinds)
+    answer = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
     if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "answer": answer, "model": m.to_dict()}), args.out)
-        return 0
-    rows = [
+        return common.json_text({"schema": 1, "answer": answer, "model": m.to_dict()})
+    table = Table(KINDS, tuple(
         (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
         for k in m.kinds
-    ]
-    table = Table(KINDS, tuple(rows))
+    ))  # fmt: skip
     if args.format == "csv":
-        common.emit(table.csv(), args.out)
-        return 0
-    latent = next((k.latent for k in m.kinds if k.latent is not None), None)
+        return table.csv()
     ranks = ""
-    if latent is not None:
+    for latent in [k.latent for k in m.kinds if k.latent is not None][:1]:
         queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
-        ranks = (f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "
-                 f"{latent.nope} "
-                 f"without; {queries}; absorbed for a step of decoding: one key/value head of {latent.width}/"
-                 f"{latent.kv_rank}\n")  # fmt: skip
+        ranks = (
+            f"latent: {some(latent.kv_rank, 'column')} for keys and values and {latent.rope} with positions, "
+            f"{latent.nope} without; {queries}; absorbed for a step of decoding: one key/value head of "
+            f"{latent.width}/{latent.kv_rank}\n"
+        )
     notes = "".join(f"note: {note}\n" for note in m.notes)
-    common.emit(f"{answer}\n\n{table.text()}\n{ranks}source: {m.source}\n{notes}", args.out)
-    return 0
+    return f"{answer}\n\n{table.text()}\n{ranks}source: {m.source}\n{notes}"

@@ -248,10 +248,10 @@ def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About
 
 def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     default = field.default if usual is None else usual
-    text = field.text(usual) if usual is not None else default_text(field)
-    names_words = all(word in field.help for word in field.words)
-    told = field.help + ("" if names_words else f": {', '.join(field.words)}")
-    told += f" (default: {text})" if text else ""
+    text = field.text(usual) if usual is not None else default_text(field) * (field.kind is not Kind.FLAG)
+    unsaid = [word for word in field.words if word not in field.help]
+    told = field.help + (f": {', '.join(field.words)}" if unsaid else "")
+    told = spelled(f"{told} (default: {text})" if text else told, _option)
     settings: dict[str, Any] = {"dest": field.name, "help": told.replace("%", "%%")}
     if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
         settings |= {"action": "store_false", "help": f"without {field.help}"}

@@ -66,9 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_model(args: argparse.Namespace, model: Model) -> int:
     """A prediction for each kind of the model's layers, and all of them together."""
-    from iosim.studies.models.answer import answer
-    from iosim.studies.models.face import several
-    from iosim.studies.models.prediction import as_json, predict_model
+    from iosim.studies.models.prediction import answer, as_json, predict_model, several
 
     results = [
         result

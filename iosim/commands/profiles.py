@@ -80,9 +80,8 @@ def _cell(key: str, value: Any) -> str:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from iosim.hardware.answer import answer
     from iosim.hardware.profile import load_profile
-    from iosim.hardware.trust import by_group, evidence
+    from iosim.hardware.trust import answer, by_group, evidence
 
     profile = load_profile(args.name)
     data, basis, groups = profile.to_dict(), evidence(profile), by_group(profile)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     model = with_model.model(args)
     if model is None:
         return _write(args, tuple(common.problems(args)), args.out)
-    from iosim.studies.models.groups import groups_of
+    from iosim.studies.models.asked import groups_of
     from iosim.studies.report import beside
 
     (values,) = with_model.values(args)

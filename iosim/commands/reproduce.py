@@ -73,8 +73,7 @@ def markdown(titles: dict[str, str], rows: list[Row]) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.evidence.reproduce import reproduce, sections
-    from iosim.evidence.reproduce.answer import answer
+    from iosim.evidence.reproduce import answer, reproduce, sections
 
     if args.list:
         common.emit("".join(f"{s.letter}. {s.title}\n" for s in sections()), args.out)

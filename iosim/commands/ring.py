@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.commands.parser import COMMON
-from iosim.show.tables import Table
-
-if TYPE_CHECKING:
-    from iosim.studies.distributed.ring import Ring
-    from iosim.studies.distributed.stack import RingStack
+from iosim.studies.requests import OF_MODEL, RING, RingRequest
 
 
 def add_parser(subparsers: Any) -> None:
@@ -21,23 +18,13 @@ def add_parser(subparsers: Any) -> None:
     )
     common.add_gpu(parser, of_old=("--profile", "--profiles"))
     number = common.group(parser, COMMON)
-    number.add_argument("--num-gpus", type=options.whole, default=8, metavar="P", action=options.One,
-                        help="number of GPUs (default: 8)")  # fmt: skip
+    options.add(number, RING, ("num_gpus",))
     number.add_argument("--gpus", action=options.Gone, dest="gone", instead="--num-gpus N, and --gpu NAME")
     common.add_kernel(parser, "default", "kernel of a pair of chunks")
     with_model.add_options(parser, layers=False)
     common.add_problem_options(parser, several=())
-    g = common.group(parser, "GPUs, links and schedules")
-    link = "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction (default: nvlink)"
-    g.add_argument("--link", default="nvlink", metavar="LINK", help=link)
-    g.add_argument("--gpus-per-node", type=options.whole, metavar="N", help="GPUs joined by --link; needs --network")
-    g.add_argument("--network", metavar="LINK", help="link between nodes, as --link")
-    g.add_argument("--shared-network", action="store_true", help="one network port a node, not one a GPU")
-    g.add_argument("--no-overlap", action="store_true", help="computations wait for the messages of their step")
-    names = "ring, vanilla, balanced, zigzag, striped, megatron, rsa (default: all that can run)"
-    options.add_list(g, "--schedule", metavar="NAME,...", help=names)
-    layers = "layers that keep Q, K, V, O for the backward, in memory (default: 1); the first N of --model's"
-    g.add_argument("--layers", type=options.whole, default=1, metavar="N", action=options.One, help=layers)
+    rest = (name for name in RING if name not in ("num_gpus", *OF_MODEL))
+    options.add(common.group(parser, "GPUs, links and schedules"), RING, (*rest, "layers"))
     parser.add_argument("--steps", action="store_true", help="print the chunk schedules, step by step")
     parser.add_argument("--html", metavar="FILE", help="also write figures there, as one HTML file")
     common.add_output_options(parser)
@@ -45,63 +32,21 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.distributed.face import page
-    from iosim.studies.distributed.ring import ring
+    from iosim.studies.distributed import ring
 
-    settings: dict[str, Any] = {
-        "link": args.link, "network": args.network, "gpus_per_node": args.gpus_per_node,
-        "shared_network": args.shared_network, "kernel": args.kernel, "schedules": args.schedule,
-        "overlap": not args.no_overlap, "progress": progress("schedules"),
-    }  # fmt: skip
-    model = with_model.model(args)
+    model, values = with_model.loaded(args), with_model.given(args)
+    if model is not None and args.html is not None:
+        raise InputError("--html goes with no --model; accepted with it: --format table, json or csv")
+    asked = common.request(args, RingRequest, gpu=args.gpu, kernel=args.kernel, model=model, values=values)
     if model is not None:
-        from iosim.studies.distributed.stack import ring_model
-
-        (given,) = with_model.values(args)
-        stack = ring_model(model, given, args.num_gpus, args.gpu, **settings)
-        if args.html is not None:
-            from iosim.base.errors import InputError
-
-            raise InputError("--html goes with no --model; accepted with it: --format table, json or csv")
-        common.emit(stack_text(stack, args), args.out)
+        stack = ring.run_model(asked, steps=args.steps, progress=progress("schedules"))
+        common.emit(common.printed(stack, args.format), args.out)
         return 0
-    found = ring(common.problem(args), args.num_gpus, args.gpu, layers=args.layers, **settings)
+    found = ring.run(asked, steps=args.steps, progress=progress("schedules"))
     if args.html is not None:
         from iosim.base.files import write_whole
         from iosim.show.html import html
 
-        write_whole(args.html, html(page(found, common.typed("ring"))))
-    common.emit(as_text(found, args), args.out)
+        write_whole(args.html, html(found.as_page(common.typed("ring"))))
+    common.emit(common.printed(found, args.format), args.out)
     return 0
-
-
-def stack_text(stack: RingStack, args: argparse.Namespace) -> str:
-    """A model's results in one of the command's formats."""
-    from iosim.studies.distributed.ring import flat
-
-    if args.format == "json":
-        result = stack.to_dict(steps=args.steps)
-        return common.json_text({"schema": result.pop("schema"), "answer": stack.answer, **result})
-    if args.format == "csv":
-        return Table.of(
-            {"model": stack.model.name, "layer": kind.name, "count": kind.count, **flat(r)}
-            for kind, found in stack.rings
-            for r in found
-        ).csv()
-    return stack.to_text()
-
-
-def as_text(found: Ring, args: argparse.Namespace) -> str:
-    """The results in one of the command's formats."""
-    from iosim.studies.distributed.face import said
-    from iosim.studies.distributed.ring import flat
-
-    if args.format == "json":
-        result = found.to_dict(steps=args.steps)
-        return common.json_text({"schema": result.pop("schema"), "answer": said(found), **result})
-    if args.format == "csv":
-        return Table.of(map(flat, found)).csv()
-    text = found.to_text()
-    if args.steps:
-        text += "".join(f"\n{s.to_text()}" for r in found for s in r.schedules)
-    return text

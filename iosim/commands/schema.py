@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import unknown_name
 from iosim.commands import common
 
-PLACE = Path(__file__).parent / "schemas"
+PLACE = Path(__file__).parent / "schemas.json"
+"""The schema of each command; what several hold alike stands once, under `shared`."""
+SHARED = "$shared"
+"""What names a shared part."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,7 +29,28 @@ def add_parser(subparsers: Any) -> None:
 
 def documented() -> list[str]:
     """The commands whose JSON has a schema."""
-    return sorted(path.stem.replace("+", " ") for path in PLACE.glob("*.json"))
+    return sorted(_file()["commands"])
+
+
+def schema(command: str) -> dict[str, Any]:
+    """The schema of a command's JSON, whole."""
+    return dict(_whole(_file()["commands"][command]))
+
+
+@cache
+def _file() -> dict[str, Any]:
+    return dict(json.loads(PLACE.read_text(encoding="utf-8")))
+
+
+def _whole(part: Any) -> Any:
+    """A part with what it names of the shared ones in its place."""
+    if isinstance(part, list):
+        return [_whole(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if SHARED in part:
+        return _whole(_file()["shared"][part[SHARED]])
+    return {key: _whole(one) for key, one in part.items()}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,9 +61,5 @@ def run(args: argparse.Namespace) -> int:
     command = " ".join(args.name)
     if command not in commands:
         raise unknown_name("COMMAND", command, commands)
-    common.emit(_path(command).read_text(encoding="utf-8"), args.out, code=True)
+    common.emit(json.dumps(schema(command), indent=1) + "\n", args.out, code=True)
     return 0
-
-
-def _path(command: str) -> Path:
-    return PLACE / f"{command.replace(' ', '+')}.json"

@@ -166,9 +166,8 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
-    from iosim.evidence.validate.answer import answer
     from iosim.evidence.validate.pages import as_page
-    from iosim.evidence.validate.sections import INTRODUCTION, sections
+    from iosim.evidence.validate.sections import INTRODUCTION, answer, sections
     from iosim.show.html import html
     from iosim.show.markdown import markdown
 

@@ -84,4 +84,3 @@ def fitted() -> list[Fitted]:
     found += [Fitted(f"{key} of {name}", float(entry(name)["kernel"][key]), "", rows) for name, key, rows in CATALOG]
     gaps = {name: read_stack(name).call_gap_s for name in stack_names()}
     return found + [Fitted(f"call_gap_s of {name}", gap, "", SERVING) for name, gap in gaps.items() if gap]
-

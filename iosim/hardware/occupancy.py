@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
+from iosim.base.fields import whole
 from iosim.hardware.profile import HardwareProfile
 
 _UNLIMITED = 2**31 - 1
@@ -68,11 +69,11 @@ def occupancy(
     Raises:
         InputError: an argument is out of its range, or the profile does not know a limit.
     """
-    _check("threads_per_cta", threads_per_cta, 1)
-    _check("registers_per_thread", registers_per_thread, 0)
-    _check("shared_memory_bytes", shared_memory_bytes, 0)
+    whole("threads_per_cta", threads_per_cta, 1)
+    whole("registers_per_thread", registers_per_thread, 0)
+    whole("shared_memory_bytes", shared_memory_bytes, 0)
     if carveout is not None:
-        _check("carveout", carveout, 0, 100)
+        whole("carveout", carveout, 0, 100)
 
     max_warps = profile.need_int("max_warps_per_sm")
     warps = -(-threads_per_cta // profile.warp_size)
@@ -167,9 +168,3 @@ def _registers_reason(profile: HardwareProfile, warps: int, registers_per_thread
 
 def _round_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
-
-
-def _check(name: str, value: int, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-        wanted = f"{low} or more" if high is None else f"{low} to {high}"
-        raise InputError(f"{name} must be a whole number, {wanted}, not {value!r}")

@@ -20,7 +20,7 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.places import profiles_dir
 from iosim.base.schema import one_line, refuse
 from iosim.hardware import profile_file as _file
-from iosim.hardware.quantities import QUANTITIES, SCHEMA
+from iosim.hardware.quantities import QUANTITIES, Quantities
 
 _DTYPE_WORDS = {
     "float16": "fp16",
@@ -36,7 +36,7 @@ _DTYPE_WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HardwareProfile:
+class HardwareProfile(Quantities):
     """One GPU. Sizes are in bytes, rates in units per second, clocks in hertz; None is unknown.
 
     Rates of tensor cores are dense, with fp32 accumulation where the GPU distinguishes it; a multiply-add is two
@@ -47,86 +47,6 @@ class HardwareProfile:
     title: str
     aliases: tuple[str, ...]
     compute_capability: tuple[int, int]
-    sm_count: int
-    warp_size: int
-    sector_bytes: int
-    line_bytes: int
-    boost_clock_hz: float | None = None
-    sustained_clock_hz: float | None = None
-    rated_clock_hz: float | None = None
-    max_warps_per_sm: int | None = None
-    max_threads_per_sm: int | None = None
-    max_threads_per_block: int | None = None
-    max_blocks_per_sm: int | None = None
-    registers_per_sm: int | None = None
-    registers_per_block: int | None = None
-    max_registers_per_thread: int | None = None
-    register_allocation_unit: int | None = None
-    warp_allocation_granularity: int | None = None
-    l1_shared_bytes: int | None = None
-    shared_memory_per_sm_bytes: int | None = None
-    shared_memory_per_block_bytes: int | None = None
-    shared_memory_per_block_optin_bytes: int | None = None
-    shared_memory_reserved_per_block_bytes: int | None = None
-    shared_memory_allocation_unit_bytes: int | None = None
-    shared_memory_carveouts_bytes: tuple[int, ...] | None = None
-    shared_memory_bytes_per_clock_per_sm: int | None = None
-    exp_per_clock_per_sm: float | None = None
-    l2_bytes: int | None = None
-    l2_partitions: int | None = None
-    l2_ways: int | None = None
-    l2_effective_capacity_fraction: float | None = None
-    l2_dirty_fraction: float | None = None
-    l2_side_ends: tuple[int, ...] | None = None
-    l2_foreign_dirty_bytes: int | None = None
-    launch_fetch_bytes: int | None = None
-    sm_speed_spread_fraction: float | None = None
-    l2_read_bandwidth_bytes_per_s: float | None = None
-    l2_read_bandwidth_measured_bytes_per_s: float | None = None
-    l2_read_bandwidth_by_footprint_bytes_per_s: tuple[tuple[int, float], ...] | None = None
-    l2_latency_near_cycles: float | None = None
-    l2_latency_far_cycles: float | None = None
-    dram_latency_cycles: float | None = None
-    l2_over_dram_bandwidth: float | None = None
-    launch_latency_s: float | None = None
-    graph_call_latency_s: float | None = None
-    graph_launch_latency_s: float | None = None
-    tile_cycles: float | None = None
-    pingpong_tile_cycles: float | None = None
-    step_load_cycles: float | None = None
-    step_sync_cycles: float | None = None
-    step_single_buffer_cycles: float | None = None
-    product_step_cycles: float | None = None
-    spill_access_cycles: float | None = None
-    add_packet_cycles: float | None = None
-    mma_sync_tensor_fraction: float | None = None
-    achieved_tensor_fraction: float | None = None
-    achieved_dram_fraction: float | None = None
-    memory_bytes: int | None = None
-    dram_bandwidth_bytes_per_s: float | None = None
-    dram_bandwidth_measured_bytes_per_s: float | None = None
-    dram_read_bandwidth_bytes_per_s: float | None = None
-    dram_write_bandwidth_bytes_per_s: float | None = None
-    dram_copy_bandwidth_bytes_per_s: float | None = None
-    pass_bandwidth_fraction: float | None = None
-    tensor_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    tensor_flops_achieved_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
-    fp32_flops_per_s: float | None = None
-    nvlink_bytes_per_s: float | None = None
-    pcie_bytes_per_s: float | None = None
-    power_w: float | None = None
-    peak_power_w: float | None = None
-    awake_power_w: float | None = None
-    tensor_clock_fraction: float | None = None
-    energy_clock_exponent: float | None = None
-    hbm_read_pj_per_byte: float | None = None
-    hbm_write_pj_per_byte: float | None = None
-    l2_read_pj_per_byte: float | None = None
-    l2_write_pj_per_byte: float | None = None
-    shared_pj_per_byte: float | None = None
-    tensor_pj_per_flop: float | None = None
-    mma_sync_pj_per_flop: float | None = None
-    warp_instruction_pj: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     kinds: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
     taken: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False, repr=False)
@@ -223,7 +143,7 @@ class HardwareProfile:
 
         major, minor = self.compute_capability
         result: dict[str, Any] = {
-            "schema": SCHEMA,
+            "schema": _file.SCHEMA,
             "name": self.name,
             "title": self.title,
             "aliases": list(self.aliases),
@@ -275,9 +195,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     Raises:
         InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem.
     """
-    if not isinstance(name_or_path, str):
-        return _load_file(Path(name_or_path))
-    if "/" in name_or_path or os.sep in name_or_path or name_or_path.lower().endswith(".toml"):
+    if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):
         return _load_file(Path(name_or_path))
     stem = _find(name_or_path)
     if stem is not None:
@@ -285,7 +203,7 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     added = _find_added(name_or_path)
     if added is not None:
         return _load_file(added)
-    if name_or_path and _exists(name_or_path):
+    if name_or_path and os.path.exists(name_or_path):
         return _load_file(Path(name_or_path))
     shown, stems = one_line(name_or_path, 60), list_profiles()
     stems += list(added_profiles())
@@ -310,7 +228,6 @@ def added_profiles() -> dict[str, Path]:
 
 
 def _find_added(name: str) -> Path | None:
-    """The file of the user's own profile called `name`."""
     return next((path for stem, path in added_profiles().items() if _key(stem) == _key(name)), None)
 
 
@@ -367,10 +284,3 @@ def _head_names(stem: str) -> list[str]:
             if line.startswith("compute_capability"):
                 break
     return names
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except OSError:  # longer than the system allows
-        return False

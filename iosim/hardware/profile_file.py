@@ -9,24 +9,126 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from iosim.base import schema
 from iosim.base.data import data_dir
-from iosim.base.schema import Problem, one_line
-from iosim.hardware.quantities import (
-    CAPABILITY,
-    CAPABILITY_TABLE,
-    HEADER_KEYS,
-    PREDICTIONS_NEED,
-    PROFILE,
-    QUANTITIES,
-    Quantity,
-)
+from iosim.base.schema import ListOf, MapOf, Problem, Spec, Table, Text, Whole, one_line
+from iosim.hardware.quantities import QUANTITIES, Quantity
 
+SCHEMA = 1
+KINDS = ("specification", "measured", "fitted", "estimate", "inferred", "taken")
+"""Of a value: published by the vendor; measured on this GPU by itself; chosen so that predictions agree with
+measurements on this GPU; a guess; worked out of others; taken from another GPU."""
+TENSOR_DTYPES = ("fp16", "bf16", "tf32", "fp8", "int8")
+VALIDATED = ("l2", "hbm", "time")
+"""What a table of recorded measurements can check of a GPU's predictions."""
+CAPABILITY = r"[0-9]{1,3}\.[0-9]{1,3}"
 INHERITANCE_FILE = "compute_capability.toml"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value with its source and kind, or the name of the shipped profile that it is taken `from`, in proportion to
+    the quantity `per` of both GPUs where it names one."""
+
+    value: Spec
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        parts: dict[str, Spec] = {"value": self.value, "source": Text(lines=True), "kind": Text(KINDS),
+                                  "from": Text(longest=64, such_as="h200-sxm"),
+                                  "per": Text(tuple(QUANTITIES))}  # fmt: skip
+        form = '{ value = ..., source = "..." } or { from = "GPU", per = "QUANTITY" }'
+        yield from Table(parts, form=form).problems(value, key)
+        if not isinstance(value, dict):
+            return
+        if "from" not in value:
+            if value.get("kind") == "taken":
+                yield Problem(f"{key}.from", "missing; a value that is taken from another GPU names it")
+            for needed, why in (("value", "every entry has one"), ("source", "say where the number comes from")):
+                if needed not in value:
+                    yield Problem(f"{key}.{needed}", f"missing; {why}")
+        elif value.get("kind", "taken") != "taken":
+            yield Problem(f"{key}.kind", f"contradicts from = {value['from']!r}; accepted with it: taken")
+        if "per" in value and ("from" not in value or "value" in value):
+            yield Problem(f"{key}.per", "says to what a value taken from another GPU is in proportion; "
+                          "accepted beside from alone")  # fmt: skip
+
+
+def _entry(quantity: Quantity) -> Spec:
+    """What stands under a quantity's key in a profile."""
+    return MapOf(Entry(quantity.value), TENSOR_DTYPES) if quantity.form == "rates" else Entry(quantity.value)
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """In a table of what a compute capability fixes: an entry, or its value alone, with the source of the table."""
+
+    quantity: Quantity
+
+    def problems(self, value: Any, key: str) -> Iterator[Problem]:
+        spec = _entry(self.quantity) if isinstance(value, dict) else self.quantity.value
+        yield from spec.problems(value, key)
+
+
+def source_heads(data: Mapping[str, Any]) -> set[str]:
+    """What the entries of a profile name as their source, up to a colon: short names of `[sources]`, or others."""
+
+    def heads(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if isinstance(value.get("source"), str):
+                yield value["source"].partition(":")[0]
+            for one in value.values():
+                yield from heads(one)
+
+    return {*heads(data), *(text.partition(":")[0] for text in data.get("validation", {}).values())}
+
+
+def _unused_sources(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Short names of sources that no entry uses are misspelt, here or there."""
+    heads = source_heads(data)
+    for name in data.get("sources", {}):
+        if name not in heads:
+            yield Problem(f"sources.{name}", "no entry has this source")
+
+
+PROFILE = Table(
+    {
+        "schema": Whole(SCHEMA, SCHEMA, "this version reads schema 1"),
+        "name": Text(longest=64, such_as="a100-sxm-80gb"),
+        "title": Text(longest=200),
+        "aliases": ListOf(Text(such_as="a100"), least=0),
+        "compute_capability": Text(pattern=CAPABILITY, such_as="8.0"),
+        "sources": MapOf(Text(lines=True)),
+        "validation": MapOf(Text(lines=True), VALIDATED),
+        **{name: _entry(quantity) for name, quantity in QUANTITIES.items()},
+    },
+    required=("schema", "name", "compute_capability", "sm_count"),
+    rules=(_unused_sources,),
+    see="docs/profiles.md",
+)
+"""A profile file."""
+HEADER_KEYS = tuple(name for name in PROFILE.keys if name not in QUANTITIES)
+
+CAPABILITY_TABLE = Table({"source": Text(), **{name: Inherited(quantity) for name, quantity in QUANTITIES.items()}},
+                         see="docs/profiles.md")  # fmt: skip
+INHERITANCE = Table(
+    {"schema": Whole(SCHEMA, SCHEMA), "all": CAPABILITY_TABLE, "sources": MapOf(Text(lines=True))},
+    required=("schema", "all", "sources"),
+    others=(CAPABILITY, CAPABILITY_TABLE),
+    rules=(_unused_sources,),
+)
+"""The file of what every GPU shares and what each compute capability fixes."""
+
+PREDICTIONS_NEED = (
+    "boost_clock_hz", "l2_bytes", "dram_bandwidth_bytes_per_s", "max_warps_per_sm", "max_threads_per_sm",
+    "max_blocks_per_sm", "shared_memory_per_sm_bytes", "shared_memory_per_block_optin_bytes",
+    "shared_memory_reserved_per_block_bytes", "shared_memory_allocation_unit_bytes", "shared_memory_carveouts_bytes",
+)  # fmt: skip
+"""What a profile may leave out as far as reading it goes, but not for a prediction of every kernel by replay."""
 
 
 class Parsed(NamedTuple):
@@ -180,7 +282,6 @@ def shipped(name: str) -> dict[str, Any] | None:
 
 
 def _typed(quantity: Quantity, raw: Any) -> Any:
-    """The value in its final type."""
     if quantity.form == "ints":
         return tuple(raw)
     if quantity.form == "points":
@@ -242,12 +343,6 @@ def capability_fact(capability: str, quantity: str) -> int | None:
     entry = _capability_tables().get(capability, {}).get(quantity)
     value = entry.get("value") if isinstance(entry, dict) else entry
     return None if value is None else int(value)
-
-
-def capabilities() -> list[str]:
-    """The compute capabilities whose limits iosim knows, such as `"8.0"`, in ascending order."""
-    known = [key for key in _capability_tables() if parse_capability(key)]
-    return sorted(known, key=lambda key: parse_capability(key) or (0, 0))
 
 
 @lru_cache(maxsize=1)

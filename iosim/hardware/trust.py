@@ -12,48 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from iosim.base.units import bytes_text
 from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.quantities import QUANTITIES, READ_BY
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "L2 structure": ("l2_bytes", "l2_partitions", "l2_side_ends", "line_bytes"),
-    "L2 replacement": (
-        "l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction", "l2_foreign_dirty_bytes",
-        "launch_fetch_bytes",
-    ),
-    "order of CTAs": ("sm_speed_spread_fraction",),
-    "HBM rates": (
-        "dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
-        "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s", "achieved_dram_fraction",
-        "dram_latency_cycles", "pass_bandwidth_fraction",
-    ),
-    "L2 rates": (
-        "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s", "l2_over_dram_bandwidth",
-        "l2_latency_near_cycles", "l2_latency_far_cycles",
-    ),
-    "SM rates": (
-        "sm_count", "boost_clock_hz", "sustained_clock_hz", "rated_clock_hz", "tensor_flops_per_s",
-        "tensor_flops_achieved_per_s", "achieved_tensor_fraction", "mma_sync_tensor_fraction", "exp_per_clock_per_sm",
-        "fp32_flops_per_s", "shared_memory_bytes_per_clock_per_sm",
-    ),
-    "step times": (
-        "tile_cycles", "pingpong_tile_cycles", "step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles",
-        "product_step_cycles", "spill_access_cycles", "add_packet_cycles",
-    ),
-    "launch times": ("launch_latency_s", "graph_call_latency_s", "graph_launch_latency_s"),
-    "power": (
-        "power_w", "peak_power_w", "awake_power_w", "tensor_clock_fraction", "energy_clock_exponent",
-        "hbm_read_pj_per_byte", "hbm_write_pj_per_byte", "l2_read_pj_per_byte", "l2_write_pj_per_byte",
-        "shared_pj_per_byte", "tensor_pj_per_flop", "mma_sync_pj_per_flop", "warp_instruction_pj",
-    ),
-}  # fmt: skip
+    group: tuple(name for name, quantity in QUANTITIES.items() if quantity.group == group)
+    for groups in READ_BY.values()
+    for group in groups
+}
 """The quantities that models read, by what they tell of."""
 MODELS: Mapping[str, tuple[str, ...]] = {
-    model: tuple(name for group in groups for name in GROUPS[group])
-    for model, groups in {
-        "l2": ("L2 structure", "L2 replacement", "order of CTAs"),
-        "hbm": ("HBM rates",),
-        "time": ("L2 rates", "SM rates", "step times", "launch times", "power"),
-    }.items()
+    model: tuple(name for group in groups for name in GROUPS[group]) for model, groups in READ_BY.items()
 }
 """The quantities of a profile that each model reads: every one that enters the time of a launch or the replay of an L2
 (tests/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
@@ -130,7 +100,6 @@ class Basis:
         return ", ".join([*parts, *([taken.replace(" from", " taken from", 1)] if taken else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         return {
             "rests_on": {how: list(names) for how, names in self.rests_on.items()},
             "taken_from": list(self.taken_from),
@@ -154,7 +123,6 @@ class Evidence:
         return f"numbers {'; '.join(models)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it: the line, and each model's basis."""
         return {"summary": str(self), **{basis.model: basis.to_dict() for basis in self.bases}}
 
 
@@ -176,12 +144,10 @@ class Group:
     numbers: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As the command line's JSON has it."""
         return {"group": self.group, "how": self.how, "numbers": list(self.numbers)}
 
 
 def by_group(profile: HardwareProfile) -> tuple[Group, ...]:
-    """What each group of quantities rests on."""
     found = []
     for group, names in GROUPS.items():
         known: dict[str, list[str]] = {}
@@ -246,3 +212,23 @@ def _is_read(profile: HardwareProfile, name: str) -> bool:
     if name == "energy_clock_exponent":
         return bool(profile.tensor_pj_per_flop or (profile.rated_clock_hz and profile.sustained_clock_hz))
     return not any(getattr(profile, other) for other in REPLACED.get(name, ()))
+
+
+def answer(profile: HardwareProfile) -> str:
+    """What a profile says of its GPU, in one sentence: SMs, what the L2 keeps, memory, and what all rests on."""
+    parts = [f"{profile.name} has {profile.sm_count} SMs"]
+    if profile.l2_bytes:
+        l2 = f"a {bytes_text(profile.l2_bytes)} L2"
+        if (profile.l2_partitions or 1) > 1:
+            l2 += f" in {profile.l2_partitions} partitions"
+        if profile.l2_effective_capacity_fraction and profile.l2_partitions:
+            kept = profile.l2_bytes * profile.l2_effective_capacity_fraction / profile.l2_partitions
+            l2 += f" that keep{'s' * (profile.l2_partitions == 1)} {bytes_text(kept)} of data shared by all SMs"
+        parts.append(l2)
+    if profile.dram_bandwidth_bytes_per_s:
+        memory = "" if profile.memory_bytes is None else f"{bytes_text(profile.memory_bytes)} of "
+        rate = f"{memory}memory at {bytes_text(profile.dram_bandwidth_bytes_per_s)}/s"
+        measured = profile.dram_bandwidth_measured_bytes_per_s
+        parts.append(f"{rate} ({bytes_text(measured)}/s measured)" if measured else rate)
+    listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{listed}; {evidence(profile)}."

@@ -358,6 +358,8 @@ class Launch:
     tile_ctas: int = 1
     """CTAs of a cluster, an SM each, that share the rows of a work tile and walk its keys in step; keys that one of
     them fetches arrive at all (TMA multicast). Grids are then counted in clusters."""
+    product_ctas: int = 1
+    """CTAs that compute a work tile of a product without an attention loop, each its own rows and columns of it."""
     flops_per_pair: int = 0
     exps_per_pair: int = 0
     tensor_cores: bool = True

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from types import NoneType, UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from functools import cache
+from types import NoneType
+from typing import Any, Self, get_args, get_type_hints
 
 from iosim.base.errors import InputError, unknown_name
+from iosim.base.schema import Spec, Table
 
 
 def number(default: int | None, low: int = 0, high: int | None = None) -> Any:
@@ -30,14 +32,15 @@ class AlgorithmOptions:
     """
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
-        for option in fields(self):
-            value = _converted(option.name, hints[option.name], getattr(self, option.name))
-            low, high = option.metadata.get("low"), option.metadata.get("high")
-            if low is not None and value is not None and (value < low or (high is not None and value > high)):
-                accepted = f"{low} to {high}" if high is not None else f"{low} or more"
-                raise InputError(f"option {option.name} {value} is out of range; accepted: {accepted}")
-            object.__setattr__(self, option.name, value)
+        options: Any = type(self)
+        for name, (spec, hint) in _forms(options).items():
+            value = getattr(self, name)
+            if value is None and NoneType in get_args(hint):
+                continue
+            plain = list(value) if isinstance(value, tuple) else value
+            for problem in spec.problems(plain, name):
+                raise InputError(f"option {problem}")
+            object.__setattr__(self, name, _typed(hint, plain))
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -55,38 +58,15 @@ class AlgorithmOptions:
         return cls(**values)
 
 
-_HINTS: dict[type[AlgorithmOptions], dict[str, Any]] = {}
+@cache
+def _forms(options: Any) -> Mapping[str, tuple[Spec, Any]]:
+    """What each option accepts, and its type."""
+    hints = get_type_hints(options)
+    return {name: (spec, hints[name]) for name, spec in Table.of(options).keys.items()}
 
 
-def _hints(options: type[AlgorithmOptions]) -> dict[str, Any]:
-    if options not in _HINTS:
-        _HINTS[options] = get_type_hints(options)
-    return _HINTS[options]
-
-
-def _converted(name: str, hint: Any, value: Any) -> Any:
-    """`value` as the field's type has it.
-
-    Raises:
-        InputError: it cannot be that.
-    """
-    if get_origin(hint) is UnionType:
-        if value is None:
-            return None
-        (hint,) = (kind for kind in get_args(hint) if kind is not NoneType)
-    if get_origin(hint) is tuple:
-        kinds = get_args(hint)
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"option {name} {value!r} is not a list")
-        if kinds[-1] is not Ellipsis and len(value) != len(kinds):
-            raise InputError(f"option {name} {value!r} has {len(value)} values; accepted: {len(kinds)}")
-        return tuple(_converted(name, kinds[0], one) for one in value)
-    if issubclass(hint, StrEnum):
-        try:
-            return hint(value)
-        except ValueError:
-            raise InputError(f"option {name} '{value}' is not known; accepted: {', '.join(hint)}") from None
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        words = {bool: "true or false", int: "a whole number"}
-        raise InputError(f"option {name} {value!r} is not {words[hint]}")
-    return value
+def _typed(hint: Any, value: Any) -> Any:
+    """A value that has been checked, with members of enums in place of words, and tuples in place of lists."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if isinstance(kind, type) and issubclass(kind, StrEnum)]
+    one = kinds[0] if kinds else lambda word: word
+    return tuple(map(one, value)) if isinstance(value, list) else one(value)

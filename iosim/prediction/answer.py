@@ -99,6 +99,8 @@ def left_in_l2(moved: float, compulsory: float, l2_start: str) -> str:
 
 def against(moved: float, compulsory: float, word: str = "the compulsory bytes") -> str:
     """HBM bytes as the compulsory ones, or so many times them."""
+    if moved and not compulsory:
+        return "where nothing is compulsory: no query sees a key"
     times = moved / max(1, compulsory)
     return word if times <= ONCE else times_of(times_text(times), word)
 
@@ -115,7 +117,7 @@ def amount(p: Prediction) -> str:
 def why(p: Prediction) -> str:
     """The reason of its HBM reads, as a clause that begins with "because" or "though"; empty where only bounds are
     known, or a warm L2 is the reason."""
-    if not p.hbm_known or left_warm(p):
+    if not p.hbm_known or left_warm(p) or not p.hbm_bounds.compulsory_read:
         return ""
     if excess(p) <= ONCE:
         asked = p.total("l2", "read")

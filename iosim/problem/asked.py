@@ -88,7 +88,6 @@ def check_queries(values: Mapping[str, Any]) -> None:
 
 
 def _check_packed(values: Mapping[str, Any]) -> None:
-    """Refuse another length beside those of packed sequences."""
     for name in ("seq_k", "prefix"):
         if values.get(name) is not None:
             raise InputError(f"`{name}` {values[name]} contradicts `seq_lens`; accepted with it: `seq_lens_k`")

@@ -14,7 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import UNSET, Resolved, documented
 from iosim.base.units import some
 from iosim.problem.dtypes import DType, dtype
-from iosim.problem.fields import FIELDS, LIST_MASKS, MAX_TOKENS, ProblemFields
+from iosim.problem.fields import FIELDS, LIST_MASKS, ProblemFields
 from iosim.problem.masks import words
 from iosim.problem.masks.mask import IntervalMask, Mask
 
@@ -44,7 +44,7 @@ class AttentionProblem(ProblemFields):
     def __post_init__(self) -> None:
         for name, about in FIELDS.items():
             self._put(name, about.check(getattr(self, name)))
-        for name, value in words.check_lengths(self, MAX_TOKENS).items():
+        for name, value in words.check_lengths(self).items():
             self._put(name, value)
         for name, about in FIELDS.items():
             if about.default_of is not None and getattr(self, name) is None:
@@ -74,7 +74,7 @@ class AttentionProblem(ProblemFields):
         if self.offset is not None and self.mask not in ("causal", "window"):
             raise InputError(f"`offset` {self.offset} contradicts `mask` '{self.mask}'; it shifts a causal or window "
                              "diagonal")  # fmt: skip
-        for name, value in words.check_words(self, MAX_TOKENS).items():
+        for name, value in words.check_words(self).items():
             self._put(name, value)
         self._put("pair_mask", words.make_mask(self))
 
@@ -119,7 +119,7 @@ class AttentionProblem(ProblemFields):
     @property
     def mask_text(self) -> str:
         """The mask in words, with what a list of blocks or packed sequences amount to."""
-        return words.mask_text(self)
+        return words.mask_text(self, self.pair_mask)
 
     @property
     def line(self) -> str:
@@ -210,18 +210,11 @@ class AttentionProblem(ProblemFields):
         return 1 if shared in ("batch", "both") else self.batch
 
     @property
-    def accumulate_type(self) -> DType:
-        """Type of the running sums."""
-        return dtype(self.accumulate)
-
-    @property
     def forward(self) -> bool:
-        """Whether the forward pass is asked for."""
         return self.passes in ("fwd", "fwd+bwd")
 
     @property
     def backward(self) -> bool:
-        """Whether the backward pass is asked for."""
         return self.passes in ("bwd", "fwd+bwd")
 
     def with_(self, **changes: Any) -> AttentionProblem:
@@ -261,7 +254,6 @@ class AttentionProblem(ProblemFields):
 
 
 def _plain(value: Any) -> Any:
-    """A field's value for JSON."""
     if isinstance(value, tuple):
         return list(value)
     return value if value is None or isinstance(value, str | int | float) else words.blocks_to_dict(value)

@@ -15,19 +15,17 @@ class DType:
     bytes: int
     significand_bits: int
     max_finite: float
-    tensor_rate: str
-    """The name under which a hardware profile lists the tensor-core rate of this input type."""
 
 
 _DTYPES = {
     d.name: d
     for d in (
-        DType("fp64", 8, 53, 1.7976931348623157e308, "fp64"),
-        DType("fp32", 4, 24, 3.4028234663852886e38, "fp32"),
-        DType("tf32", 4, 11, 3.4028234663852886e38, "tf32"),
-        DType("fp16", 2, 11, 65504.0, "fp16"),
-        DType("bf16", 2, 8, 3.3895313892515355e38, "bf16"),
-        DType("fp8", 1, 4, 448.0, "fp8"),
+        DType("fp64", 8, 53, 1.7976931348623157e308),
+        DType("fp32", 4, 24, 3.4028234663852886e38),
+        DType("tf32", 4, 11, 3.4028234663852886e38),
+        DType("fp16", 2, 11, 65504.0),
+        DType("bf16", 2, 8, 3.3895313892515355e38),
+        DType("fp8", 1, 4, 448.0),
     )
 }
 

@@ -27,12 +27,9 @@ TICKS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1,))
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MOST_STEPS = 5
 """Steps of ticks that start at zero, and the most of them."""
-LEGEND_ABOVE = {"showlegend": True, "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"}}
-"""Of a layout: plotly's own legend above the plot."""
 
 
 def colour(n: int) -> str:
-    """Colour of the n-th series."""
     return COLOURS[n % len(COLOURS)]
 
 
@@ -74,12 +71,10 @@ def log_axis(
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """A plain axis; `more` is plotly's."""
     return {"title": {"text": title, "standoff": 10}, "automargin": True, "zeroline": False, **more}
 
 
 def category_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An axis of names, in their order."""
     return {"type": "category", "categoryorder": "array", "categoryarray": list(names), "automargin": True}
 
 

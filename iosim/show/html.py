@@ -117,7 +117,6 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _json(value: Any) -> Markup:
-    """JSON that may stand in a script element."""
     from markupsafe import Markup
 
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)

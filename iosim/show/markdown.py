@@ -28,7 +28,6 @@ def markdown(page: Page) -> str:
 
 
 def _commands_of(section: Section) -> list[str]:
-    """Ids of the command lines that the section's table names."""
     table = section.brief or section.table
     if table is None:
         return []

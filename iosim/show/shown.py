@@ -1,22 +1,22 @@
 """How results show themselves where they are looked at: one line, text, tables in a notebook, figures.
 
-A result is data and knows no pages. What it looks like stands in a module beside it, its face, which says so by
-`shows`; the `__init__` of the package loads it.
+A result is data and knows no pages. Its class has the four methods below, or a module beside it, its face, says by
+`shows` what it looks like; the `__init__` of the package loads it.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.show.page import Page, Panel
-from iosim.show.tables import NOTHING, Table
+from iosim.show.tables import NOTHING, Cell, Table
 
 if TYPE_CHECKING:
+    import pandas
     import plotly.graph_objects
 
 Part = str | Table | tuple[str, ...]
@@ -47,30 +47,48 @@ def shows(kind: type[R], face: Face[R]) -> None:
 
 
 class Shown:
-    """A result that shows itself, by the face that `shows` gave its class."""
-
-    FACE: ClassVar[str]
+    """A result that shows itself, by the four methods below or by the face that `shows` gave its class."""
 
     def _face(self) -> Face[Any]:
-        return _FACES.get(type(self)) or cast(Face[Any], importlib.import_module(self.FACE))
+        return _FACES[type(self)]
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._face().line(self)}>"
-
-    def __str__(self) -> str:
-        return self.to_text()
+    def _line(self) -> str:
+        """The result in one short line, without its type."""
+        return self._face().line(self)
 
     def to_text(self) -> str:
         """The text that the command line prints: the answer, tables, and what they rest on."""
         return self._face().text(self)
 
+    def _parts(self) -> Sequence[Part]:
+        """What the text says, with its tables as tables."""
+        return self._face().parts(self)
+
+    def _panels(self) -> Sequence[Panel]:
+        """The plots of its page, the most telling first."""
+        return self._face().panels(self)
+
+    def records(self) -> Iterable[Mapping[str, Cell]]:
+        """The rows of the command's CSV."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows of the command's CSV as a DataFrame."""
+        return Table.of(self.records()).to_pandas()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._line()}>"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
     def _repr_html_(self) -> str:
-        return html(self._face().parts(self))
+        return html(self._parts())
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Names that `figure` takes, the most telling figure first."""
-        return tuple(panel.id for panel in self._face().panels(self))
+        return tuple(panel.id for panel in self._panels())
 
     def figure(self, name: str | None = None) -> plotly.graph_objects.Figure:
         """A figure of the result's page, as a plotly figure.
@@ -81,7 +99,7 @@ class Shown:
         Raises:
             InputError: no figure of that name, or plotly is not installed.
         """
-        return drawn(self._face().panels(self), name)
+        return drawn(self._panels(), name)
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:
@@ -152,5 +170,4 @@ def _table(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escaped, with an arrow where plain text has "<->"."""
     return escape(text.replace("<->", "↔"), quote=False)

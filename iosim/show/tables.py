@@ -112,26 +112,21 @@ class Table:
         return cls(tuple(Column(key, key, kind) for key, kind in zip(keys, kinds, strict=True)), rows)
 
     def index(self, key: str) -> int:
-        """Position of the column called `key`."""
         return next(n for n, c in enumerate(self.columns) if c.key == key)
 
     def without(self, *keys: str) -> Table:
-        """The table without some columns."""
         kept = [n for n, c in enumerate(self.columns) if c.key not in keys]
         return Table(tuple(self.columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in self.rows))
 
     def coloured(self, key: str, colours: Mapping[str, str]) -> Table:
-        """The table with the cells of a column in colours, by their first words."""
         columns = (replace(c, colours=colours) if c.key == key else c for c in self.columns)
         return Table(tuple(columns), self.rows)
 
     @property
     def marked(self) -> bool:
-        """Whether a number carries a mark."""
         return any(getattr(cell, "mark", "") for row in self.rows for cell in row)
 
     def cells(self) -> list[list[str]]:
-        """Every cell as a person reads it."""
         return [[c.text(value) for c, value in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def __str__(self) -> str:
@@ -169,7 +164,6 @@ class Table:
         return "".join(out)
 
     def markdown(self) -> str:
-        """A Markdown table; numbers stand to the right."""
         if not self.rows:
             return NOTHING
 
@@ -190,7 +184,6 @@ class Table:
         return out.getvalue()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame headed by the columns' keys."""
         import pandas
 
         return pandas.DataFrame.from_records(list(self.rows), columns=[c.key for c in self.columns])

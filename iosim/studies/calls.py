@@ -13,32 +13,18 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.fields import Kind, about, fields_of, like
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.studies.requests import OfModel
 
 if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
-    from iosim.studies.models.layers import Layers, Model
+    from iosim.studies.models.layers import Layers
 
 PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster")
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfModel:
-    """What goes with a model in place of one problem's sizes."""
-
-    model: Model | None = None
-    layers: int | None = about(None, Kind.WHOLE, "the first layers of the model", metavar="N", default_text="all")
-    tensor_parallel: int | None = about(
-        None,
-        Kind.WHOLE,
-        "GPUs that share the heads of the model's layers: numbers are of each",
-        metavar="GPUS",
-        default_text="1",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +144,6 @@ class ClaimRequest:
     )
 
 
-OF_MODEL, COMPARE, TILES, ORDERS, CLAIM = map(
-    fields_of, (OfModel, CompareRequest, TilesRequest, OrdersRequest, ClaimRequest)
-)
+COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from chunk_ranks import execute
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
@@ -24,10 +25,9 @@ from iosim.studies.distributed import (
     study,
 )
 from iosim.studies.distributed import closed_forms as forms
-from iosim.studies.distributed.chunks import Pair, check_gpus, contiguous, pair, striped
 from iosim.studies.distributed.closed_forms import FORMULAS
-from iosim.studies.distributed.execute import execute
 from iosim.studies.distributed.links import Cluster, Link, link_names, load_link
+from iosim.studies.distributed.schedule import Pair, check_gpus, contiguous, pair, striped
 
 H100 = load_profile("h100")
 SLOW, FAST = Link("slow", 1e9, 2e-6, ""), Link("fast", 8e9, 1e-6, "")

@@ -1,9 +1,9 @@
-"""Writes the JSON schemas of the commands' output, iosim/commands/schemas/COMMAND.json.
+"""Writes the JSON schemas of the commands' output, iosim/commands/schemas.json.
 
     python tests/golden/make_schemas.py             # writes them anew
     python tests/golden/make_schemas.py --missing   # lists keys without a meaning in meanings.toml
 
-Types are those that the command lines of LINES print; what a key means stands in meanings.toml beside the schemas, and
+Types are those that the command lines of LINES print; what a key means stands in meanings.toml beside this file, and
 what a field of a problem means is said by the field itself.
 """
 
@@ -18,16 +18,20 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from iosim.base.data import data_dir
 from iosim.base.fields import Kind, described
+from iosim.base.files import write_whole
 from iosim.commands.cli import main as iosim
+from iosim.commands.schema import PLACE, SHARED, documented, schema
 from iosim.problem.fields import FIELDS
 
-SCHEMAS = Path(__file__).resolve().parents[2] / "iosim" / "commands" / "schemas"
+MEANINGS = Path(__file__).resolve().parent / "meanings.toml"
+SHORTEST = 150
+"""Characters from which a part that several schemas hold alike stands once."""
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 NCU = "--ncu tests/data/ncu_user.csv --seq-len 1000,4096 --heads 8 --head-dim 64,128 --causal"
 
@@ -276,21 +280,56 @@ def without_meaning(schema: Any, path: str = "") -> list[str]:
     return found
 
 
+def parts_in(part: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema inside a schema, the outermost first, with the key under which it stands."""
+    if isinstance(part, list):
+        for one in part:
+            yield from parts_in(one, name)
+    if isinstance(part, dict):
+        if {"type", "anyOf"} & part.keys() and "$schema" not in part:
+            yield name, part
+        for key, one in part.items():
+            yield from parts_in(one, name if key in ("items", "properties", "anyOf", "additionalProperties") else key)
+
+
+def shared(schemas: Mapping[str, Any]) -> dict[str, Any]:
+    """The file: each schema, and once what stands in them more than once."""
+    texts = [(name, json.dumps(part)) for schema in schemas.values() for name, part in parts_in(schema)]
+    names: dict[str, str] = {}
+    for name, text in texts:
+        if text not in names and len(text) >= SHORTEST and sum(other == text for _, other in texts) > 1:
+            number = sum(known.split(" ")[0] == name for known in names.values())
+            names[text] = f"{name} {number + 1}" if number else name
+
+    def short(part: Any, whole: bool = False) -> Any:
+        if isinstance(part, list):
+            return [short(one) for one in part]
+        if not isinstance(part, dict):
+            return part
+        name = None if whole else names.get(json.dumps(part))
+        return {key: short(one) for key, one in part.items()} if name is None else {SHARED: name}
+
+    return {
+        "shared": {name: short(json.loads(text), whole=True) for text, name in names.items()},
+        "commands": {command: short(schema) for command, schema in schemas.items()},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--missing", action="store_true")
     parser.add_argument("--only", help="one command")
     args = parser.parse_args()
     os.environ["IOSIM_CACHE"] = "off"
-    meanings = tomllib.loads((SCHEMAS / "meanings.toml").read_text())
-    for command in LINES if args.only is None else [args.only]:
-        schema = build(command, meanings)
-        if args.missing:
-            sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(schema))
-            continue
-        place = SCHEMAS / f"{command.replace(' ', '+')}.json"
-        place.write_text(json.dumps(schema, indent=1) + "\n")
-        print(place.name)
+    meanings = tomllib.loads(MEANINGS.read_text(encoding="utf-8"))
+    made = {command: build(command, meanings) for command in (LINES if args.only is None else [args.only])}
+    if args.missing:
+        for command, one in made.items():
+            sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(one))
+        return
+    kept = {command: schema(command) for command in documented() if command in LINES}
+    write_whole(PLACE, json.dumps(shared(dict(sorted((kept | made).items()))), indent=1) + "\n")
+    print(*made, sep="\n")
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from iosim.studies.training import (
     plan,
     predict_training,
 )
-from iosim.studies.training.allocator import CachingAllocator
-from iosim.studies.training.frontier import changed
-from iosim.studies.training.layers import peak_bytes, step_seconds
-from iosim.studies.training.optimizers import OPTIMIZERS, STEPS, optimizer
-from iosim.studies.training.saved import saved_bytes
+from iosim.studies.training.frontier import changed, peak_bytes, step_seconds
+from iosim.studies.training.graph import saved_bytes
+from iosim.studies.training.model import OPTIMIZERS, STEPS, optimizer
+from iosim.studies.training.timeline import CachingAllocator
 
 SEED = 11
 STUDIES = 70

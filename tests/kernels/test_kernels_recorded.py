@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-import tomllib
 from itertools import groupby
 
 import pytest
 from scripts import measurements
 
 from iosim.evidence.cuda import FwdSpec
+from iosim.evidence.measure.machine import read_provenance
 
 PATH = measurements("h200_iosim_kernels.csv")
 with PATH.open(newline="") as _file:
@@ -54,8 +54,7 @@ def test_table_is_whole() -> None:
     for row in ROWS:
         assert all(row[name] for name in ("kernel", "grid", "block", "registers", "seconds", "sm_clock_hz", "l2_read"))
         assert 0 < float(row["seconds"]) < 10
-    with PATH.with_suffix(".provenance.toml").open("rb") as file:
-        assert {"gpu", "profiler", "cuda_compiler", "date", "command"} <= set(tomllib.load(file))
+    assert {"gpu", "profiler", "cuda_compiler", "date", "command"} <= set(read_provenance(PATH))
 
 
 def test_tile_sweeps_are_wide() -> None:

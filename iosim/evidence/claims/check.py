@@ -10,7 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
 from iosim.base.words import DEFAULT
-from iosim.evidence.claims import readings, slips
+from iosim.evidence.claims import readings
 from iosim.evidence.claims.amount import Amount, parse, share
 from iosim.evidence.claims.readings import Reading
 from iosim.hardware.profile import HardwareProfile, load_profile
@@ -172,10 +172,10 @@ def _distinct(matches: list[Match]) -> tuple[Match, ...]:
 
 def _readings(claim: Amount, p: Prediction, overrides: Overrides | None, layers: int | None) -> Iterator[Reading]:
     """Of the problem as given, with a factor, as another problem, and as that with a factor."""
-    for words, problem in (("", p.problem), *slips.other_problems(p.problem)):
+    for words, problem in (("", p.problem), *readings.other_problems(p.problem)):
         for reading in _of_problem(claim, problem, p, overrides, replayed=not words):
             one = reading.slipped(words) if words else reading
-            yield from slips.with_factors(one, problem, claim, layers)
+            yield from readings.with_factors(one, problem, claim, layers)
 
 
 def _of_problem(

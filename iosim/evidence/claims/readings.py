@@ -1,7 +1,7 @@
 """What numbers of a problem can be meant: every count that tools, papers and counters give for it, with its reason.
 
 A reading is one such number: of the problem as given, or of the problem with one slip (another type, mask or pass, a
-head in place of all, ...). The slips are `slips`; the counts, here.
+head in place of all, ...). A slip is also a factor that a claim may be off by.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
-from iosim.evidence.reproduce.models import moved, queries_outside, standard, standard_kernel
+from iosim.evidence.claims.amount import BYTES, OTHER_UNIT, Amount
+from iosim.evidence.reproduce.side import moved, standard, standard_kernel
 from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.libraries import resolve
 from iosim.kernel.overrides import Overrides
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import tile_accesses
@@ -116,7 +119,11 @@ def _by_tools(problem: AttentionProblem, gpu: HardwareProfile) -> Iterator[Readi
     if problem.mask != "none":
         return
     for rows in (64, 128, 256):
-        tiled = moved(queries_outside(problem, rows))
+        try:
+            kernel = resolve("flash", problem, gpu, Overrides(tile=(rows, 64)))
+        except InputError:
+            return
+        tiled = moved(plan(problem, kernel.with_(writes_lse=False)))
         yield Reading(
             f"query tiles of {rows} rows with no L2 and no row statistics (as AccelForge with a buffer for them)", "l2",
             "read and written", tiled, "it is what passes between SMs and L2, which serves most of it",
@@ -163,3 +170,54 @@ def flop_readings(p: Prediction) -> Iterator[Reading]:
     if q.mask == "causal":
         yield Reading("half of 4 N^2 d a head, as papers count a causal mask", "flops", "", whole * factor / 2,
                       "the diagonal's pairs are more than half of its blocks")  # fmt: skip
+
+
+# Slips
+
+
+def other_problems(p: AttentionProblem) -> Iterator[tuple[str, AttentionProblem]]:
+    """The slip in words, and the problem with it."""
+    for words, values in _changes(p):
+        try:
+            yield words, p.with_(**values)
+        except InputError:
+            continue
+
+
+def _changes(p: AttentionProblem) -> Iterator[tuple[str, dict[str, object]]]:
+    if p.input_type.bytes == 2:
+        yield f"fp32 in place of {p.dtype}", {"dtype": "fp32", "output": "fp32"}
+    elif p.dtype == "fp32":
+        yield "fp16 in place of fp32", {"dtype": "fp16", "output": "fp16"}
+    if p.mask == "causal":
+        yield "without the causal mask", {"mask": "none"}
+    elif p.mask == "none" and p.seq_lens is None:
+        yield "with a causal mask", {"mask": "causal"}
+    for passes, words in (("fwd", "forward alone"), ("bwd", "backward alone"), ("fwd+bwd", "forward and backward")):
+        if passes != p.passes:
+            yield words, {"passes": passes}
+    if p.group > 1:
+        yield f"with {p.heads} key/value heads in place of {p.kv_heads}", {"kv_heads": p.heads}
+
+
+def factors(p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[tuple[str, float]]:
+    """The slip in words, and what it multiplies a number by."""
+    if p.heads > 1:
+        yield "of one head", 1 / p.heads
+    if p.batch > 1:
+        yield "of one sequence", 1 / p.batch
+    if layers is not None and layers > 1:
+        yield f"of all {layers} layers", float(layers)
+    if claim.unit in BYTES:
+        if p.input_type.bytes > 1:
+            yield "elements in place of bytes", 1 / p.input_type.bytes
+        if claim.unit in OTHER_UNIT:
+            meant = OTHER_UNIT[claim.unit]
+            yield f"{meant} written as {claim.unit}", BYTES[claim.unit] / BYTES[meant]
+
+
+def with_factors(reading: Reading, p: AttentionProblem, claim: Amount, layers: int | None) -> Iterator[Reading]:
+    """A reading, and the same with each factor."""
+    yield reading
+    for words, factor in factors(p, claim, layers):
+        yield reading.slipped(words, factor)

@@ -6,11 +6,12 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from iosim.base.errors import InputError
 
 _MAX_DYNAMIC_SHARED = 8
-_NUM_REGS, _LOCAL_BYTES = 4, 3
+_NUM_REGS = 4
 _MULTIPROCESSORS, _CC_MAJOR, _CC_MINOR, _L2_BYTES = 16, 75, 76, 38
 _MAP_TYPES = {"fp16": 6, "bf16": 9}
 _SWIZZLE_128, _PROMOTE_TO_256 = 3, 3
@@ -77,42 +78,29 @@ def multiprocessors() -> int:
     return _attribute(_MULTIPROCESSORS)
 
 
-def l2_bytes() -> int:
-    return _attribute(_L2_BYTES)
-
-
-def clock_hz() -> float:
-    """The highest clock of the SMs."""
-    return _attribute(_CLOCK_KHZ) * 1e3
-
-
-def memory_clock_hz() -> float:
-    return _attribute(_MEMORY_CLOCK_KHZ) * 1e3
-
-
-def memory_bus_bits() -> int:
-    return _attribute(_MEMORY_BUS_BITS)
-
-
-def memory_bytes() -> int:
-    """Device memory, as much as the driver gives out."""
-    size = ctypes.c_size_t()
+def properties() -> dict[str, Any]:
+    """What the driver says of the first GPU: its name and compute capability, the newest CUDA version that the driver
+    knows, sizes in bytes (of device memory as much as it gives out), and the highest clocks in hertz."""
+    name, size, version = ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
+    _call("cuDeviceGetName", name, len(name), _device())
     _call("cuDeviceTotalMem_v2", ctypes.byref(size), _device())
-    return size.value
-
-
-def device_name() -> str:
-    """The first GPU's name as the driver gives it."""
-    text = ctypes.create_string_buffer(256)
-    _call("cuDeviceGetName", text, len(text), _device())
-    return text.value.decode()
-
-
-def driver_version() -> str:
-    """The newest CUDA version that the driver knows, such as `13.0`."""
-    version = ctypes.c_int()
     _call("cuDriverGetVersion", ctypes.byref(version))
-    return f"{version.value // 1000}.{version.value % 1000 // 10}"
+    return {
+        "gpu": name.value.decode(),
+        "compute_capability": compute_capability(),
+        "driver_cuda": f"{version.value // 1000}.{version.value % 1000 // 10}",
+        "sms": multiprocessors(),
+        "l2_bytes": _attribute(_L2_BYTES),
+        "memory_bytes": size.value,
+        "clock_hz": _attribute(_CLOCK_KHZ) * 1e3,
+        "memory_clock_hz": _attribute(_MEMORY_CLOCK_KHZ) * 1e3,
+        "memory_bus_bits": _attribute(_MEMORY_BUS_BITS),
+    }
+
+
+def start_profiler() -> None:
+    """Where one waits for it: it counts from here on."""
+    _call("cuProfilerStart")
 
 
 class Buffer:
@@ -193,18 +181,11 @@ class Function:
         if shared_bytes:
             _call("cuFuncSetAttribute", self._handle, _MAX_DYNAMIC_SHARED, shared_bytes)
 
-    def attribute(self, which: int) -> int:
-        value = ctypes.c_int()
-        _call("cuFuncGetAttribute", ctypes.byref(value), which, self._handle)
-        return value.value
-
     @property
     def registers(self) -> int:
-        return self.attribute(_NUM_REGS)
-
-    @property
-    def local_bytes(self) -> int:
-        return self.attribute(_LOCAL_BYTES)
+        value = ctypes.c_int()
+        _call("cuFuncGetAttribute", ctypes.byref(value), _NUM_REGS, self._handle)
+        return value.value
 
     def ctas_per_sm(self, threads: int) -> int:
         """Resident CTAs, as the driver's occupancy calculator gives them."""

@@ -8,11 +8,22 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.compiler import Built, build
 from iosim.evidence.cuda.driver import Function, compute_capability, multiprocessors
-from iosim.evidence.cuda.spec import DIRECTIONS, ORDERS, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, shared_bytes_per_cta
+from iosim.evidence.cuda.spec import (
+    DIRECTIONS,
+    ORDERS,
+    BwdSpec,
+    FwdSpec,
+    MinimalSpec,
+    NaiveSpec,
+    Spec,
+    one_of,
+    shared_bytes_per_cta,
+)
 
 LOG2_E = 1.4426950408889634
 
@@ -40,8 +51,19 @@ class Shape:
         return self.batch * self.heads
 
 
+class Sections:
+    """How CTAs are numbered: `order`, and `section_heads` heads to a section, 0: all of them."""
+
+    order: str
+    section_heads: int
+
+    def section(self, all_heads: int) -> int:
+        """Heads between which the list of tiles alternates: 1 is query-fastest, all of them head-fastest."""
+        return 1 if self.order == "query" else min(self.section_heads or all_heads, all_heads)
+
+
 @dataclass(frozen=True)
-class Order:
+class Order(Sections):
     """How the CTAs of a forward launch are numbered and how each walks its keys."""
 
     order: str = "query"
@@ -51,64 +73,49 @@ class Order:
     splits: int = 1
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise InputError(f"order {self.order} is not built; accepted: {', '.join(ORDERS)}")
-        if self.direction not in DIRECTIONS:
-            raise InputError(f"direction {self.direction} is not built; accepted: {', '.join(DIRECTIONS)}")
+        one_of("order", self.order, ORDERS)
+        one_of("direction", self.direction, tuple(DIRECTIONS))
         if self.splits < 1 or self.section_heads < 0:
             text = f"splits {self.splits}, section_heads {self.section_heads}"
             raise InputError(f"{text}: splits must be at least 1 and section_heads at least 0")
 
-    def section(self, all_heads: int) -> int:
-        """Heads between which the list of tiles alternates: 1 is query-fastest, all of them head-fastest."""
-        if self.order == "query":
-            return 1
-        return min(self.section_heads or all_heads, all_heads)
 
-
-def _fields(names: str, kind: type) -> list[tuple[str, type]]:
-    return [(name, kind) for name in names.split()]
+def laid_out(**names: str) -> list[tuple[str, type]]:
+    """Fields of a structure: of each type of ctypes, in order, the names."""
+    return [(name, getattr(ctypes, kind)) for kind, words in names.items() for name in words.split()]
 
 
 class FwdParams(ctypes.Structure):
     """`flash::FwdParams`."""
 
-    _fields_ = (
-        _fields("q k v o lse o_partial lse_partial", ctypes.c_void_p)
-        + _fields("q_row q_head q_batch k_row k_head k_batch v_row v_head v_batch o_row o_head o_batch", ctypes.c_int64)
-        + _fields("batch heads group seq_q seq_k window section heavy_first direction splits tiles", ctypes.c_int32)
-        + _fields("scale2", ctypes.c_float)
+    _fields_ = laid_out(
+        c_void_p="q k v o lse o_partial lse_partial",
+        c_int64="q_row q_head q_batch k_row k_head k_batch v_row v_head v_batch o_row o_head o_batch",
+        c_int32="batch heads group seq_q seq_k window section heavy_first direction splits tiles",
+        c_float="scale2",
     )
 
 
 class BwdParams(ctypes.Structure):
     """`flash::BwdParams`."""
 
-    _fields_ = (
-        _fields("q k v o d_o lse rows dq_sum dq dk dv", ctypes.c_void_p)
-        + _fields("batch heads group seq_q seq_k window", ctypes.c_int32)
-        + _fields("scale scale2", ctypes.c_float)
+    _fields_ = laid_out(
+        c_void_p="q k v o d_o lse rows dq_sum dq dk dv",
+        c_int32="batch heads group seq_q seq_k window",
+        c_float="scale scale2",
     )
 
 
 class NaiveParams(ctypes.Structure):
     """`NaiveParams` of naive.cu."""
 
-    _fields_ = (
-        _fields("q k v s p o", ctypes.c_void_p)
-        + _fields("heads group seq_q seq_k causal", ctypes.c_int32)
-        + _fields("scale", ctypes.c_float)
-    )
+    _fields_ = laid_out(c_void_p="q k v s p o", c_int32="heads group seq_q seq_k causal", c_float="scale")
 
 
 class MinimalParams(ctypes.Structure):
     """`MinimalParams` of minimal.cu."""
 
-    _fields_ = (
-        _fields("q k v o sum top", ctypes.c_void_p)
-        + _fields("heads n", ctypes.c_int32)
-        + _fields("scale", ctypes.c_float)
-    )
+    _fields_ = laid_out(c_void_p="q k v o sum top", c_int32="heads n", c_float="scale")
 
 
 @dataclass(frozen=True)
@@ -125,14 +132,52 @@ class Launch:
         self.function.launch(self.grid, self.threads, self.parameters, stream, self.shared_bytes)
 
 
-class Forward:
+S = TypeVar("S", bound=Spec)
+
+
+class Loaded(Generic[S]):
+    """The compiled and loaded kernels of an instantiation; built here unless given."""
+
+    cc: str | None = None
+    """The compute capability that it is built for; None: the GPU's."""
+
+    def __init__(self, spec: S, built: Built | None = None) -> None:
+        self.spec = spec
+        self.built = built or build(spec, self.cc or compute_capability())
+        self.load()
+
+    def load(self) -> None:
+        """Takes the kernels that are launched again and again out of the build."""
+
+    def function(self, name: str, shared_bytes: int = 0) -> Function:
+        """A kernel of the build."""
+        return Function(self.built.cubin, name, shared_bytes)
+
+    def scale_of(self, shape: Shape, scale: float | None) -> float:
+        """The softmax scale, 1/sqrt(head_dim) unless given; InputError where it or the shape is not computed here."""
+        scale = 1 / math.sqrt(shape.head_dim) if scale is None else scale
+        built_for = getattr(self.spec, "head_dim", shape.head_dim)
+        if shape.head_dim != built_for:
+            raise InputError(f"head_dim {shape.head_dim} is not the {built_for} that this kernel was built for")
+        if scale <= 0:
+            raise InputError(f"scale {scale} must be positive")
+        mask = getattr(self.spec, "mask", None)
+        if mask is not None and (shape.window is not None) != (mask == "window"):
+            raise InputError(f"window {shape.window} does not fit a kernel built for mask {mask}")
+        return scale
+
+
+def sizes(shape: Shape) -> dict[str, int]:
+    """The fields of a kernel's parameters that the shape fills."""
+    return {"heads": shape.heads, "group": shape.heads // shape.kv_heads, "seq_q": shape.seq_q, "seq_k": shape.seq_k}
+
+
+class Forward(Loaded[FwdSpec]):
     """A compiled and loaded `flash_fwd`, with its combine kernel where it splits the keys."""
 
-    def __init__(self, spec: FwdSpec, built: Built | None = None) -> None:
-        self.spec = spec
-        self.built = built or build(spec, compute_capability())
-        self.main = Function(self.built.cubin, "flash_fwd", spec.dynamic_shared_bytes)
-        self.combine = Function(self.built.cubin, "flash_combine") if spec.split else None
+    def load(self) -> None:
+        self.main = self.function("flash_fwd", self.spec.dynamic_shared_bytes)
+        self.combine = self.function("flash_combine") if self.spec.split else None
 
     def launches(
         self, shape: Shape, addresses: dict[str, int], order: Order | None = None, scale: float | None = None
@@ -141,31 +186,21 @@ class Forward:
 
         Args:
             addresses: device addresses of `q k v o lse`, and of `o_partial lse_partial` (fp32) with split keys.
-            scale: softmax scale, 1/sqrt(head_dim) unless given.
 
         Raises:
             InputError: the shape, order or scale is not one that this instantiation computes.
         """
         spec, order = self.spec, order or Order()
-        scale = 1 / math.sqrt(shape.head_dim) if scale is None else scale
-        if shape.head_dim != spec.head_dim:
-            raise InputError(f"head_dim {shape.head_dim} is not the {spec.head_dim} that this kernel was built for")
-        if scale <= 0:
-            raise InputError(f"scale {scale} must be positive")
-        if (shape.window is not None) != (spec.mask == "window"):
-            raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
+        scale = self.scale_of(shape, scale)
         if order.splits > 1 and not spec.split:
             raise InputError(f"splits {order.splits} needs a kernel built with split keys")
         tiles = -(-shape.seq_q // spec.block_q) * order.splits * shape.all_heads
-        d = shape.head_dim
+        d, strides = shape.head_dim, dict[str, int]()
+        for name in "qkvo":
+            heads, seq = (shape.heads, shape.seq_q) if name in "qo" else (shape.kv_heads, shape.seq_k)
+            strides |= {f"{name}_row": d, f"{name}_head": seq * d, f"{name}_batch": heads * seq * d}
         p = FwdParams(
-            **addresses,
-            q_row=d, q_head=shape.seq_q * d, q_batch=shape.heads * shape.seq_q * d,
-            k_row=d, k_head=shape.seq_k * d, k_batch=shape.kv_heads * shape.seq_k * d,
-            v_row=d, v_head=shape.seq_k * d, v_batch=shape.kv_heads * shape.seq_k * d,
-            o_row=d, o_head=shape.seq_q * d, o_batch=shape.heads * shape.seq_q * d,
-            batch=shape.batch, heads=shape.heads, group=shape.heads // shape.kv_heads,
-            seq_q=shape.seq_q, seq_k=shape.seq_k, window=shape.window or 0,
+            **addresses, **strides, **sizes(shape), batch=shape.batch, window=shape.window or 0,
             section=order.section(shape.all_heads), heavy_first=int(order.heavy_first),
             direction=DIRECTIONS[order.direction], splits=order.splits, tiles=tiles, scale2=scale * LOG2_E,
         )  # fmt: skip
@@ -179,16 +214,13 @@ class Forward:
         return launches
 
 
-class Backward:
+class Backward(Loaded[BwdSpec]):
     """A compiled and loaded `flash_bwd` with its row-sum and dQ kernels."""
 
-    def __init__(self, spec: BwdSpec, built: Built | None = None) -> None:
-        self.spec = spec
-        self.built = built or build(spec, compute_capability())
-        self.main = Function(self.built.cubin, "flash_bwd", spec.dynamic_shared_bytes)
-        self.rows = Function(self.built.cubin, "flash_bwd_rows")
-        query_bytes = spec.dynamic_shared_bytes if spec.deterministic else 0
-        self.query = Function(self.built.cubin, "flash_bwd_query", query_bytes)
+    def load(self) -> None:
+        shared = self.spec.dynamic_shared_bytes
+        self.main, self.rows = self.function("flash_bwd", shared), self.function("flash_bwd_rows")
+        self.query = self.function("flash_bwd_query", shared if self.spec.deterministic else 0)
 
     def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
         """Row sums, then dK and dV (and dQ by atomics), then dQ (converted, or computed where deterministic).
@@ -197,13 +229,9 @@ class Backward:
             addresses: `q k v o d_o lse dq dk dv`, `rows` (fp32 [batch, heads, seq_q, 2]), and `dq_sum` (fp32, zeroed
                 before each call, of dq's shape) unless deterministic.
         """
-        spec = self.spec
-        if shape.head_dim != spec.head_dim:
-            raise InputError(f"head_dim {shape.head_dim} is not the {spec.head_dim} that this kernel was built for")
-        scale = 1 / math.sqrt(shape.head_dim) if scale is None else scale
+        spec, scale = self.spec, self.scale_of(shape, scale)
         p = BwdParams(
-            **addresses, batch=shape.batch, heads=shape.heads, group=shape.heads // shape.kv_heads, seq_q=shape.seq_q,
-            seq_k=shape.seq_k, window=shape.window or 0, scale=scale,
+            **addresses, **sizes(shape), batch=shape.batch, window=shape.window or 0, scale=scale,
             scale2=scale * LOG2_E,
         )  # fmt: skip
         rows = shape.all_heads * shape.seq_q
@@ -211,28 +239,19 @@ class Backward:
         main = Launch(self.main, (key_blocks, shape.kv_heads, shape.batch), spec.threads, p, spec.dynamic_shared_bytes)
         first = Launch(self.rows, (-(-rows // 4), 1, 1), 128, p, 0)
         if spec.deterministic:
-            blocks = -(-shape.seq_q // spec.block_k)
-            grid = (blocks, shape.heads, shape.batch)
+            grid = (-(-shape.seq_q // spec.block_k), shape.heads, shape.batch)
             return [first, main, Launch(self.query, grid, spec.threads, p, spec.dynamic_shared_bytes)]
-        ctas = -(-rows * shape.head_dim // (8 * 256))
-        return [first, main, Launch(self.query, (ctas, 1, 1), 256, p, 0)]
+        return [first, main, Launch(self.query, (-(-rows * shape.head_dim // (8 * 256)), 1, 1), 256, p, 0)]
 
 
-class Naive:
+class Naive(Loaded[NaiveSpec]):
     """The three compiled and loaded kernels of naive attention."""
-
-    def __init__(self, spec: NaiveSpec, built: Built | None = None) -> None:
-        self.spec = spec
-        self.built = built or build(spec, compute_capability())
 
     def launches(
         self, shape: Shape, addresses: dict[str, int], causal: bool = False, scale: float | None = None
     ) -> list[Launch]:
         """Scores, softmax, values. `addresses`: `q k v s p o`, with s and p of [batch, heads, seq_q, seq_k]."""
-        p = NaiveParams(
-            **addresses, heads=shape.heads, group=shape.heads // shape.kv_heads, seq_q=shape.seq_q, seq_k=shape.seq_k,
-            causal=int(causal), scale=1 / math.sqrt(shape.head_dim) if scale is None else scale,
-        )  # fmt: skip
+        p = NaiveParams(**addresses, **sizes(shape), causal=int(causal), scale=self.scale_of(shape, scale))
         q_tiles, k_tiles, heads = -(-shape.seq_q // 64), -(-shape.seq_k // 64), shape.all_heads
         row_bytes = 4 * shape.seq_k
         most = (shared_bytes_per_cta(self.built.cc) or row_bytes + 1_024) - 1_024
@@ -240,26 +259,20 @@ class Naive:
             raise InputError(
                 f"seq_k {shape.seq_k} is too long for naive_softmax, which holds a row; at most {most // 4}"
             )
-        cubin = self.built.cubin
         return [
-            Launch(Function(cubin, "naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
-            Launch(Function(cubin, "naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),
-            Launch(Function(cubin, "naive_values"), (-(-shape.head_dim // 64), q_tiles, heads), 256, p, 0),
+            Launch(self.function("naive_scores"), (k_tiles, q_tiles, heads), 256, p, 0),
+            Launch(self.function("naive_softmax", row_bytes), (shape.seq_q, heads, 1), 256, p, row_bytes),
+            Launch(self.function("naive_values"), (-(-shape.head_dim // 64), q_tiles, heads), 256, p, 0),
         ]
 
 
-class Minimal:
+class Minimal(Loaded[MinimalSpec]):
     """The compiled and loaded minimal kernel."""
-
-    def __init__(self, spec: MinimalSpec, built: Built | None = None) -> None:
-        self.spec = spec
-        self.built = built or build(spec, compute_capability())
-        self.main = Function(self.built.cubin, "minimal_fwd", spec.dynamic_shared_bytes)
 
     def launches(self, shape: Shape, addresses: dict[str, int], scale: float | None = None) -> list[Launch]:
         """`addresses`: fp32 `q k v o sum top`; o and sum zeroed and top filled with -inf before each call."""
         if shape.seq_q % 32 or shape.seq_q != shape.seq_k or shape.heads != shape.kv_heads:
             raise InputError(f"minimal takes seq_q = seq_k, a multiple of 32, and heads = kv_heads; not {shape}")
-        scale = 1 / math.sqrt(shape.head_dim) if scale is None else scale
-        p = MinimalParams(**addresses, heads=shape.heads, n=shape.seq_q, scale=scale)
-        return [Launch(self.main, (shape.batch, shape.heads, 1), 32, p, self.spec.dynamic_shared_bytes)]
+        p = MinimalParams(**addresses, heads=shape.heads, n=shape.seq_q, scale=self.scale_of(shape, scale))
+        shared = self.spec.dynamic_shared_bytes
+        return [Launch(self.function("minimal_fwd", shared), (shape.batch, shape.heads, 1), 32, p, shared)]

@@ -1,8 +1,5 @@
 """Runs the microbenchmarks of `kernels/microbench.cu`: rates, latencies and clocks of this machine's GPU.
 
-    python -m iosim.evidence.cuda.microbench --out rates.json     # all of them, timed
-    python -m iosim.evidence.cuda.microbench --plan PLAN.json     # for the profiler (evidence.measure.counters)
-
 Needs a GPU and nvcc, no PyTorch. Rates are the best of several runs: what the hardware can do, not its average.
 `iosim calibrate` makes a hardware profile of them.
 NB: CTAs that scan one footprint in step share its misses, so that the shared curve shows the rate of the SMs' ports and
@@ -11,24 +8,18 @@ no cliff; where shared data stops fitting is seen in miss counters only.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import datetime
-import json
 import struct
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from iosim.base.errors import InputError
-from iosim.base.files import write_whole
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
 from iosim.evidence.cuda.spec import MicroSpec
 
 SCHEMA = 2
-LINE_BYTES, CHAINS = 128, 8
+CHAINS = 8
 SCAN_THREADS, MATH_THREADS = 1024, 256
 MMA_FLOPS = 2 * 16 * 8 * 16
 MIB = 1 << 20
@@ -151,20 +142,8 @@ def far_bytes(l2_bytes: int) -> int:
 
 def machine() -> dict[str, Any]:
     """What the driver says of the GPU, with the day and the compiler."""
-    return {
-        "schema": SCHEMA,
-        "gpu": driver.device_name(),
-        "compute_capability": driver.compute_capability(),
-        "driver_cuda": driver.driver_version(),
-        "compiler": compiler_version(find_nvcc()),
-        "date": datetime.date.today().isoformat(),
-        "sms": driver.multiprocessors(),
-        "l2_bytes": driver.l2_bytes(),
-        "memory_bytes": driver.memory_bytes(),
-        "clock_hz": driver.clock_hz(),
-        "memory_clock_hz": driver.memory_clock_hz(),
-        "memory_bus_bits": driver.memory_bus_bits(),
-    }
+    told = {"compiler": compiler_version(find_nvcc()), "date": datetime.date.today().isoformat()}
+    return {"schema": SCHEMA, **driver.properties(), **told}
 
 
 def measure(step: Callable[[str], None] = lambda what: None) -> dict[str, Any]:
@@ -219,34 +198,12 @@ def _launch_interval_s(bench: Bench, launches: int = 200) -> float:
     return bench.best_s(work, long_work) / launches
 
 
-def play(plan: list[dict[str, Any]]) -> None:
+def play(plan: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Makes the launches of a plan one after the other: `{"kernel", "bytes", "passes", "shared"}` each."""
     bench = Bench(max(int(p["bytes"]) for p in plan))
+    driver.start_profiler()
     for p in plan:
         ctas = bench.sms * (1 if p["passes"] > 1 else 2)
         bench.launch(p["kernel"], ctas, SCAN_THREADS, p["bytes"], p["passes"], p["shared"])
+        yield {}
     bench.clock.read(16)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure what a hardware profile holds on this machine's GPU.")
-    parser.add_argument("--out", type=Path, help="JSON to write (default: standard output)")
-    parser.add_argument("--plan", type=Path, help="make the launches of this JSON file instead; measures nothing")
-    arguments = parser.parse_args()
-    try:
-        if arguments.plan:
-            play(json.loads(arguments.plan.read_text(encoding="utf-8")))
-            return 0
-        text = json.dumps(measure(), indent=1)
-        if arguments.out:
-            write_whole(arguments.out, text + "\n")
-        else:
-            print(text)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

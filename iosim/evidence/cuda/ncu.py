@@ -20,6 +20,8 @@ from typing import Any
 from iosim.base.errors import InputError
 
 SECTOR_BYTES = 32
+SHOWN = 240
+"""Characters of a report that a complaint quotes."""
 
 METRICS: dict[str, tuple[str, int]] = {
     "hbm_read": ("dram__bytes_read.sum", 1),
@@ -88,12 +90,17 @@ def unit_scale(unit: str) -> float:
     return _PREFIX["k" if prefix == "K" else prefix]
 
 
-def _value(name: str, cell: str) -> float:
+def _count(cell: str) -> float | None:
     try:
-        value = float(cell)
+        value = float(cell.replace(",", ""))
     except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e30:
+        return None
+    return value if 0 <= value < 1e30 else None
+
+
+def _value(name: str, cell: str) -> float:
+    value = _count(cell)
+    if value is None:
         raise InputError(f"the profiler's {name} '{cell[:40]}' is no count; accepted: numbers from 0 on")
     return value
 
@@ -141,13 +148,57 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
         cells = dict(zip(names, row, strict=True))
         metrics = {}
         for name in wanted:
-            cell = cells[name].replace(",", "")
-            if cell and cell.lower() != "n/a":
-                metrics[name] = _value(name, cell) * scales[name]
+            if cells[name] and cells[name].lower() != "n/a":
+                metrics[name] = _value(name, cells[name]) * scales[name]
         grid, block = _triple(cells["Grid Size"]), _triple(cells["Block Size"])
         ranges = tuple(cells[name] for name in names if _RANGE_COLUMN.search(name) and cells[name])
         launches.append(Profiled(cells["Kernel Name"], grid, block, metrics, ranges))
     return launches, notes
+
+
+def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
+    """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds.
+
+    A range is no kernel: its row has no grid, and its name is what the profiler calls it. So only the counters are
+    looked at; what else a row holds does not matter.
+
+    Raises:
+        InputError: no table, not one range, or a counter that is not there or no number; the message quotes the report.
+    """
+    names, units, rows = range_table(text)
+    lacking = [name for name in wanted if METRICS[name][0] not in names]
+    if lacking:
+        raise _complaint(f"it lacks {', '.join(METRICS[name][0] for name in lacking)}; it has {', '.join(names)}", "")
+    first = names.index(METRICS[wanted[0]][0])
+    ranges = [row for row in rows if len(row) == len(names) and _count(row[first]) is not None]
+    if len(ranges) != 1:
+        raise _complaint(f"it has {len(ranges)} rows with {METRICS[wanted[0]][0]}, not the one of a range", text)
+    values = {}
+    for name in wanted:
+        metric, factor = METRICS[name]
+        at = names.index(metric)
+        value = _count(ranges[0][at])
+        if value is None:
+            raise _complaint(f"{metric} is '{ranges[0][at][:40]}', no number", text)
+        values[name] = value * unit_scale(units[at]) * factor
+    return values
+
+
+def range_table(text: str) -> tuple[list[str], list[str], list[list[str]]]:
+    """The header, the row of units and the others."""
+    lines = text.splitlines(keepends=True)
+    start = next((n for n, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
+    if start is None:
+        raise _complaint('it holds no table that begins with "ID"', text)
+    rows = [row for row in csv.reader(io.StringIO("".join(lines[start:]))) if row]
+    if len(rows) < 2 or len(rows[1]) != len(rows[0]) or rows[1][0].strip():
+        raise _complaint("its table has no row of units", text)
+    return rows[0], rows[1], rows[2:]
+
+
+def _complaint(what: str, text: str) -> InputError:
+    shown = f"; it begins: {' '.join(text.split())[:SHOWN]}" if text else ""
+    return InputError(f"the profiler's report of the range is not understood: {what}{shown}")
 
 
 def profiled_of(facts: Mapping[str, Any]) -> Profiled:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import driver
-from iosim.evidence.cuda.compiler import Built, build
-from iosim.evidence.cuda.launch import Launch, Shape
-from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS, ORDERS, Spec
+from iosim.evidence.cuda.launch import LOG2_E, Launch, Loaded, Sections, Shape, laid_out, sizes
+from iosim.evidence.cuda.spec import CODES, DIRECTIONS, DTYPES, MASKS, ORDERS, Spec, one_of
 from iosim.kernel.remap import place
 from iosim.kernel.schedule import Schedule
 
 CC = "9.0a"
-LOG2_E = 1.4426950408889634
 SHARED_BYTES_PER_CTA = 232_448
 CONSUMER_REGISTERS = {2: 232, 3: 160, 4: 112}
 """Of a thread, by how many warpgroups compute."""
@@ -41,19 +39,38 @@ ACCEPTED: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
-def _one_of(option: str, value: object, accepted: Sequence[object]) -> None:
-    if value not in accepted:
-        raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
+class HopperSpec(Spec):
+    """What both passes have in common: built for one architecture, with registers handed out by warpgroup."""
 
+    dtype: str
+    codes = CODES | {"schedule": SCHEDULES, "pipeline": PIPELINES, "turns": TURNS}
 
-def check_knobs(spec: object, accepted: Mapping[str, Sequence[object]]) -> None:
-    """Raises `InputError` where a field has a value that is not accepted."""
-    for name, values in accepted.items():
-        _one_of(name, getattr(spec, name), values)
+    @property
+    def tile(self) -> str:
+        """The tile in words."""
+        own: Any = self
+        return f"tile {own.block_q}x{own.block_k}, {own.stages} stages, head_dim {own.head_dim}"
+
+    def defines(self) -> dict[str, int]:
+        return {**super().defines(), "SHARED_BYTES": self.dynamic_shared_bytes}
+
+    def check(self, cc: str) -> None:
+        """Raises `InputError` where the instantiation cannot exist."""
+        if cc != CC:
+            raise InputError(f"{self.functions[0]} is built for compute capability {CC}, not {cc}")
+        self.check_fields()
+
+    def check_tile(self, live: int, registers: int) -> None:
+        """Raises `InputError` where shared memory, or the registers of a thread, do not hold it."""
+        need, room = self.dynamic_shared_bytes, registers - SPARE_REGISTERS
+        if need > SHARED_BYTES_PER_CTA:
+            raise InputError(f"{self.tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
+        if live > room:
+            raise InputError(f"{self.tile} keeps {live} registers of a thread in use; it has {room} for them")
 
 
 @dataclass(frozen=True)
-class Sm90Spec:
+class Sm90Spec(HopperSpec):
     """One `flash_fwd_sm90`; mirrors `flash90::Traits`."""
 
     head_dim: int
@@ -76,6 +93,7 @@ class Sm90Spec:
 
     source = "flash_fwd_sm90.cu"
     functions = ("flash_fwd_sm90",)
+    accepted = ACCEPTED
 
     @property
     def block_q(self) -> int:
@@ -95,38 +113,11 @@ class Sm90Spec:
         """Of a consumer's thread: output, scores and probabilities."""
         return self.head_dim // 2 + self.block_k // 2 + self.block_k // 4
 
-    def defines(self) -> dict[str, int]:
-        return {
-            "HEAD_DIM": self.head_dim,
-            "CONSUMERS": self.consumers,
-            "BLOCK_K": self.block_k,
-            "STAGES": self.stages,
-            "Q_STAGES": self.q_stages,
-            "MASK": MASKS[self.mask],
-            "BF16": int(self.dtype == "bf16"),
-            "SCHEDULE": SCHEDULES[self.schedule],
-            "CLUSTER": self.cluster,
-            "PIPELINE": PIPELINES[self.pipeline],
-            "TURNS": TURNS[self.turns],
-            "POLY": self.poly,
-            "PACK": self.pack,
-            "SHARED_BYTES": self.dynamic_shared_bytes,
-        }
-
     def check(self, cc: str) -> None:
-        """Raises `InputError` where the instantiation cannot exist."""
-        if cc != CC:
-            raise InputError(f"flash_fwd_sm90 is built for compute capability {CC}, not {cc}")
-        check_knobs(self, ACCEPTED)
+        super().check(cc)
         if self.cluster == 2 and self.block_k % 32:
             raise InputError(f"block_k {self.block_k} is no multiple of 32; each CTA of a cluster copies half of it")
-        tile = f"tile {self.block_q}x{self.block_k}, {self.stages} stages, head_dim {self.head_dim}"
-        if self.dynamic_shared_bytes > SHARED_BYTES_PER_CTA:
-            need = self.dynamic_shared_bytes
-            raise InputError(f"{tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
-        room = CONSUMER_REGISTERS[self.consumers] - SPARE_REGISTERS
-        if self.live_registers > room:
-            raise InputError(f"{tile} keeps {self.live_registers} registers of a thread in use; it has {room} for them")
+        self.check_tile(self.live_registers, CONSUMER_REGISTERS[self.consumers])
 
 
 def fastest(head_dim: int, mask: str = "none", dtype: str = "bf16") -> Sm90Spec:
@@ -167,12 +158,11 @@ def exists(spec: Spec) -> bool:
 
 
 @dataclass(frozen=True)
-class Sm90Order:
+class Sm90Order(Sections):
     """How tiles are numbered and how each walks its keys.
 
-    `order` and `section_heads` as `iosim.evidence.cuda.launch.Order` has them; `blocks` is the order of the query
-    blocks: light_first, heavy_first (the longest processing time first, where causal) or fold (heaviest, lightest,
-    second heaviest and so on).
+    `blocks` is the order of the query blocks: light_first, heavy_first (the longest processing time first, where
+    causal) or fold (heaviest, lightest, second heaviest and so on).
     """
 
     order: str = "head"
@@ -181,15 +171,10 @@ class Sm90Order:
     direction: str = "ascending"
 
     def __post_init__(self) -> None:
-        _one_of("order", self.order, ORDERS)
-        _one_of("blocks", self.blocks, tuple(BLOCKS))
-        _one_of("direction", self.direction, tuple(DIRECTIONS))
+        for name, accepted in (("order", ORDERS), ("blocks", tuple(BLOCKS)), ("direction", tuple(DIRECTIONS))):
+            one_of(name, getattr(self, name), accepted)
         if self.section_heads < 0:
             raise InputError(f"section_heads {self.section_heads} must be at least 0")
-
-    def section(self, all_heads: int) -> int:
-        """Heads that a section holds."""
-        return 1 if self.order == "query" else min(self.section_heads or all_heads, all_heads)
 
 
 def table_of(schedule: Schedule, query_blocks: int, all_heads: int, batch: int = 1) -> npt.NDArray[np.int32]:
@@ -218,17 +203,13 @@ class Sm90Params(ctypes.Structure):
 
     _fields_ = (
         *((name, TensorMap) for name in "qkvo"),
-        *((name, ctypes.c_void_p) for name in ("lse", "bounds_q", "bounds_k", "remap", "counter")),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "batch", "heads", "group", "seq_q", "seq_k", "window", "section", "blocks", "direction",
-                "query_blocks", "tiles", "lse_head",
-            )
+        *laid_out(
+            c_void_p="lse bounds_q bounds_k remap counter",
+            c_int32="batch heads group seq_q seq_k window section blocks direction query_blocks tiles lse_head",
+            c_float="scale2",
         ),
-        ("scale2", ctypes.c_float),
         ("padding", ctypes.c_char * 36),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -279,16 +260,39 @@ class Sm90Launch(Launch):
     counter: driver.Buffer
 
 
-@dataclass
-class Sm90Forward:
+H = TypeVar("H", bound=HopperSpec)
+
+
+class Hopper(Loaded[H]):
+    """The loaded kernels of a pass on Hopper."""
+
+    cc = CC
+
+    def parameters(
+        self, shape: Shape, order: Sm90Order, ragged: Ragged | None, scale: float, heads: int
+    ) -> dict[str, Any]:
+        """Fields that both passes fill alike; `heads` are those that the order's sections are made of."""
+        return {
+            **sizes(shape), "batch": shape.batch, "window": shape.window or 0, "section": order.section(heads),
+            "blocks": BLOCKS[order.blocks], "direction": DIRECTIONS[order.direction],
+            "bounds_q": ragged and ragged.bounds_q, "bounds_k": ragged and ragged.bounds_k,
+            "lse_head": ragged.all_q if ragged else shape.seq_q, "scale2": scale * LOG2_E,
+        }  # fmt: skip
+
+    def map_of(self, shape: Shape, address: int, ragged: Ragged | None, rows: int, of_queries: bool) -> TensorMap:
+        """The map of a tensor of queries or of keys, whose boxes are so many rows."""
+        dtype, heads, d = self.spec.dtype, shape.heads if of_queries else shape.kv_heads, shape.head_dim
+        if ragged is None:
+            seq = shape.seq_q if of_queries else shape.seq_k
+            return dense_map(dtype, address, (shape.batch, heads, seq, d), rows)
+        return ragged_map(dtype, address, (ragged.all_q if of_queries else ragged.all_k, heads, d), rows)
+
+
+class Sm90Forward(Hopper[Sm90Spec]):
     """A compiled and loaded `flash_fwd_sm90`, for one launch at a time: its launches share a counter."""
 
-    spec: Sm90Spec
-    built: Built = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.built = build(self.spec, CC)
-        self.main = driver.Function(self.built.cubin, "flash_fwd_sm90", self.spec.dynamic_shared_bytes)
+    def load(self) -> None:
+        self.main = self.function("flash_fwd_sm90", self.spec.dynamic_shared_bytes)
         self.counter = driver.Buffer(4)
 
     def tiles(self, shape: Shape) -> int:
@@ -313,37 +317,24 @@ class Sm90Forward:
             InputError: the shape or scale is not one that this instantiation computes.
         """
         spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
-        scale = 1 / math.sqrt(d) if scale is None else scale
-        if d != spec.head_dim:
-            raise InputError(f"head_dim {d} is not the {spec.head_dim} that this kernel was built for")
-        if scale <= 0:
-            raise InputError(f"scale {scale} must be positive")
-        if (shape.window is not None) != (spec.mask == "window"):
-            raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
+        scale = self.scale_of(shape, scale)
         if spec.pack > 1 and (spec.pack != shape.heads // shape.kv_heads or ragged is not None):
             asked = "lengths that vary" if ragged else f"{shape.heads} heads on {shape.kv_heads}"
             raise InputError(f"pack {spec.pack} does not fit {asked}; accepted: as many query heads a key/value head")
-        maps, all_heads = {}, shape.all_heads // spec.pack
+        maps = {}
         for name in "qkvo":
-            of_queries = name in "qo"
-            heads, rows = (shape.heads, 64) if of_queries else (shape.kv_heads, spec.block_k // spec.cluster)
-            if of_queries and spec.pack > 1:
-                maps[name] = packed_map(spec.dtype, addresses[name], (shape.batch, heads, shape.seq_q, d), spec.pack)
-            elif ragged is None:
-                sizes = shape.batch, heads, shape.seq_q if of_queries else shape.seq_k, d
-                maps[name] = dense_map(spec.dtype, addresses[name], sizes, rows)
+            if name in "qo" and spec.pack > 1:
+                packed = (shape.batch, shape.heads, shape.seq_q, d)
+                maps[name] = packed_map(spec.dtype, addresses[name], packed, spec.pack)
             else:
-                every = ragged.all_q if of_queries else ragged.all_k
-                maps[name] = ragged_map(spec.dtype, addresses[name], (every, heads, d), rows)
-        tiles = self.tiles(shape)
-        p = Sm90Params(
-            **maps, lse=addresses.get("lse"), bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k,
-            remap=remap, counter=self.counter.address, batch=shape.batch,
-            heads=shape.heads // spec.pack, group=shape.heads // shape.kv_heads // spec.pack, seq_q=shape.seq_q,
-            seq_k=shape.seq_k, window=shape.window or 0, section=order.section(all_heads), blocks=BLOCKS[order.blocks],
-            direction=DIRECTIONS[order.direction], query_blocks=tiles // all_heads, tiles=tiles,
-            lse_head=ragged.all_q if ragged else shape.seq_q, scale2=scale * LOG2_E,
-        )  # fmt: skip
+                rows = 64 if name in "qo" else spec.block_k // spec.cluster
+                maps[name] = self.map_of(shape, addresses[name], ragged, rows, name in "qo")
+        tiles, all_heads = self.tiles(shape), shape.all_heads // spec.pack
+        p = Sm90Params(**{
+            **self.parameters(shape, order, ragged, scale, all_heads), **maps, "lse": addresses.get("lse"),
+            "remap": remap, "counter": self.counter.address, "heads": shape.heads // spec.pack,
+            "group": shape.heads // shape.kv_heads // spec.pack, "query_blocks": tiles // all_heads, "tiles": tiles,
+        })  # fmt: skip
         at_once = tiles if spec.schedule == "one_tile" else min(tiles, driver.multiprocessors() // spec.cluster)
         grid = (at_once * spec.cluster, 1, 1)
         return Sm90Launch(self.main, grid, spec.threads, p, spec.dynamic_shared_bytes, self.counter)

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
-from iosim.evidence.cuda import driver
-from iosim.evidence.cuda.compiler import Built, build
-from iosim.evidence.cuda.launch import Launch, Shape
-from iosim.evidence.cuda.sm90 import (
-    BLOCKS,
-    CC,
-    LOG2_E,
-    SHARED_BYTES_PER_CTA,
-    SPARE_REGISTERS,
-    Ragged,
-    Sm90Order,
-    TensorMap,
-    check_knobs,
-    dense_map,
-    exists,
-    ragged_map,
-)
-from iosim.evidence.cuda.spec import DIRECTIONS, DTYPES, MASKS
+from iosim.evidence.cuda.launch import Launch, Shape, laid_out
+from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap, exists
+from iosim.evidence.cuda.spec import CODES, DTYPES, MASKS
 
 OVERLAPS = {"same_queries": 0, "former_queries": 1}
 SUMS = {"copied": 0, "ordered": 1, "added": 2}
@@ -41,7 +25,7 @@ ACCEPTED: dict[str, tuple[object, ...]] = {
 
 
 @dataclass(frozen=True)
-class Sm90BwdSpec:
+class Sm90BwdSpec(HopperSpec):
     """One `flash_bwd_sm90`; mirrors `flash90::BwdTraits`."""
 
     head_dim: int
@@ -60,6 +44,8 @@ class Sm90BwdSpec:
 
     source = "flash_bwd_sm90.cu"
     functions = ("flash_bwd_sm90", "flash_bwd_sm90_rows", "flash_bwd_sm90_query")
+    accepted = ACCEPTED
+    codes = CODES | {"sums": SUMS, "overlap": OVERLAPS}
     block_k = 64 * CONSUMERS
     threads = 128 * (CONSUMERS + 1)
 
@@ -76,37 +62,14 @@ class Sm90BwdSpec:
         """Of a consumer's thread: dK, dV, scores and dP."""
         return self.head_dim + self.block_q
 
-    def defines(self) -> dict[str, int]:
-        return {
-            "HEAD_DIM": self.head_dim,
-            "BLOCK_Q": self.block_q,
-            "STAGES": self.stages,
-            "SCORE_STAGES": self.score_stages,
-            "MASK": MASKS[self.mask],
-            "BF16": int(self.dtype == "bf16"),
-            "SUMS": SUMS[self.sums],
-            "OVERLAP": OVERLAPS[self.overlap],
-            "SHARED_BYTES": self.dynamic_shared_bytes,
-        }
-
     def check(self, cc: str) -> None:
-        """Raises `InputError` where the instantiation cannot exist."""
-        if cc != CC:
-            raise InputError(f"flash_bwd_sm90 is built for compute capability {CC}, not {cc}")
-        check_knobs(self, ACCEPTED)
-        tile = f"tile {self.block_q}x{self.block_k}, {self.stages} stages, head_dim {self.head_dim}"
+        super().check(cc)
         if self.head_dim * self.block_q < 64 * 128:
-            raise InputError(f"{tile} leaves a warpgroup less than 64 columns of dQ; block_q must be 128")
+            raise InputError(f"{self.tile} leaves a warpgroup less than 64 columns of dQ; block_q must be 128")
         if self.overlap == "former_queries" and self.stages < 2:
-            raise InputError(
-                f"{tile} has no room for the next Q while this one is in use; former_queries needs 2 stages"
-            )
-        if self.dynamic_shared_bytes > SHARED_BYTES_PER_CTA:
-            need = self.dynamic_shared_bytes
-            raise InputError(f"{tile} needs {need} bytes of shared memory; a CTA has {SHARED_BYTES_PER_CTA}")
-        room = REGISTERS - SPARE_REGISTERS
-        if self.live_registers > room:
-            raise InputError(f"{tile} keeps {self.live_registers} registers of a thread in use; it has {room} for them")
+            why = "has no room for the next Q while this one is in use; former_queries needs 2 stages"
+            raise InputError(f"{self.tile} {why}")
+        self.check_tile(self.live_registers, REGISTERS)
 
 
 def fastest_backward(head_dim: int, mask: str = "none", dtype: str = "bf16", ordered: bool = False) -> Sm90BwdSpec:
@@ -124,27 +87,22 @@ def backward_variants(head_dim: int, mask: str = "none", dtype: str = "bf16") ->
     return [spec for spec in several if exists(spec)]
 
 
+MAPPED = ("q", "k", "v", "d_o", "dk", "dv")
+
+
 class Sm90BwdParams(ctypes.Structure):
     """`flash90::BwdParams`; its alignment makes it 960 bytes."""
 
     _fields_ = (
-        *((name, TensorMap) for name in ("q", "k", "v", "d_o", "dk", "dv")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("o", "d_o_rows", "dq", "lse", "rows", "dq_sum", "turns", "bounds_q", "bounds_k")
+        *((name, TensorMap) for name in MAPPED),
+        *laid_out(
+            c_void_p="o d_o_rows dq lse rows dq_sum turns bounds_q bounds_k",
+            c_int64="row head_stride batch_stride",
+            c_int32="batch heads group seq_q seq_k window section blocks direction key_blocks head_blocks lse_head",
+            c_float="scale scale2",
         ),
-        *((name, ctypes.c_int64) for name in ("row", "head_stride", "batch_stride")),
-        *(
-            (name, ctypes.c_int32)
-            for name in (
-                "batch", "heads", "group", "seq_q", "seq_k", "window", "section", "blocks", "direction", "key_blocks",
-                "head_blocks", "lse_head",
-            )
-        ),
-        ("scale", ctypes.c_float),
-        ("scale2", ctypes.c_float),
         ("padding", ctypes.c_char * 40),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -156,19 +114,12 @@ class Workspace:
     turns: int
 
 
-@dataclass
-class Sm90Backward:
+class Sm90Backward(Hopper[Sm90BwdSpec]):
     """A compiled and loaded `flash_bwd_sm90` with the kernels before and after it."""
 
-    spec: Sm90BwdSpec
-    built: Built = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.built = build(self.spec, CC)
-        cubin = self.built.cubin
-        self.main = driver.Function(cubin, "flash_bwd_sm90", self.spec.dynamic_shared_bytes)
-        self.rows = driver.Function(cubin, "flash_bwd_sm90_rows")
-        self.query = driver.Function(cubin, "flash_bwd_sm90_query")
+    def load(self) -> None:
+        self.main = self.function("flash_bwd_sm90", self.spec.dynamic_shared_bytes)
+        self.rows, self.query = self.function("flash_bwd_sm90_rows"), self.function("flash_bwd_sm90_query")
 
     def head_blocks(self, shape: Shape, ragged: Ragged | None = None) -> int:
         """Query blocks that the workspaces hold of a head, and of all sequences where lengths vary."""
@@ -195,40 +146,23 @@ class Sm90Backward:
         Raises:
             InputError: the shape, scale or order is not one that this instantiation computes.
         """
-        spec, d = self.spec, shape.head_dim
-        order = order or Sm90Order("query")
-        scale = 1 / math.sqrt(d) if scale is None else scale
-        if d != spec.head_dim:
-            raise InputError(f"head_dim {d} is not the {spec.head_dim} that this kernel was built for")
-        if scale <= 0:
-            raise InputError(f"scale {scale} must be positive")
-        if (shape.window is not None) != (spec.mask == "window"):
-            raise InputError(f"window {shape.window} does not fit a kernel built for mask {spec.mask}")
+        spec, d, order = self.spec, shape.head_dim, order or Sm90Order("query")
+        scale = self.scale_of(shape, scale)
         if spec.sums == "ordered" and order.blocks != "heavy_first":
             raise InputError(f"blocks {order.blocks} cannot add in order; accepted: heavy_first")
         maps = {}
-        for name in ("q", "k", "v", "d_o", "dk", "dv"):
-            of_queries = name in ("q", "d_o")
-            heads = shape.heads if of_queries else shape.kv_heads
-            rows = spec.block_q if of_queries else spec.block_k if name in "kv" else 64
-            if ragged is None:
-                sizes = shape.batch, heads, shape.seq_q if of_queries else shape.seq_k, d
-                maps[name] = dense_map(spec.dtype, addresses[name], sizes, rows)
-            else:
-                every = ragged.all_q if of_queries else ragged.all_k
-                maps[name] = ragged_map(spec.dtype, addresses[name], (every, heads, d), rows)
+        for name in MAPPED:
+            rows = spec.block_k if name in "kv" else 64 if name in ("dk", "dv") else spec.block_q
+            maps[name] = self.map_of(shape, addresses[name], ragged, rows, name in ("q", "d_o"))
         key_blocks, kv_heads = -(-shape.seq_k // spec.block_k), shape.batch * shape.kv_heads
         row, head = (shape.heads * d, d) if ragged else (d, shape.seq_q * d)
-        p = Sm90BwdParams(
-            **maps, o=addresses["o"], d_o_rows=addresses["d_o"], dq=addresses["dq"], lse=addresses["lse"],
-            rows=addresses["rows"], dq_sum=addresses["dq_sum"], turns=addresses.get("turns"),
-            bounds_q=ragged and ragged.bounds_q, bounds_k=ragged and ragged.bounds_k, row=row, head_stride=head,
-            batch_stride=shape.heads * shape.seq_q * d, batch=shape.batch, heads=shape.heads,
-            group=shape.heads // shape.kv_heads, seq_q=shape.seq_q, seq_k=shape.seq_k, window=shape.window or 0,
-            section=order.section(kv_heads), blocks=BLOCKS[order.blocks], direction=DIRECTIONS[order.direction],
-            key_blocks=key_blocks, head_blocks=self.head_blocks(shape, ragged),
-            lse_head=ragged.all_q if ragged else shape.seq_q, scale=scale, scale2=scale * LOG2_E,
-        )  # fmt: skip
+        tensors = {name: addresses[name] for name in ("o", "dq", "lse", "rows", "dq_sum")}
+        p = Sm90BwdParams(**{
+            **self.parameters(shape, order, ragged, scale, kv_heads), **maps, **tensors, "d_o_rows": addresses["d_o"],
+            "turns": addresses.get("turns"), "row": row, "head_stride": head,
+            "batch_stride": shape.heads * shape.seq_q * d, "key_blocks": key_blocks,
+            "head_blocks": self.head_blocks(shape, ragged), "scale": scale,
+        })  # fmt: skip
         queries = (-(-shape.seq_q // spec.block_q), shape.heads, shape.batch)
         return [
             Launch(self.rows, queries, QUERY_THREADS, p, 0),

@@ -6,8 +6,9 @@ The arithmetic mirrors the traits structs of the CUDA sources (`FwdTraits`, `Bwd
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile_file import capability_fact
@@ -28,49 +29,63 @@ MASKS = {"none": 0, "causal": 1, "window": 2}
 ORDERS = ("query", "head")
 DIRECTIONS = {"ascending": 0, "descending": 1, "alternating": 2}
 DTYPES = ("fp16", "bf16")
+Accepted = Mapping[str, Sequence[object]]
+Codes = dict[str, dict[str, int]]
+CODES: Codes = {"mask": MASKS, "dtype": {"fp16": 0, "bf16": 1, "fp32": 2}}
+"""Template parameters that are words, and what stands for each in a macro."""
 
 
-class Spec(Protocol):
-    """One instantiation of one source file."""
+class Spec:
+    """One instantiation of one source file: a frozen dataclass whose fields are the template parameters."""
 
-    @property
-    def source(self) -> str:
-        """File name in `kernels/`."""
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """The kernels in it, the main one first."""
+    source: ClassVar[str]
+    """File name in `kernels/`."""
+    functions: ClassVar[tuple[str, ...]]
+    """The kernels in it, the main one first."""
+    accepted: ClassVar[Accepted] = {}
+    codes: ClassVar[Codes] = CODES
+    dtype_macro: ClassVar[str] = "BF16"
 
     @property
     def dynamic_shared_bytes(self) -> int:
         """What the main kernel's launch asks for."""
+        return 0
 
     def defines(self) -> dict[str, int]:
-        """The macros that choose the instantiation."""
+        """The macros that choose the instantiation: its fields."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {
+            self.dtype_macro if name == "dtype" else name.upper(): int(self.codes.get(name, {}).get(value, value))
+            for name, value in values.items()
+        }
 
     def check(self, cc: str) -> None:
         """Raises `InputError` where the instantiation cannot exist on compute capability `cc`."""
+        major, _, minor = cc.partition(".")
+        if not (major.isdigit() and minor.rstrip("a").isdigit()) or float(f"{major}.{minor.rstrip('a')}") < 7.5:
+            raise InputError(f"compute capability '{cc}' is not supported; accepted: 7.5 and later, such as 8.0 or 9.0")
+        self.check_fields()
+
+    def check_fields(self) -> None:
+        """Raises `InputError` where a field has a value that is not accepted."""
+        for name, values in self.accepted.items():
+            one_of(name, getattr(self, name), values)
+
+    def check_shared(self, name: str, cc: str, margin: int = 0) -> None:
+        """Raises `InputError` where a CTA has too little shared memory."""
+        need, have = self.dynamic_shared_bytes + margin, shared_bytes_per_cta(cc)
+        if have is not None and need > have:
+            raise InputError(f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}")
 
 
-def _one_of(option: str, value: object, accepted: tuple[object, ...]) -> None:
+def one_of(option: str, value: Any, accepted: Sequence[object]) -> None:
+    """Raises `InputError` where a value is none of those accepted."""
     if value not in accepted:
         raise InputError(f"{option} {value} is not built; accepted: {', '.join(map(str, accepted))}")
 
 
-def _check_cc(cc: str) -> None:
-    major, _, minor = cc.partition(".")
-    if not (major.isdigit() and minor.rstrip("a").isdigit()) or float(f"{major}.{minor.rstrip('a')}") < 7.5:
-        raise InputError(f"compute capability '{cc}' is not supported; accepted: 7.5 and later, such as 8.0 or 9.0")
-
-
-def _check_shared(name: str, cc: str, need: int) -> None:
-    have = shared_bytes_per_cta(cc)
-    if have is not None and need > have:
-        raise InputError(f"{name} needs {need} bytes of shared memory; a CTA of compute capability {cc} has {have}")
-
-
 @dataclass(frozen=True)
-class FwdSpec:
+class FwdSpec(Spec):
     """One `flash_fwd`: a tile of `block_q` query rows by `block_k` key rows."""
 
     head_dim: int
@@ -88,6 +103,10 @@ class FwdSpec:
 
     source = "flash_fwd.cu"
     functions = ("flash_fwd", "flash_combine")
+    accepted: ClassVar[Accepted] = {
+        "head_dim": (64, 96, 128, 256), "warps": (2, 4, 8), "stages": (1, 2, 3, 4), "mask": tuple(MASKS),
+        "dtype": DTYPES,
+    }  # fmt: skip
 
     @property
     def threads(self) -> int:
@@ -97,28 +116,8 @@ class FwdSpec:
     def dynamic_shared_bytes(self) -> int:
         return (self.block_q + 2 * self.stages * self.block_k) * self.head_dim * 2
 
-    def defines(self) -> dict[str, int]:
-        return {
-            "HEAD_DIM": self.head_dim,
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "WARPS": self.warps,
-            "STAGES": self.stages,
-            "MASK": MASKS[self.mask],
-            "BF16": int(self.dtype == "bf16"),
-            "PERSISTENT": int(self.persistent),
-            "SPLIT": int(self.split),
-            "Q_IN_REGISTERS": int(self.q_in_registers),
-            "MIN_CTAS": self.min_ctas,
-        }
-
     def check(self, cc: str) -> None:
-        _check_cc(cc)
-        _one_of("head_dim", self.head_dim, (64, 96, 128, 256))
-        _one_of("warps", self.warps, (2, 4, 8))
-        _one_of("stages", self.stages, (1, 2, 3, 4))
-        _one_of("mask", self.mask, tuple(MASKS))
-        _one_of("dtype", self.dtype, DTYPES)
+        super().check(cc)
         name = f"tile {self.block_q}x{self.block_k} with {self.warps} warps"
         if self.block_q < 1 or self.block_q % (16 * self.warps):
             raise InputError(f"{name} is not built; block_q must be a multiple of 16 * warps = {16 * self.warps}")
@@ -126,12 +125,11 @@ class FwdSpec:
             raise InputError(f"{name} is not built; block_k must be a multiple of 16")
         if cc == "7.5" and self.dtype == "bf16":
             raise InputError("dtype bf16 has no tensor-core product on compute capability 7.5; accepted: fp16")
-        need = self.dynamic_shared_bytes + STATIC_BYTES_MARGIN
-        _check_shared(f"{name}, {self.stages} stages, head_dim {self.head_dim}", cc, need)
+        self.check_shared(f"{name}, {self.stages} stages, head_dim {self.head_dim}", cc, STATIC_BYTES_MARGIN)
 
 
 @dataclass(frozen=True)
-class BwdSpec:
+class BwdSpec(Spec):
     """One `flash_bwd`: CTAs own `block_k` key rows and walk the query blocks of `block_q` rows."""
 
     head_dim: int
@@ -145,6 +143,7 @@ class BwdSpec:
 
     source = "flash_bwd.cu"
     functions = ("flash_bwd", "flash_bwd_rows", "flash_bwd_query")
+    accepted: ClassVar[Accepted] = {"head_dim": (64, 128), "warps": (4, 8), "mask": tuple(MASKS), "dtype": DTYPES}
 
     @property
     def threads(self) -> int:
@@ -156,36 +155,20 @@ class BwdSpec:
         query_tiles = 4 * self.block_q * self.head_dim * 2
         return key_tiles + query_tiles + self.block_q * self.block_k * 2 + 4 * self.block_q * 4
 
-    def defines(self) -> dict[str, int]:
-        return {
-            "HEAD_DIM": self.head_dim,
-            "BLOCK_Q": self.block_q,
-            "BLOCK_K": self.block_k,
-            "WARPS": self.warps,
-            "MASK": MASKS[self.mask],
-            "BF16": int(self.dtype == "bf16"),
-            "DETERMINISTIC": int(self.deterministic),
-            "MIN_CTAS": self.min_ctas,
-        }
-
     def check(self, cc: str) -> None:
-        _check_cc(cc)
         if cc == "7.5":
             raise InputError("flash_bwd is built for compute capability 8.0 and later, not 7.5")
-        _one_of("head_dim", self.head_dim, (64, 128))
-        _one_of("warps", self.warps, (4, 8))
-        _one_of("mask", self.mask, tuple(MASKS))
-        _one_of("dtype", self.dtype, DTYPES)
+        super().check(cc)
         name = f"backward tile {self.block_q}x{self.block_k} with {self.warps} warps"
         if self.block_k != 16 * self.warps:
             raise InputError(f"{name} is not built; block_k must be 16 * warps = {16 * self.warps}")
         if self.block_q not in (32, 64, 128) or self.block_q > self.block_k:
             raise InputError(f"{name} is not built; block_q must be 32, 64 or 128 and at most block_k")
-        _check_shared(name, cc, self.dynamic_shared_bytes + STATIC_BYTES_MARGIN)
+        self.check_shared(name, cc, STATIC_BYTES_MARGIN)
 
 
 @dataclass(frozen=True)
-class NaiveSpec:
+class NaiveSpec(Spec):
     """The three kernels of naive attention: scores, softmax, values."""
 
     head_dim: int
@@ -195,50 +178,32 @@ class NaiveSpec:
 
     source = "naive.cu"
     functions = ("naive_scores", "naive_softmax", "naive_values")
-    dynamic_shared_bytes = 0
-
-    def defines(self) -> dict[str, int]:
-        element = {"fp16": 0, "bf16": 1, "fp32": 2}[self.dtype]
-        return {"HEAD_DIM": self.head_dim, "ELEMENT": element, "BYPASS_L1": int(self.bypass_l1)}
-
-    def check(self, cc: str) -> None:
-        _check_cc(cc)
-        _one_of("head_dim", self.head_dim, (64, 96, 128, 256))
-        _one_of("dtype", self.dtype, ("fp16", "bf16", "fp32"))
+    accepted: ClassVar[Accepted] = {"head_dim": (64, 96, 128, 256), "dtype": ("fp16", "bf16", "fp32")}
+    dtype_macro = "ELEMENT"
 
 
 @dataclass(frozen=True)
-class MicroSpec:
+class MicroSpec(Spec):
     """The microbenchmarks; one build holds all of them."""
 
     source = "microbench.cu"
     functions = ("micro_scan", "micro_fill", "micro_link", "micro_chase", "micro_exp", "micro_tensor", "micro_empty")
-    dynamic_shared_bytes = 0
-
-    def defines(self) -> dict[str, int]:
-        return {}
-
-    def check(self, cc: str) -> None:
-        _check_cc(cc)
 
 
 @dataclass(frozen=True)
-class MinimalSpec:
+class MinimalSpec(Spec):
     """The minimal kernel: fp32, 32x32, one thread a row."""
 
     head_dim: int
 
     source = "minimal.cu"
     functions = ("minimal_fwd",)
+    accepted: ClassVar[Accepted] = {"head_dim": (32, 64, 96, 128)}
 
     @property
     def dynamic_shared_bytes(self) -> int:
         return (2 * 32 * self.head_dim + 32 * (self.head_dim + 1) + 32 * 33) * 4
 
-    def defines(self) -> dict[str, int]:
-        return {"HEAD_DIM": self.head_dim}
-
     def check(self, cc: str) -> None:
-        _check_cc(cc)
-        _one_of("head_dim", self.head_dim, (32, 64, 96, 128))
-        _check_shared(f"minimal at head_dim {self.head_dim}", cc, self.dynamic_shared_bytes)
+        super().check(cc)
+        self.check_shared(f"minimal at head_dim {self.head_dim}", cc)

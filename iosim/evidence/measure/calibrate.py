@@ -152,7 +152,7 @@ def derive(
     check_schema(raw, "the raw file")
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, told)
-    found = _driver(kept) | _rates(kept) | _latencies(kept) | tensor(kept) | _from_counters(kept, tried, told)
+    found = figures(kept) | tensor(kept) | _from_counters(kept, tried, told)
     return in_range(found, told)
 
 
@@ -172,53 +172,42 @@ def _said(raw: Mapping[str, Any], what: str) -> str:
     return f"measured by iosim calibrate on {raw['gpu']}, {raw['date']}: {what}"
 
 
-def _driver(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    told = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
-    kinds: tuple[tuple[str, str, type[int] | type[float]], ...] = (
-        ("sm_count", "sms", int), ("l2_bytes", "l2_bytes", int), ("boost_clock_hz", "clock_hz", float)
-    )  # fmt: skip
-    return {name: Entry(kind(raw[key]), told) for name, key, kind in kinds if raw.get(key)}
-
-
 def digits(value: float, count: int = 4) -> float:
     """Rounded to so many significant digits."""
     return float(f"{value:.{count}g}")
 
 
-def _rates(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    entries, private = {}, raw["private"]
-    if raw.get("hbm_read_bandwidth_bytes_per_s"):
-        entries["dram_bandwidth_measured_bytes_per_s"] = Entry(
-            digits(raw["hbm_read_bandwidth_bytes_per_s"]), _said(raw, "best of 3 reads of far more than the L2")
-        )
-    if private:
-        best = digits(max(rate for _, rate in private))
-        entries["l2_read_bandwidth_measured_bytes_per_s"] = Entry(
-            best, _said(raw, "private scans, the best footprint of the curve")
-        )
-        entries["l2_read_bandwidth_by_footprint_bytes_per_s"] = Entry(
-            [[size, digits(rate)] for size, rate in private], _said(raw, "private scans, each SM its own part")
-        )
-    if raw.get("exp_clock_hz") and raw.get("exp_per_s") and raw.get("sms"):
-        per_clock = raw["exp_per_s"] / (raw["exp_clock_hz"] * raw["sms"])
-        entries["exp_per_clock_per_sm"] = Entry(digits(per_clock, 3), _said(raw, "ex2 instructions on all SMs"))
-    return entries
+DRIVER = "the driver"
+FIGURES: tuple[tuple[str, tuple[str, ...], Callable[[Mapping[str, Any]], Any], str], ...] = (
+    ("sm_count", ("sms",), lambda r: int(r["sms"]), DRIVER),
+    ("l2_bytes", ("l2_bytes",), lambda r: int(r["l2_bytes"]), DRIVER),
+    ("boost_clock_hz", ("clock_hz",), lambda r: float(r["clock_hz"]), DRIVER),
+    ("dram_bandwidth_measured_bytes_per_s", ("hbm_read_bandwidth_bytes_per_s",),
+     lambda r: digits(r["hbm_read_bandwidth_bytes_per_s"]), "best of 3 reads of far more than the L2"),
+    ("l2_read_bandwidth_measured_bytes_per_s", ("private",),
+     lambda r: digits(max(rate for _, rate in r["private"])), "private scans, the best footprint of the curve"),
+    ("l2_read_bandwidth_by_footprint_bytes_per_s", ("private",),
+     lambda r: [[size, digits(rate)] for size, rate in r["private"]], "private scans, each SM its own part"),
+    ("exp_per_clock_per_sm", ("exp_clock_hz", "exp_per_s", "sms"),
+     lambda r: digits(r["exp_per_s"] / (r["exp_clock_hz"] * r["sms"]), 3), "ex2 instructions on all SMs"),
+    ("l2_latency_near_cycles", ("l2_latency_clock_hz", "l2_latency_s"),
+     lambda r: digits(r["l2_latency_s"] * r["l2_latency_clock_hz"], 3),
+     "one thread's chain of loads over an eighth of the L2, read before"),
+    ("dram_latency_cycles", ("hbm_latency_clock_hz", "hbm_latency_s"),
+     lambda r: digits(r["hbm_latency_s"] * r["hbm_latency_clock_hz"], 3),
+     "one thread's chain of loads over far more than the L2, TLB misses included"),
+)  # fmt: skip
+"""Quantities, the raw numbers that each needs, what it is of them, and how they were measured."""
 
 
-def _latencies(raw: Mapping[str, Any]) -> dict[str, Entry]:
-    entries = {}
-    for key, name, what in (
-        ("l2", "l2_latency_near_cycles", "one thread's chain of loads over an eighth of the L2, read before"),
-        (
-            "hbm",
-            "dram_latency_cycles",
-            "one thread's chain of loads over far more than the L2, TLB misses included",
-        ),
-    ):
-        if raw.get(f"{key}_latency_clock_hz") and raw.get(f"{key}_latency_s"):
-            cycles = raw[f"{key}_latency_s"] * raw[f"{key}_latency_clock_hz"]
-            entries[name] = Entry(digits(cycles, 3), _said(raw, what))
-    return entries
+def figures(raw: Mapping[str, Any]) -> dict[str, Entry]:
+    """The quantities whose numbers are there."""
+    asked = f"the driver, asked by iosim calibrate on {raw['gpu']}, {raw['date']}"
+    return {
+        name: Entry(value(raw), asked if how == DRIVER else _said(raw, how))
+        for name, needed, value, how in FIGURES
+        if all(raw.get(key) for key in needed)
+    }
 
 
 def tensor(raw: Mapping[str, Any]) -> dict[str, Entry]:
@@ -282,9 +271,8 @@ def _fill(raw: Mapping[str, Any], fill: Mapping[str, Any], once: Mapping[str, An
 
 
 def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
-    told = _said(
-        raw, f"fitted to miss counters of {f.points} scans on the cliffs, {100 * f.error:.1f} % of re-reads off"
-    )
+    off = f"{100 * f.error:.1f} % of re-reads off"
+    told = _said(raw, f"fitted to miss counters of {f.points} scans on the cliffs, {off}")
     where = _said(raw, "where scans by all SMs of the same data stop hitting")
     return {
         "l2_partitions": Entry(f.partitions, where),
@@ -299,7 +287,7 @@ def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
     Raises:
         InputError: a number of them is missing or out of range.
     """
-    entries = _driver(raw) | _rates(raw) | _latencies(raw)
+    entries = figures(raw)
     measured = entries.get("dram_bandwidth_measured_bytes_per_s")
     if measured is not None:
         entries["dram_bandwidth_bytes_per_s"] = measured

@@ -53,36 +53,29 @@ class Case:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON; `from_dict` takes them back."""
-        return {
-            "implementation": self.implementation, "spec": asdict(self.spec), "shape": asdict(self.shape),  # type: ignore[call-overload]
-            "order": asdict(self.order), "causal": self.causal, "note": self.note,
-        }  # fmt: skip
+        return {"implementation": self.implementation, **asdict(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Case:
         spec = KINDS[data["implementation"]](**data["spec"])
         return cls(spec, Shape(**data["shape"]), Order(**data["order"]), data["causal"], data["note"])
 
+    def columns(self) -> dict[str, str]:
+        """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
+        spec, o = self.spec, self.order
+        words = [*(note for name, note in BUILDS.items() if getattr(spec, name, False)), self.note]
+        row: dict[str, object] = dict.fromkeys((*PROBLEM, *TILE, *KNOBS), "")
+        row |= {name: value for name in (*TILE, "min_ctas") if (value := getattr(spec, name, None)) is not None}
+        row |= {name: value for name, value in asdict(self.shape).items() if value is not None}
+        row |= {"implementation": self.implementation, "causal": int(self.causal), "dtype": DTYPE_NAMES[self.dtype]}
+        row["note"] = ", ".join(word for word in words if word)
+        if isinstance(spec, FwdSpec):
+            row |= {"order": o.order, "heavy_first": int(o.heavy_first), "section": o.section_heads}
+            row |= {"direction": o.direction, "persistent": int(spec.persistent), "splits": o.splits}
+        return {name: str(value) for name, value in row.items()}
 
-def describe(case: Case) -> dict[str, str]:
-    """The columns of a row that the call decides: PROBLEM, TILE and KNOBS."""
-    s, spec = case.shape, case.spec
-    words = [note for name, note in BUILDS.items() if getattr(spec, name, False)] + ([case.note] if case.note else [])
-    row = {
-        "implementation": case.implementation, "batch": s.batch, "heads": s.heads, "kv_heads": s.kv_heads,
-        "seq_q": s.seq_q, "seq_k": s.seq_k, "head_dim": s.head_dim, "causal": int(case.causal),
-        "dtype": DTYPE_NAMES[case.dtype], "window": "" if s.window is None else s.window,
-        "note": ", ".join(words),
-    }  # fmt: skip
-    for name in ("block_q", "block_k", "warps", "stages", "min_ctas"):
-        row[name] = getattr(spec, name, "")
-    for name in ("order", "heavy_first", "section", "direction", "persistent", "splits"):
-        row[name] = ""
-    if isinstance(spec, FwdSpec):
-        o = case.order
-        row |= {"order": o.order, "heavy_first": int(o.heavy_first), "section": o.section_heads}
-        row |= {"direction": o.direction, "persistent": int(spec.persistent), "splits": o.splits}
-    return {name: str(value) for name, value in row.items()}
+
+describe = Case.columns
 
 
 def flops(case: Case) -> float:

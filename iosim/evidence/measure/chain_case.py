@@ -6,7 +6,6 @@ the three launches of kernels/naive.cu. In a chain a launch finds in the L2 what
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -65,12 +64,13 @@ class ChainCase:
         """Plain types, for JSON; ChainCase(**d) takes them back."""
         return asdict(self)
 
+    def columns(self) -> dict[str, str]:
+        """The columns of a chain's row that the call decides: PROBLEM."""
+        row = {**asdict(self), "implementation": self.chain + PASSES[self.passes], "dtype": DTYPE_NAMES[self.dtype]}
+        return {name: str(row[name]) for name in PROBLEM}
 
-def describe(case: ChainCase) -> dict[str, str]:
-    """The columns of a chain's row that the call decides: PROBLEM."""
-    name = case.chain + PASSES[case.passes]
-    sizes = (case.batch, case.heads, case.seq, case.head_dim)
-    return dict(zip(PROBLEM, (name, *map(str, sizes), DTYPE_NAMES[case.dtype]), strict=True))
+
+describe = ChainCase.columns
 
 
 def describe_launches(case: ChainCase) -> dict[str, str]:
@@ -107,25 +107,10 @@ def planned() -> Iterator[ChainCase]:
         yield ChainCase(chain, 1, 32, 2048, 128, passes="fwd+bwd")
 
 
-def missing(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
-    """The chains that a table lacks; one that is asked for twice must be there twice."""
-    left = Counter(tuple(row[name] for name in PROBLEM) for row in rows)
-    wanted = []
-    for case in cases:
-        key = tuple(describe(case).values())
-        if left[key] > 0:
-            left[key] -= 1
-        else:
-            wanted.append(case)
-    return wanted
-
-
 def unlisted(cases: Iterable[ChainCase], rows: Iterable[Mapping[str, str]]) -> list[ChainCase]:
     """The chains whose launches a table of launches lacks."""
-    listed = {tuple(row[name] for name in LAUNCH_PROBLEM) for row in rows}
+    held = list(rows)
     return [
-        case for case in dict.fromkeys(cases) if tuple(describe_launches(case)[n] for n in LAUNCH_PROBLEM) not in listed
-    ]
-
-
-LAUNCH_PROBLEM = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "dtype")
+        case for case in dict.fromkeys(cases)
+        if not any(describe_launches(case).items() <= row.items() for row in held)
+    ]  # fmt: skip

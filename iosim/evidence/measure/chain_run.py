@@ -1,36 +1,27 @@
-"""What runs a chain: `python -m iosim.evidence.measure.chain_run check PLAN.json DONE.jsonl`, or `... range CASE.json`.
+"""Runs the project's own kernels and whole chains for `run`, each held against float64 on fresh inputs first.
 
-`check` holds every call against float64 on fresh inputs and, where the plan says so, launches the call again with the
-profiler on, behind a launch that marks where a call begins. `range` makes one call between cudaProfilerStart and
-cudaProfilerStop; the profiler starts that process again for every pass, so its inputs are the same each time.
+A chain's check is launched again, where the plan says so, with the profiler on, behind a launch that marks where a call
+begins. A range is one call between cudaProfilerStart and cudaProfilerStop; the profiler starts that process again for
+every pass, so its inputs are the same each time.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from iosim.base.errors import InputError
-from iosim.evidence.measure.case import TOLERANCE
+from iosim.evidence.cuda.compiler import cache_key
+from iosim.evidence.measure import harness
+from iosim.evidence.measure.case import TOLERANCE, Case
 from iosim.evidence.measure.chain_case import OWN, ChainCase
-from iosim.evidence.measure.harness import (
-    TORCH_DTYPES,
-    gradients,
-    inputs,
-    launches,
-    reference,
-    reference_rows,
-    relative,
-    workspace,
-)
+from iosim.evidence.measure.harness import TORCH_DTYPES, inputs, reference_rows, relative
 
 BACKENDS = {
     "math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -38,6 +29,68 @@ BACKENDS = {
 SEED, WARM_UPS = 7, 2
 
 Tensors = dict[str, torch.Tensor]
+Call = dict[str, Any]
+
+
+@contextmanager
+def profiled() -> Iterator[None]:
+    """The profiler is on meanwhile, until all launches have ended."""
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    runtime.cudaProfilerStart()
+    yield
+    torch.cuda.synchronize()
+    runtime.cudaProfilerStop()
+
+
+def fresh_seed() -> int:
+    """A seed that was not asked for."""
+    return int.from_bytes(os.urandom(3), "little")
+
+
+def tried(lines: Callable[..., Iterator[Call]], *given: Any) -> Iterator[Call]:
+    """What `lines` has to say of a call; where it fails, `left_out`."""
+    try:
+        yield from lines(*given)
+    except (InputError, RuntimeError) as error:  # torch raises RuntimeError for a refusal or short memory
+        yield {"left_out": str(error).splitlines()[0]}
+    torch.cuda.empty_cache()
+
+
+# The project's own kernels
+
+
+def launches_of(calls: list[Call], warm: bool) -> Iterator[Call]:
+    """Checks and profiles calls; a line a launch."""
+    for call in calls:
+        case = Case.from_dict(call["case"])
+        row = case.columns() | {"call": str(call["call"])}
+        yield from (row | line for line in tried(_launches, case, call["call"], warm))
+
+
+def _launches(case: Case, seed: int, warm: bool) -> Iterator[Call]:
+    """Launches a call that is right with the profiler on; gives what the launches are."""
+    good, error_of = harness.trusted(case, seed=fresh_seed())
+    torch.cuda.empty_cache()
+    if not good:
+        raise InputError(f"wrong against float64: {error_of}")
+    t = inputs(case, seed)
+    w = harness.workspace(case, t)
+    built = harness.loaded(case.spec).built
+    sources = cache_key(case.spec, built.cc, built.compiler)[:12]
+    rows = []
+    for index, launch in enumerate(harness.launches(case, t | w), start=1):
+        if warm:
+            launch.run()
+        with profiled():
+            launch.run()
+        spill = str(built.resources[launch.function.name].spill_store_bytes)
+        row = {"launch": str(index), "kernel": launch.function.name, "grid": str(launch.grid)}
+        rows.append(row | {"spill_store_bytes": spill, "sources": sources})
+    yield from rows
+
+
+# Chains
 
 
 def prepared(case: ChainCase, seed: int) -> tuple[Tensors, Callable[[], Tensors]]:
@@ -70,8 +123,8 @@ def _attend(chain: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
 
 
 def _own(case: ChainCase, t: Tensors) -> Callable[[], Tensors]:
-    made_of = t | workspace(case.problem, t)
-    planned = launches(case.problem, made_of)
+    made_of = t | harness.workspace(case.problem, t)
+    planned = harness.launches(case.problem, made_of)
 
     def run() -> Tensors:
         for launch in planned:
@@ -87,63 +140,46 @@ def errors(case: ChainCase, seed: int) -> dict[str, float]:
     got = run()
     t = {name: x.detach() for name, x in t.items()}
     rows = reference_rows(case.problem)
-    want, _ = reference(case.problem, t, rows)
-    error_of = {"o": relative(got["o"][:, :, rows], want)}
+    want = {"o": harness.reference(case.problem, t, rows)[0]}
     if case.passes == "fwd+bwd":
-        grads = gradients(case.problem, t)
-        error_of |= {name: relative(got[name], grads[name]) for name in ("dq", "dk", "dv")}
-    return error_of
+        want |= harness.gradients(case.problem, t)
+    return {name: relative(got[name][:, :, rows] if name == "o" else got[name], x) for name, x in want.items()}
 
 
 def checked(case: ChainCase) -> None:
     """Raises InputError where a call's outputs are not attention's, on fresh inputs."""
-    error_of = errors(case, int.from_bytes(os.urandom(3), "little"))
+    error_of = errors(case, fresh_seed())
     if not all(error <= TOLERANCE[case.dtype] for error in error_of.values()):
         raise InputError(f"wrong against float64: {error_of}")
 
 
 def once(case: ChainCase, *, mark: bool) -> None:
     """One call with the profiler on, after WARM_UPS without; with `mark`, behind a launch that does nothing."""
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     _, run = prepared(case, SEED)
     for _ in range(WARM_UPS):
         run()
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStart()
-    if mark:
-        torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
-    kept = run()
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStop()
+    with profiled():
+        if mark:
+            torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+        kept = run()
     del kept
 
 
-def check_all(calls: list[dict[str, Any]], out: TextIO) -> None:
-    """Checks calls, and makes those to be profiled; a JSON line each, with `left_out`, the reason, where it failed."""
+def check_all(calls: list[Call]) -> Iterator[Call]:
+    """Checks calls, and makes those to be profiled; a line each."""
     for call in calls:
-        case = ChainCase(**call["case"])
-        answer: dict[str, str] = {}
-        try:
-            checked(case)
-            torch.cuda.empty_cache()
-            if call["profile"]:
-                once(case, mark=True)
-        except (InputError, RuntimeError) as error:  # torch raises RuntimeError for a refusal or short memory
-            answer = {"left_out": str(error).splitlines()[0]}
-        torch.cuda.empty_cache()
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
+        yield from tried(_check, ChainCase(**call["case"]), call["profile"])
 
 
-def main() -> int:
-    what, plan = sys.argv[1], json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    if what == "range":
-        once(ChainCase(**plan), mark=False)
-        return 0
-    with Path(sys.argv[3]).open("w", encoding="utf-8") as out:
-        check_all(plan, out)
-    return 0
+def _check(case: ChainCase, profile: bool) -> Iterator[Call]:
+    checked(case)
+    torch.cuda.empty_cache()
+    if profile:
+        once(case, mark=True)
+    yield {}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def make_range(case: Call) -> Iterator[Call]:
+    """The one call of a range."""
+    once(ChainCase(**case), mark=False)
+    yield {}

@@ -6,16 +6,12 @@ capacity curve; one long scan and one long fill for what a launch moves beside i
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.microbench import MIB, far_bytes
-from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, import_report, parse_raw, refusal
-from iosim.evidence.measure.collect import run_profiler
+from iosim.evidence.cuda.ncu import Profiled, parse_raw
+from iosim.evidence.measure.collect import profiler_options, run
 from iosim.evidence.measure.machine import profiler_version
 
 PASSES = 4
@@ -49,19 +45,8 @@ def count(l2_bytes: int) -> dict[str, Any]:
         InputError: there is no profiler, it refuses, or its report lacks launches.
     """
     plan = scan_plan(l2_bytes)
-    have = available_metrics()
-    wanted = [METRICS[name][0] for name in COUNTED]
-    metrics = [metric for metric in wanted if have is None or metric.split(".")[0] in have]
-    with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
-        file, report = Path(folder) / "plan.json", Path(folder) / "report"
-        file.write_text(json.dumps(plan), encoding="utf-8")
-        options = ["--clock-control", "none", "--cache-control", "all", "--kernel-name", "regex:micro_(scan|fill)",
-                   "--metrics", ",".join(metrics), "-f", "-o", str(report)]  # fmt: skip
-        output = run_profiler(options, [sys.executable, "-m", "iosim.evidence.cuda.microbench", "--plan", str(file)])
-        report_file = report.with_suffix(".ncu-rep")
-        if not report_file.is_file():
-            raise InputError(f"the profiler left no report: {refusal(output) or output.strip()[-300:]}")
-        profiled, _ = parse_raw(import_report(report_file))
+    options = [*profiler_options(False, COUNTED), "--kernel-name", "regex:micro_(scan|fill)"]
+    profiled, _ = parse_raw(run("scans", plan, options).report())
     return {"profiler": profiler_version(), "passes": PASSES, "rows": rows_of(plan, profiled)}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.readers.replay.l2 import L2Model, model
-from iosim.readers.replay.scan import PATTERNS, block_scan, fill, scan, with_capacity
+from iosim.readers.replay.scan import PATTERNS, block_scan, scan, with_capacity
 
 USUAL_WAYS = 16
 """Ways of the L2s that were measured set by set (H100 and H200)."""
@@ -32,8 +32,6 @@ BLOCK_SCAN = "block_scan"
 CURVES = (*PATTERNS, BLOCK_SCAN)
 FOOT = 0.25
 """Of the re-reads of one SM: so many miss first where its own side of the L2 no longer holds them, or all of the L2."""
-MOST_DIRTY_ERROR = 1.2
-"""Numbers of dirty ways whose error is up to this many times the least are told as a range."""
 
 
 @dataclass(frozen=True)
@@ -64,27 +62,6 @@ class L2Fit:
     ways: int
     capacity_fraction: float
     error: float
-    points: int
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A footprint that all SMs store to over and over, and at what rate."""
-
-    footprint_bytes: int
-    sms: int
-    bytes_per_s: float
-
-
-@dataclass(frozen=True)
-class DirtyFit:
-    """`ways` of a set hold dirty lines at most; `error` is the mean error of the time of a store, over that of one that
-    HBM limits; `low` and `high` are the least and most ways that do about as well."""
-
-    ways: int
-    error: float
-    low: int
-    high: int
     points: int
 
 
@@ -176,34 +153,6 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
     best = min(WAYS, key=lambda w: by_ways[w])
     ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[USUAL_WAYS] else USUAL_WAYS
     return L2Fit(partitions, ways, fraction, by_ways[ways], len(picked))
-
-
-def fit_dirty(l2: L2Model, fills: Sequence[Filled], l2_bytes_per_s: float, hbm_bytes_per_s: float) -> DirtyFit:
-    """The most dirty ways of a set, from rates of fills that fit in the L2, partly fit and do not fit.
-
-    Args:
-        l2_bytes_per_s: rate of fills that fit.
-        hbm_bytes_per_s: rate of fills far larger than the L2.
-    """
-
-    def error(ways: int) -> float:
-        one = replace(l2, dirty_ways=float(ways))
-        return sum(abs(_fill_time(one, f, l2_bytes_per_s, hbm_bytes_per_s) - hbm_bytes_per_s / f.bytes_per_s)
-                   for f in fills) / len(fills)  # fmt: skip
-
-    by_ways = {ways: error(ways) for ways in range(1, l2.ways + 1)}
-    best = min(by_ways, key=lambda w: by_ways[w])
-    near = [ways for ways, off in by_ways.items() if off <= MOST_DIRTY_ERROR * by_ways[best]]
-    return DirtyFit(best, by_ways[best], min(near), max(near), len(fills))
-
-
-FILL_PASSES = 4
-
-
-def _fill_time(l2: L2Model, f: Filled, l2_bytes_per_s: float, hbm_bytes_per_s: float) -> float:
-    """Time of a pass over that of one whose lines all go to HBM: what lasts longer, the L2 or HBM."""
-    some, more = (fill(l2, f.footprint_bytes, f.sms, passes) for passes in (FILL_PASSES, 2 * FILL_PASSES))
-    return max(hbm_bytes_per_s / l2_bytes_per_s, (more - some) / (FILL_PASSES * f.footprint_bytes))
 
 
 def error_of(l2: L2Model, p: Point) -> float:

@@ -6,8 +6,11 @@ It needs PyTorch, and a GPU for all but the references; it knows nothing of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
 
 import torch
 
@@ -21,22 +24,15 @@ SAMPLED_PAIRS = 1 << 28
 
 
 Loaded = Forward | Backward | Naive | Minimal
-_loaded: dict[Spec, Loaded] = {}
+LOADERS: Mapping[type, Callable[[Any], Loaded]] = {
+    FwdSpec: Forward, BwdSpec: Backward, NaiveSpec: Naive, MinimalSpec: Minimal,
+}  # fmt: skip
 
 
+@cache
 def loaded(spec: Spec) -> Loaded:
     """The compiled and loaded kernels of a spec, kept for the process."""
-    if spec not in _loaded:
-        _loaded[spec] = _load(spec)
-    return _loaded[spec]
-
-
-def _load(spec: Spec) -> Loaded:
-    if isinstance(spec, FwdSpec):
-        return Forward(spec)
-    if isinstance(spec, BwdSpec):
-        return Backward(spec)
-    return Naive(spec) if isinstance(spec, NaiveSpec) else Minimal(spec)  # type: ignore[arg-type]
+    return LOADERS[type(spec)](spec)
 
 
 def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Tensor]:
@@ -54,31 +50,32 @@ def inputs(case: Case, seed: int, magnitude: float = 1.0) -> dict[str, torch.Ten
     return t
 
 
-def _poison(like: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(like, math.nan)
-
-
 def workspace(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Outputs and scratch of a call, poisoned with NaN, or as the kernel wants to find them."""
     s = case.shape
-    rows = torch.full((s.batch, s.heads, s.seq_q), math.nan, device="cuda", dtype=torch.float32)
+
+    def poison(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.full(size, math.nan, device="cuda", dtype=dtype)
+
+    def like(name: str) -> torch.Tensor:
+        return torch.full_like(t[name], math.nan)
+
+    rows = poison(s.batch, s.heads, s.seq_q)
     if isinstance(case.spec, FwdSpec):
-        w = {"o": _poison(t["q"]), "lse": rows}
+        w = {"o": like("q"), "lse": rows}
         if case.spec.split:
             size = (case.order.splits, s.batch, s.heads, s.seq_q)
-            w["o_partial"] = torch.full((*size, s.head_dim), math.nan, device="cuda", dtype=torch.float32)
-            w["lse_partial"] = torch.full(size, math.nan, device="cuda", dtype=torch.float32)
+            w |= {"o_partial": poison(*size, s.head_dim), "lse_partial": poison(*size)}
         return w
     if isinstance(case.spec, NaiveSpec):
-        square = torch.full((s.batch, s.heads, s.seq_q, s.seq_k), math.nan, device="cuda", dtype=t["q"].dtype)
-        return {"s": square, "p": _poison(square), "o": _poison(t["q"])}
+        size = (s.batch, s.heads, s.seq_q, s.seq_k)
+        return {"s": poison(*size, dtype=t["q"].dtype), "p": poison(*size, dtype=t["q"].dtype), "o": like("q")}
     if isinstance(case.spec, MinimalSpec):
         o = torch.zeros_like(t["q"])
         return {"o": o, "sum": torch.zeros_like(rows), "top": torch.full_like(rows, -math.inf)}
     o, lse = reference(case, t)
-    pairs = torch.full((*rows.shape, 2), math.nan, device="cuda", dtype=torch.float32)
-    w = {"o": o.to(t["q"].dtype), "lse": lse.float().contiguous(), "rows": pairs}
-    w |= {"dq": _poison(t["q"]), "dk": _poison(t["k"]), "dv": _poison(t["v"])}
+    w = {"o": o.to(t["q"].dtype), "lse": lse.float().contiguous(), "rows": poison(*rows.shape, 2)}
+    w |= {"dq": like("q"), "dk": like("k"), "dv": like("v")}
     if not case.spec.deterministic:  # type: ignore[attr-defined]
         w["dq_sum"] = torch.zeros(t["q"].shape, device="cuda", dtype=torch.float32)
     return w
@@ -109,41 +106,38 @@ def reference(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE in float64 for some query rows (all by default), head by head."""
     s = case.shape
-    scale = 1 / math.sqrt(s.head_dim) if scale is None else scale
     rows = torch.arange(s.seq_q, device=t["q"].device) if rows is None else rows
-    mask, group = kept(case, rows), s.heads // s.kv_heads
     o = torch.zeros((s.batch, s.heads, len(rows), s.head_dim), device=t["q"].device, dtype=torch.float64)
     lse = torch.zeros((s.batch, s.heads, len(rows)), device=t["q"].device, dtype=torch.float64)
-    for b in range(s.batch):
-        for h in range(s.heads):
-            k, v = t["k"][b, h // group].double(), t["v"][b, h // group].double()
-            scores = t["q"][b, h, rows].double() @ k.T * scale
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            lse[b, h] = torch.logsumexp(scores, -1)
-            o[b, h] = torch.exp(scores - lse[b, h].clamp_min(-1e300)[:, None]) @ v
+    for b, h, _, _, _, v, scores in _heads(case, t, rows, scale):
+        lse[b, h] = torch.logsumexp(scores, -1)
+        o[b, h] = torch.exp(scores - lse[b, h].clamp_min(-1e300)[:, None]) @ v
     return o, lse
+
+
+def _heads(
+    case: Case, t: dict[str, torch.Tensor], rows: torch.Tensor, scale: float | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Of each head: sequence, head, key/value head, Q's rows, K and V in float64, and the masked scores."""
+    s = case.shape
+    mask, scale = kept(case, rows), 1 / math.sqrt(s.head_dim) if scale is None else scale
+    for b, h in product(range(s.batch), range(s.heads)):
+        kv = h // (s.heads // s.kv_heads)
+        q, k, v = t["q"][b, h, rows].double(), t["k"][b, kv].double(), t["v"][b, kv].double()
+        scores = q @ k.T * scale
+        yield b, h, kv, q, k, v, scores if mask is None else scores.masked_fill(~mask, -math.inf)
 
 
 def gradients(case: Case, t: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """dQ, dK, dV in float64."""
-    s = case.shape
-    scale, group = 1 / math.sqrt(s.head_dim), s.heads // s.kv_heads
-    mask = kept(case, torch.arange(s.seq_q, device=t["q"].device))
     grads = {f"d{x}": torch.zeros(t[x].shape, device=t["q"].device, dtype=torch.float64) for x in "qkv"}
-    for b in range(s.batch):
-        for h in range(s.heads):
-            q, k, v = t["q"][b, h].double(), t["k"][b, h // group].double(), t["v"][b, h // group].double()
-            d_o = t["d_o"][b, h].double()
-            scores = q @ k.T * scale
-            if mask is not None:
-                scores = scores.masked_fill(~mask, -math.inf)
-            p = torch.nan_to_num(torch.softmax(scores, -1))
-            d_p = d_o @ v.T
-            d_s = p * (d_p - (p * d_p).sum(-1, keepdim=True)) * scale
-            grads["dv"][b, h // group] += p.T @ d_o
-            grads["dq"][b, h] = d_s @ k
-            grads["dk"][b, h // group] += d_s.T @ q
+    for b, h, kv, q, k, v, scores in _heads(case, t, torch.arange(case.shape.seq_q, device=t["q"].device)):
+        d_o, p = t["d_o"][b, h].double(), torch.nan_to_num(torch.softmax(scores, -1))
+        d_p = d_o @ v.T
+        d_s = p * (d_p - (p * d_p).sum(-1, keepdim=True)) / math.sqrt(case.shape.head_dim)
+        grads["dv"][b, kv] += p.T @ d_o
+        grads["dq"][b, h] = d_s @ k
+        grads["dk"][b, kv] += d_s.T @ q
     return grads
 
 

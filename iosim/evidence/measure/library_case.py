@@ -93,15 +93,14 @@ class LibraryCase:
         size = 4 if self.dtype == "fp32" else 2
         return self.batch * tokens * self.head_dim * size * (3 if self.passes == "bwd" else 1)
 
+    def columns(self) -> dict[str, str]:
+        """The columns of a row that the call decides: PROBLEM."""
+        row = asdict(self) | {"implementation": self.implementation, "causal": int(self.mask == "causal")}
+        row |= {"dtype": DTYPE_NAMES[self.dtype], "seq_lens": " ".join(map(str, self.seq_lens))}
+        return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}
 
-def describe(case: LibraryCase) -> dict[str, str]:
-    """The columns of a row that the call decides: PROBLEM."""
-    return {
-        "implementation": case.implementation, "batch": str(case.batch), "heads": str(case.heads),
-        "kv_heads": str(case.kv_heads), "seq_q": str(case.seq_q), "seq_k": str(case.seq_k),
-        "head_dim": str(case.head_dim), "causal": str(int(case.mask == "causal")), "dtype": DTYPE_NAMES[case.dtype],
-        "window": "" if case.window is None else str(case.window), "seq_lens": " ".join(map(str, case.seq_lens)),
-    }  # fmt: skip
+
+describe = LibraryCase.columns
 
 
 # Random draws

@@ -6,28 +6,22 @@ goes on where it stopped. What PyTorch refuses is a row, too: it has no counters
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.evidence.cuda.ncu import METRICS, Profiled, import_report, parse_raw, refusal
-from iosim.evidence.measure.collect import counted_text, profiler_options, run_profiler
-from iosim.evidence.measure.library_case import PROBLEM, LibraryCase, describe
-from iosim.evidence.measure.machine import facts, profiler_version, write_provenance
-from iosim.evidence.measure.table import Row, read_table, write_table
+from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_raw
+from iosim.evidence.measure import collect
+from iosim.evidence.measure.library_case import PROBLEM, LibraryCase
+from iosim.evidence.measure.table import Row, Table
 
-RUNNER = "iosim.evidence.measure.library_run"
 PORTION = 165
 """Calls of one process: it takes some ten seconds to start."""
 COMPILERS = 16
@@ -39,20 +33,13 @@ SPILLED = ("local_read", "local_write")
 CALL_RANGE = re.compile(r"iosim call (\d+)")
 NAME_LENGTH = 240
 
-
-@dataclass
-class Collected:
-    """What a run did: rows in the table by now, calls measured in this run, and why others were not."""
-
-    rows: list[Row] = field(default_factory=list)
-    measured: int = 0
-    left_out: list[str] = field(default_factory=list)
+Calls = list[tuple[int, LibraryCase]]
 
 
 def collect_library(
     out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", spills: bool = False, minutes: float | None = None,
     command: str = "", progress: Progress = silent,
-) -> Collected:  # fmt: skip
+) -> Table:  # fmt: skip
     """Counts the calls that `out` lacks and adds them to it.
 
     Args:
@@ -66,71 +53,36 @@ def collect_library(
         InputError: the profiler refuses, or leaves no report.
     """
     end = time.time() + 60 * minutes if minutes else math.inf
-    done = Collected(read_table(out, COLUMNS))
-    held = {int(row["call"]) for row in done.rows}
+    options = [*collect.profiler_options(False, (*COUNTED, *SPILLED) if spills else COUNTED), "--nvtx"]
+    options += ["--target-processes", "application-only", *(["--kernel-name", f"regex:{kernels}"] if kernels else [])]
+    inputs = "random normal, seeded by the call's number"
+    table = Table(out, COLUMNS, collect.provenance(command, options, inputs=inputs, l2_start=collect.COLD))
+    held = {int(row["call"]) for row in table.rows}
     todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
-    compiled = [(n, case) for n, case in todo if case.backend == "flex"]
-    ready = [(n, case) for n, case in todo if case.backend != "flex"]
-    metrics = (*COUNTED, *SPILLED) if spills else COUNTED
-    options = [*profiler_options(False, metrics), "--nvtx", "--target-processes", "application-only"]
-    options += ["--kernel-name", f"regex:{kernels}"] if kernels else []
-    portions = [calls[at : at + PORTION] for calls in (ready, compiled) for at in range(0, len(calls), PORTION)]
-    for portion in progress(portions):
+    by_kind = ([one for one in todo if (one[1].backend == "flex") == compiled] for compiled in (False, True))
+    for portion in progress([calls[at : at + PORTION] for calls in by_kind for at in range(0, len(calls), PORTION)]):
         if time.time() > end:
             break
-        if portion[0] in compiled:
-            _compile(portion)
-        fresh = _portion(portion, options, end)
-        done.rows += fresh
-        done.measured += len({row["call"] for row in fresh if not row.get("left_out")})
-        done.left_out += [f"call {row['call']}: {row['left_out']}" for row in fresh if row.get("left_out")]
-        write_table(out, done.rows, COLUMNS)
-        write_provenance(out, {
-            **facts(),
-            "profiler": profiler_version(),
-            "inputs": "random normal, seeded by the call's number",
-            "l2_start": "cold: flushed before every launch and every replay pass",
-            "command": command,
-            "profiler_command": " ".join(["ncu", *options, "-f", "-o", "REPORT", "COMMAND"]),
-        })  # fmt: skip
-    return done
+        if portion[0][1].backend == "flex":
+            # fills the caches of compiled kernels: a process under the profiler would compile them one by one
+            parts = [portion[n::COMPILERS] for n in range(min(COMPILERS, len(portion)))]
+            with ThreadPoolExecutor(COMPILERS) as pool:
+                list(pool.map(lambda part: _run(part, None), parts))
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
+        done = _run(portion, options, None if end == math.inf else end)
+        left_out = {line["call"]: line["left_out"] for line in done.lines if "left_out" in line}
+        made = {line["call"] for line in done.lines}
+        fresh = rows_of({n: case for n, case in portion if n in made}, parse_raw(done.report())[0], left_out)
+        table.rows += fresh
+        table.measured += len({row["call"] for row in fresh if not row.get("left_out")})
+        table.left_out += [f"call {row['call']}: {row['left_out']}" for row in fresh if row.get("left_out")]
+        table.save()
+    return table
 
 
-def _plan(folder: Path, calls: Sequence[tuple[int, LibraryCase]], **more: Any) -> tuple[Path, Path]:
-    """(file of the calls and what else the runner is told, file where each is said to be done)."""
-    plan, done = folder / "plan.json", folder / "done.jsonl"
-    listed = [{"call": n, "case": case.to_dict()} for n, case in calls]
-    plan.write_text(json.dumps({"calls": listed, **more}), encoding="utf-8")
-    return plan, done
-
-
-def _compile(calls: Sequence[tuple[int, LibraryCase]]) -> None:
-    """Fills the caches of compiled kernels: a process under the profiler would compile them one by one."""
-    with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
-        running = []
-        for part in range(min(COMPILERS, len(calls))):
-            place = Path(folder) / str(part)
-            place.mkdir()
-            files = _plan(place, calls[part::COMPILERS], profile=False)
-            command = [sys.executable, "-m", RUNNER, *map(str, files)]
-            running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        for process in running:
-            process.wait()
-
-
-def _portion(calls: Sequence[tuple[int, LibraryCase]], options: Sequence[str], end: float) -> list[Row]:
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
-    with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
-        plan, done = _plan(Path(folder), calls, profile=True, end=None if end == math.inf else end)
-        report = Path(folder) / "report"
-        output = run_profiler([*options, "-f", "-o", str(report)], [sys.executable, "-m", RUNNER, str(plan), str(done)])
-        lines = [json.loads(line) for line in done.read_text().splitlines()] if done.is_file() else []
-        left_out = {line["call"]: line["left_out"] for line in lines if "left_out" in line}
-        report_file = report.with_suffix(".ncu-rep")
-        if not report_file.is_file():
-            raise InputError(f"the profiler left no report: {refusal(output) or output.strip()[-300:]}")
-        launches, _ = parse_raw(import_report(report_file))
-    return rows_of({n: case for n, case in calls if n in {line["call"] for line in lines}}, launches, left_out)
+def _run(calls: Calls, options: Sequence[str] | None, end: float | None = None) -> collect.Run:
+    listed: list[dict[str, Any]] = [{"call": n, "case": case.to_dict()} for n, case in calls]
+    return collect.run("library", {"calls": listed, "profile": options is not None, "end": end}, options)
 
 
 def rows_of(calls: dict[int, LibraryCase], launches: Sequence[Profiled], left_out: dict[int, str]) -> list[Row]:
@@ -147,16 +99,12 @@ def rows_of(calls: dict[int, LibraryCase], launches: Sequence[Profiled], left_ou
         members.setdefault(found, []).append(launch)
     rows: list[Row] = []
     for n, case in calls.items():
-        common = {"call": str(n)} | describe(case)
+        common = {"call": str(n)} | case.columns()
         if n in left_out or not members[n]:
             rows.append(common | {"launch": "1", "left_out": left_out.get(n, "no kernel was launched")})
             continue
         for at, launch in enumerate(members[n], start=1):
-            counted = {name: counted_text(name, launch.column(name)) for name in METRICS}
-            rows.append(common | counted | {
-                "launch": str(at), "kernel": short_name(launch.kernel), "grid": str(launch.grid),
-                "block": str(launch.block),
-            })  # fmt: skip
+            rows.append(common | collect.launch_row(launch, short_name(launch.kernel)) | {"launch": str(at)})
     return rows
 
 

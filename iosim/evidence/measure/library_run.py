@@ -1,25 +1,22 @@
-"""What runs PyTorch's calls under the profiler: `python -m iosim.evidence.measure.library_run PLAN.json DONE.jsonl`.
+"""Runs PyTorch's calls for `run`: once without the profiler, for what is compiled or chosen at a first call, and once
+more with it, in an NVTX range that has the call's number.
 
-Each call is made once without the profiler, for what is compiled or chosen at a first call, and once more with it, in
-an NVTX range that has the call's number. A line of DONE.jsonl a call; `left_out`, the reason, where PyTorch refuses.
 Where the plan says so, calls are made without the profiler alone: such processes, side by side, fill the caches of
 compiled kernels. From the plan's `end` on, in seconds of the epoch, no call is begun.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from iosim.evidence.measure.chain_run import profiled
+from iosim.evidence.measure.harness import TORCH_DTYPES
 from iosim.evidence.measure.library_case import LibraryCase
 
-TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 RANGE = "iosim call"
 CAUSAL_LOWER_RIGHT = 2
 """Of the memory-efficient kernel's `custom_mask_type`."""
@@ -108,45 +105,24 @@ FORWARDS: dict[str, Callable[..., Callable[[], Any]]] = {
 }  # fmt: skip
 
 
-def counted(call: Callable[[], Any], number: int) -> None:
-    """Makes a call with the profiler on, in a range of its own."""
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    runtime.cudaProfilerStart()
-    torch.cuda.nvtx.range_push(f"{RANGE} {number}")  # type: ignore[no-untyped-call]
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
-    runtime.cudaProfilerStop()
-
-
-def run(calls: list[dict[str, Any]], done: Path, *, profile: bool, end: float | None = None) -> None:
-    """Makes the calls of a plan, `{"call", "case"}` each."""
+def run(calls: list[dict[str, Any]], *, profile: bool, end: float | None = None) -> Iterator[dict[str, Any]]:
+    """Makes the calls of a plan, `{"call", "case"}` each; gives a line each."""
     torch.autograd.set_multithreading_enabled(False)  # a range holds what its own thread launches
-    with done.open("w", encoding="utf-8") as out:
-        for planned in calls:
-            if end is not None and time.time() > end:
-                break
-            answer: dict[str, Any] = {"call": planned["call"]}
-            try:
-                call = prepared(LibraryCase.from_dict(planned["case"]), planned["call"])
-                call()
-                torch.cuda.synchronize()
-                if profile:
-                    counted(call, planned["call"])
-                del call
-            except Exception as error:  # whatever a backend or a compiler has against the call is its reason
-                answer["left_out"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
-            out.write(json.dumps(answer) + "\n")
-            out.flush()
-
-
-def main() -> int:
-    plan, done = map(Path, sys.argv[1:3])
-    run(done=done, **json.loads(plan.read_text(encoding="utf-8")))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for planned in calls:
+        if end is not None and time.time() > end:
+            break
+        answer: dict[str, Any] = {"call": planned["call"]}
+        try:
+            call = prepared(LibraryCase.from_dict(planned["case"]), planned["call"])
+            call()
+            torch.cuda.synchronize()
+            if profile:
+                with profiled(), torch.cuda.nvtx.range(f"{RANGE} {planned['call']}"):
+                    call()
+                    torch.cuda.synchronize()
+            del call
+        except Exception as error:  # whatever a backend or a compiler has against the call is its reason
+            answer["left_out"] = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+        yield answer

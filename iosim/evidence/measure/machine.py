@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
+from iosim.base.schema import read_toml
 from iosim.evidence.cuda import driver
 from iosim.evidence.cuda.compiler import build, compiler_version, find_nvcc
 from iosim.evidence.cuda.ncu import find_ncu
@@ -65,7 +67,7 @@ def facts() -> dict[str, str]:
     """GPU, driver, compiler, PyTorch and iosim of this machine, and the day."""
     query = "name,driver_version,vbios_version,clocks.max.sm,clocks.max.mem"
     return {
-        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.device_name(),
+        "gpu": _said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]) or driver.properties()["gpu"],
         "gpu_query": query,
         "cuda_compiler": compiler_version(find_nvcc()),
         "pytorch": _version("torch"),
@@ -92,13 +94,46 @@ def _version(package: str) -> str:
         return ""
 
 
+PROVENANCE = "provenance.toml"
+"""What measured the tables of its folder: a TOML table each, under the file's name."""
+
+
+def read_provenance(table: Path) -> dict[str, Any]:
+    """What measured a table; empty where nothing is told.
+
+    Raises:
+        InputError: the folder's file is not TOML.
+    """
+    return _told(table.parent).get(table.name) or {}
+
+
 def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
-    """Writes what measured a table, beside it, as TOML."""
-    lines = [f"{name} = {_toml(value)}" for name, value in values.items() if value != ""]
-    write_whole(table.with_suffix(".provenance.toml"), "\n".join(["schema = 1", *lines]) + "\n")
+    """Writes what measured a table into its folder's file, in place of what stood there of it.
+
+    Raises:
+        InputError: the folder's file is not TOML; it is left as it is.
+    """
+    told = _told(table.parent) | {table.name: {name: value for name, value in values.items() if value != ""}}
+    tables = (
+        "\n".join([f"[{_key(file)}]", *(f"{_key(name)} = {_toml(value)}" for name, value in told[file].items())])
+        for file in sorted(told)
+    )
+    write_whole(table.parent / PROVENANCE, "schema = 1\n\n" + "\n\n".join(tables) + "\n")
+
+
+def _told(folder: Path) -> dict[str, dict[str, Any]]:
+    place = folder / PROVENANCE
+    told = read_toml(place, "provenance") if place.exists() else {}
+    return {file: table for file, table in told.items() if isinstance(table, dict)}
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name} = {_toml(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{_key(name)} = {_toml(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)

@@ -15,8 +15,7 @@ from iosim.base.errors import InputError
 from iosim.base.schema import Problem, one_line
 from iosim.evidence.measure.calibrate import Entry, derive, digits, in_range, plain, sound, tensor
 from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
-from iosim.hardware.profile_file import parse, read_toml
-from iosim.hardware.quantities import source_heads
+from iosim.hardware.profile_file import parse, read_toml, source_heads
 
 VENDORS = ("boost_clock_hz",)
 """What a shipped profile knows better than the driver."""

@@ -1,4 +1,4 @@
-"""The tidy tables: their columns, what a file already holds, and which calls of a plan it still lacks.
+"""The tidy tables: what a file already holds, and which calls of a plan it still lacks.
 
 A row a launch, all rows of a call with one `call` number. A file may be added to: calls that it holds, told by what was
 run and not by their number, are not run again, so that an interrupted plan goes on where it stopped.
@@ -10,11 +10,14 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.base.files import write_whole
-from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe
+from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE
+from iosim.evidence.measure.machine import facts, write_provenance
 
 COUNTED = (
     "hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss", "l2_fabric",
@@ -26,10 +29,39 @@ COLUMNS = (
 """Of a profiled table; kernels/measurements/README.md says what each counts."""
 TIME_COLUMNS = ("call", *PROBLEM, *TILE, *KNOBS, "l2_start", "ms", "tflops")
 """Of a table of times: `l2_start` is warm or cold, `ms` the median, `tflops` over the kept pairs."""
-TELLS = (*PROBLEM, *TILE, *KNOBS)
 
 Row = dict[str, str]
-Key = tuple[str, ...]
+
+
+class Described(Protocol):
+    """A call as data."""
+
+    def columns(self) -> Row:
+        """The columns of a row that the call decides."""
+
+
+C = TypeVar("C", bound=Described)
+
+
+@dataclass
+class Table:
+    """A table that is being filled: its rows, how many calls were measured in this run, and why others were not.
+    `told` is what its provenance says beside the machine."""
+
+    path: Path
+    columns: Sequence[str]
+    told: Mapping[str, Any]
+    rows: list[Row] = field(init=False)
+    measured: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rows = read_table(self.path, self.columns)
+
+    def save(self) -> None:
+        """Writes the file whole, and what measured it."""
+        write_table(self.path, self.rows, self.columns)
+        write_provenance(self.path, {**facts(), **self.told})
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
@@ -62,22 +94,13 @@ def write_table(path: Path, rows: Iterable[Mapping[str, str]], columns: Sequence
     write_whole(path, out.getvalue())
 
 
-def _key(row: Mapping[str, str], more: str = "") -> Key:
-    return (*(row[name] for name in TELLS), more)
-
-
-def held_calls(rows: Iterable[Mapping[str, str]]) -> Counter[Key]:
-    """How often a table holds each call."""
-    calls = {row["call"]: _key(row, row.get("l2_start", "")) for row in rows}
-    return Counter(calls.values())
-
-
-def missing(cases: Iterable[Case], rows: Iterable[Mapping[str, str]], l2_start: str = "") -> list[Case]:
+def missing(cases: Sequence[C], rows: Iterable[Mapping[str, str]], l2_start: str = "") -> list[C]:
     """The calls that a table lacks; one that a plan holds twice must be there twice."""
-    left = held_calls(rows)
-    wanted = []
+    names = list(cases[0].columns()) if cases else []
+    calls = {row.get("call", n): (*map(row.get, names), row.get("l2_start", "")) for n, row in enumerate(rows)}
+    left, wanted = Counter(calls.values()), []
     for case in cases:
-        key = _key(describe(case), l2_start)
+        key = (*case.columns().values(), l2_start)
         if left[key] > 0:
             left[key] -= 1
         else:

@@ -13,11 +13,11 @@ import torch
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.evidence.measure.case import Case, describe, flops
+from iosim.evidence.measure.case import Case, flops
 from iosim.evidence.measure.collect import Collected
 from iosim.evidence.measure.harness import inputs, launches, trusted, workspace
-from iosim.evidence.measure.machine import facts, prebuild, write_provenance
-from iosim.evidence.measure.table import TIME_COLUMNS, missing, next_call, read_table, write_table
+from iosim.evidence.measure.machine import prebuild
+from iosim.evidence.measure.table import TIME_COLUMNS, Table, missing, next_call
 
 QUEUE_CYCLES = 400_000
 """The GPU idles this long before each timed call, so that short calls are queued before they start, not meanwhile."""
@@ -74,15 +74,15 @@ def time_plan(
     Args:
         l2_start: warm (the call before was the same) or cold (256 MiB overwritten before each call).
     """
-    rows = read_table(out, TIME_COLUMNS)
-    todo = missing(cases, rows, l2_start)
-    done = Collected(rows=len(rows))
+    table = Table(out, TIME_COLUMNS, {
+        "command": command,
+        "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",
+        "l2_start": "warm: the call before was the same one; cold: 256 MiB were overwritten before each call",
+        "check": "every call against float64 before it was timed",
+        "inputs": "random normal",
+    })  # fmt: skip
+    todo = missing(cases, table.rows, l2_start)
     prebuild((case.spec for case in todo), cc)
-
-    def save() -> None:
-        write_table(out, rows, TIME_COLUMNS)
-        _provenance(out, command)
-
     for case in progress(todo):
         try:
             good, errors = trusted(case, seed=int.from_bytes(os.urandom(3), "little"))
@@ -90,27 +90,15 @@ def time_plan(
                 raise InputError(f"wrong against float64: {json.dumps(errors)}")
             ms = case_ms(case, l2_start == "cold")
         except (InputError, RuntimeError) as error:  # torch raises RuntimeError where memory is short
-            done.left_out.append(f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}")
+            table.left_out.append(f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}")
             continue
         finally:
             torch.cuda.empty_cache()
-        timed = {"call": str(next_call(rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
-        rows.append(describe(case) | timed | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
-        done.measured += 1
-        if done.measured % SAVE_EVERY == 0:
-            save()
-    done.rows = len(rows)
-    if done.measured:
-        save()
-    return done
-
-
-def _provenance(out: Path, command: str) -> None:
-    write_provenance(out, {
-        **facts(),
-        "command": command,
-        "timing": f"device events around each call, median of {REPEATS} after {WARM_UPS}; the GPU idles before each",
-        "l2_start": "warm: the call before was the same one; cold: 256 MiB were overwritten before each call",
-        "check": "every call against float64 before it was timed",
-        "inputs": "random normal",
-    })  # fmt: skip
+        timed = {"call": str(next_call(table.rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
+        table.rows.append(case.columns() | timed | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
+        table.measured += 1
+        if table.measured % SAVE_EVERY == 0:
+            table.save()
+    if table.measured:
+        table.save()
+    return Collected(len(table.rows), table.measured, table.left_out)

@@ -1,10 +1,11 @@
 """Published numbers, computed again: claim, what iosim's models give, the ratio, and the reason where they differ.
 
-Every module whose name is one letter is a section; a new one is a new file and nothing else. Nothing here is fitted:
-the sections choose assumptions that their sources allow and name them, and the models do the sums.
+A TOML file a paper holds its claims, with the problem, kernel and GPU of each (`paper` says what a row may hold); a
+module stands beside them where a number needs arithmetic of its own, named after what it computes. Nothing here is
+fitted: the rows state assumptions that their sources allow, and the models do the sums.
 """
 
-from iosim.evidence.reproduce.registry import Section, reproduce, section, sections
-from iosim.evidence.reproduce.row import Row
+from iosim.evidence.reproduce.paper import Section, reproduce, sections
+from iosim.evidence.reproduce.row import Row, Verdict, answer
 
-__all__ = ["Row", "Section", "reproduce", "section", "sections"]
+__all__ = ["Row", "Section", "Verdict", "answer", "reproduce", "sections"]

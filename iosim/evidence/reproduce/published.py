@@ -7,9 +7,14 @@ under a causal mask, 2.5 times as many in a backward pass.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 from iosim.base.data import data_dir
+from iosim.evidence.reproduce.paper import arithmetic, each_of
+from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import load_profile
 from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.libraries import resolve
@@ -53,9 +58,7 @@ class Point:
     @property
     def counted_flops(self) -> float:
         """Operations as the papers count them."""
-        p = self.problem
-        whole = 4.0 * p.seq_q * p.seq_q * p.head_dim * p.heads * p.batch * PASS_FACTOR[self.passes]
-        return whole / 2 if self.mask == "causal" else whole
+        return counted_flops(self.problem)
 
     @property
     def fitted(self) -> bool:
@@ -87,6 +90,13 @@ class Point:
         return self.counted_flops / prediction.time.total_s / TERA
 
 
+def counted_flops(problem: AttentionProblem) -> float:
+    """Operations of a problem as the papers count them."""
+    p = problem
+    whole = 4.0 * p.seq_q * p.seq_q * p.head_dim * p.heads * p.batch * PASS_FACTOR[p.passes]
+    return whole / 2 if p.mask == "causal" else whole
+
+
 def points() -> list[Point]:
     """All published points, in the order of the file."""
     with (data_dir("kernels") / "measurements" / FILE).open(newline="", encoding="utf-8") as file:
@@ -95,3 +105,50 @@ def points() -> list[Point]:
                   int(r["seq"]), float(r["tflops"]))
             for r in csv.DictReader(file)
         ]  # fmt: skip
+
+
+@each_of
+def published_points() -> Iterator[Mapping[str, Any]]:
+    """Each point, and its published TFLOP/s."""
+    return ({"point": point, "published": point.tflops} for point in points())
+
+
+@cache
+def predicted_speed(point: Point) -> float:
+    """TFLOP/s that iosim predicts for a point."""
+    return point.speed(point.predicted())
+
+
+@arithmetic
+def published_speed(point: Point, why: Mapping[str, str]) -> dict[str, Any]:
+    """Predicted TFLOP/s of a published point, with a reason where it is a tenth off."""
+    speed = predicted_speed(point)
+    note = "constants were fitted on this point among others" if point.fitted else ""
+    if abs(speed / point.tflops - 1) > 0.1:
+        keys = (f"{point.kernel} {point.dtype}", f"{point.kernel} {point.passes}", point.kernel)
+        note = next((why[key] for key in keys if key in why), note)
+    flops = point.counted_flops
+    return {"computed": speed, "note": note, "gflops": flops / 1e9, "took": flops / speed / 1e6}
+
+
+@arithmetic
+def fastest_point(kind: str, peak_tflops: float | None = None) -> dict[str, Any]:
+    """The fastest predicted forward of FlashAttention-3 in a type: TFLOP/s, or percent of a peak."""
+    mine = [p for p in points() if p.kernel == "fa3" and p.dtype == kind and p.passes == "fwd"]
+    point = max(mine, key=predicted_speed)
+    speed = predicted_speed(point)
+    return {"computed": 100 * speed / peak_tflops if peak_tflops else speed, "speed": speed, "point": point}
+
+
+@arithmetic
+def speed_as_papers_count(of: Side) -> dict[str, Any]:
+    """TFLOP/s of a prediction, operations counted as the papers do."""
+    return {"computed": counted_flops(of.problem) / of.time / TERA}
+
+
+@arithmetic
+def split_decode(of: Side) -> dict[str, Any]:
+    """Microseconds of a step of decoding whose keys are split, and in how many parts."""
+    n = of.kernel.splits
+    waits = "the combine is counted by its bytes; one over many splits waits for them one after the other"
+    return {"computed": of.time.us, "splits": f"{n} split{'s' * (n > 1)}", "note": waits if n > 1 else ""}

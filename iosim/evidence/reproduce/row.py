@@ -1,7 +1,8 @@
-"""One published number beside what iosim computes for it."""
+"""One published number beside what iosim computes for it, and what many of them amount to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -63,3 +64,21 @@ class Row:
             "unit": self.unit, "ratio": self.ratio, "arithmetic": self.arithmetic, "note": self.note,
             "mistake": self.mistake or None, "verdict": self.verdict.value,
         }  # fmt: skip
+
+
+WORDS = {
+    Verdict.AGREES: "within 1 % of the published number", Verdict.NEAR: "within 20 %", Verdict.OFF: "further off",
+    Verdict.MISTAKE: "a mistake of the source, computed as it makes it",
+    Verdict.OPEN: "without a number on one of the sides",
+}  # fmt: skip
+
+
+def answer(rows: Sequence[Row]) -> str:
+    """One sentence; an agreement with a mistake is counted as the mistake."""
+    counts = {verdict: sum(r.verdict is verdict for r in rows) for verdict in Verdict}
+    said = ", ".join(f"{n} {WORDS[verdict]}" for verdict, n in counts.items() if n)
+    sections = sorted({r.section for r in rows})
+    where = f"section{'s' * (len(sections) > 1)} {', '.join(sections)}"
+    wrong = [r for r in rows if r.verdict is Verdict.MISTAKE]
+    first = f"; the first mistake: {wrong[0].claim}: {wrong[0].mistake}" if wrong else ""
+    return f"Of {len(rows)} rows of {where} {said}{first}."

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 from iosim.evidence.times.cases import Case
 from iosim.evidence.times.groups import Errors, Group, by_group, rows_of
@@ -39,14 +40,10 @@ class Mechanism:
     @contextmanager
     def off(self) -> Iterator[None]:
         """The model's constants replaced, for the while."""
-        before = [(module, name, getattr(module, name)) for module, name, _ in self.constants]
-        try:
-            for module, name, value in self.constants:
-                setattr(module, name, value)
+        with ExitStack() as replaced:
+            for constant in self.constants:
+                replaced.enter_context(patch.object(*constant))
             yield
-        finally:
-            for module, name, value in before:
-                setattr(module, name, value)
 
 
 def _values(**values: Any) -> Callable[[Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.evidence.times import tables
 from iosim.evidence.times.cases import Case, Timed
-from iosim.evidence.times.published import VARLEN, WHEEL_A30
+from iosim.evidence.times.tables import VARLEN, WHEEL_A30
 
 Chooses = Callable[[Case, str], bool]
 Reads = Callable[[int], Iterator[Case]]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from iosim.base.errors import InputError
 from iosim.evidence.fitted import fitted
 from iosim.evidence.times.ablation import Worth, ablation
 from iosim.evidence.times.baselines import Compared, compared
 from iosim.evidence.times.groups import GROUPS, KEYS, STATISTICS, Errors, Row, by_group, collect, rows_of
+from iosim.evidence.validate.summary import parse_limit
 from iosim.show.tables import Cell, Column, Table
 
 MOST_MOVED = 3
@@ -45,11 +44,10 @@ class TimesReport:
         all_in = Errors.of(held)
         if all_in is None:
             return "no timed row was compared"
-        aimed = [(g, self.held_out[g.key]) for g in GROUPS if g.target is not None and g.key in self.held_out]
-        met = [g for g, e in aimed if g.target is not None and e.mean <= g.target]
-        missed = [g.key for g, _ in aimed if g not in met]
-        text = (f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {len(met)} of {len(aimed)} "
-                "groups meet their target")  # fmt: skip
+        aimed = {g.key: e.mean <= g.target for g in GROUPS if g.target is not None and (e := self.held_out.get(g.key))}
+        missed = [key for key, met in aimed.items() if not met]
+        text = (f"of {all_in.n:,} held-out times half are within {all_in.median:.1%}; {len(aimed) - len(missed)} of "
+                f"{len(aimed)} groups meet their target")  # fmt: skip
         return text + (f", not: {', '.join(missed)}" if missed else "")
 
     def table(self) -> Table:
@@ -90,29 +88,19 @@ class TimesReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As the command line's JSON has it."""
-        groups = []
-        for group in GROUPS:
-            e = self.held_out.get(group.key)
-            if e is not None:
-                groups.append({"group": group.key, "title": group.title, "target": group.target, "n": e.n,
-                               "mean": e.mean, "median": e.median, "p90": e.p90, "max": e.max, "signed": e.signed,
-                               "meets": None if group.target is None else e.mean <= group.target})  # fmt: skip
+        groups = [
+            {"group": g.key, "title": g.title, "target": g.target, **asdict(e),
+             "meets": None if g.target is None else e.mean <= g.target}
+            for g in GROUPS
+            if (e := self.held_out.get(g.key))
+        ]  # fmt: skip
         return {
             "answer": self.answer, "groups": groups, "rows": [row.record() for row in self.rows],
             "ablation": [{"mechanism": w.mechanism, "with": w.whole, "without": w.without} for w in self.worth],
-            "baselines": [{"group": b.group, "n": b.n, "ours": b.ours, "roofline": b.roofline,
-                           "calibrated": b.calibrated, "regression": b.regression} for b in self.baselines],
-            "fitted": [{"name": f.name, "value": f.value, "gpu": f.gpu or None, "rows": f.rows} for f in fitted()],
+            "baselines": [asdict(b) for b in self.baselines],
+            "fitted": [{**asdict(f), "gpu": f.gpu or None} for f in fitted()],
             "missing": self.missing,
         }  # fmt: skip
-
-
-def constants_table() -> Table:
-    """The fitted constants."""
-    lines = tuple((f.name, f"{f.value:.4g}", f.gpu or "the model", f.rows) for f in fitted())
-    return Table(
-        tuple(Column(key.replace(" ", "_"), key) for key in ("constant", "value", "stands in", "fitted on")), lines
-    )
 
 
 def times_report(
@@ -142,22 +130,8 @@ class TimeGate:
 
     @classmethod
     def parse(cls, text: str) -> TimeGate:
-        """`graph=5%`, `all:p90=30%`; without a statistic, the mean.
-
-        Raises:
-            InputError: not of that form.
-        """
-        match = re.fullmatch(r"\s*([a-z0-9-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
-        if not match:
-            raise InputError(f"`fail_above` '{text}' is not of the form GROUP[:STATISTIC]=LIMIT; accepted: such as "
-                             "graph=5% or all:p90=30%")  # fmt: skip
-        group, statistic = match[1], match[2] or "mean"
-        for what, word, accepted in (("group", group, ("all", *KEYS)), ("statistic", statistic, STATISTICS)):
-            if word not in accepted:
-                raise InputError(
-                    f"`fail_above` '{text}': {what} '{word}' is not known; accepted: {', '.join(accepted)}"
-                )
-        return cls(group, statistic, float(match[3]) / (100 if match[4] else 1))
+        """`graph=5%`, `all:p90=30%`; without a statistic, the mean; InputError where it is neither."""
+        return cls(*parse_limit(text, "group", ("all", *KEYS), STATISTICS, "mean", "graph=5% or all:p90=30%"))
 
     def exceeded(self, report: TimesReport) -> str | None:
         """What is wrong, in words; None where the limit holds. A group without rows does not pass."""

@@ -1,24 +1,22 @@
 """Timed calls of recorded tables, as problems and kernels of the catalog; `groups` says what is held against them.
 
 Bytes of HBM are by the capacity rule where calls are launches under the profiler, by replay where they are short and
-warm. No time reaches a prediction.
+warm. No time reaches a prediction. Of calls that others timed a file's sources say which library ran; where its times
+show that another build of it did, the rule stands here with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.evidence.times.cases import SHORT_S, Case, moved, rows
-from iosim.evidence.times.published import kernel_of, problem_of
-from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.hardware.profile import load_profile
 from iosim.kernel.conditions import Conditions
-from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import Overrides, resolve
-from iosim.kernel.libraries.triton import unit_of
-from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.kernel.serving import read_stack
 from iosim.kernel.tile_rules import MMA_ROWS
 from iosim.prediction.call import Call
@@ -53,9 +51,12 @@ def asked(r: dict[str, str], **more: Any) -> AttentionProblem:
     )  # fmt: skip
 
 
-def as_triton(kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-    """The kernel with the unit that Triton computes its products with."""
-    return kernel.with_(matrix_unit=unit_of(kernel.tile, problem, profile))
+def built(r: dict[str, str], **more: Any) -> Overrides:
+    """What a row of the profiler's states of a kernel's build over the catalog's own choice."""
+    return Overrides(
+        tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
+        registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024, **more,
+    )  # fmt: skip
 
 
 def warm_case(name: str, regime: str, number: int, call: Call, seconds: float, **how: Any) -> Case:
@@ -75,20 +76,14 @@ def library_cases(every: int = 1, file: str = "h200_library_kernels.csv", gpu_na
         if name == "pytorch_flex":
             continue
         problem = asked(r, passes="bwd" if "backward" in name else "fwd")
-        over = Overrides()
-        if name == "triton_plain":
-            over = Overrides(
-                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=int(r["stages"]),
-                registers=int(r["registers"]), shared_memory_bytes=int(r["smem_bytes"]) - 1024,
-            )  # fmt: skip
-        kernel = resolve(name, problem, gpu, over)
-        kernel = as_triton(kernel, problem, gpu) if name == "triton_plain" else kernel
+        kernel = resolve(name, problem, gpu, built(r) if name == "triton_plain" else Overrides())
         call = Call.of(problem, kernel, gpu)
         seconds = tuple(float(x["seconds"]) for x in launches)
-        spills = name.startswith("pytorch_flash") or (
-            name == "triton_plain" and r["block_q"] == "256" and r["warps"] == "4"
+        spills = (
+            name.startswith("pytorch_flash")
+            or (name == "triton_plain" and r["block_q"] == "256" and r["warps"] == "4")
+            or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
         )
-        spills = spills or (name == "pytorch_mem_efficient" and (r["head_dim"] == "256" or r["dtype"] == "float32"))
         regime = "backward" if problem.passes == "bwd" else "decode" if problem.seq_q == 1 else (
             "short" if sum(seconds) < SHORT_S else "long"
         )  # fmt: skip
@@ -104,22 +99,14 @@ def own_cases(every: int = 1) -> Iterator[Case]:
             continue
         problem = asked({**r, "dtype": "bfloat16"})
         persistent = r["persistent"] == "1"
-        schedule = Schedule(
-            Order(r["order"]), Start.HEAVY_FIRST if r["heavy_first"] == "1" else Start.LIGHT_FIRST,
-            int(r["section"]), Direction(r["direction"]),
-            Scheduler.PERSISTENT if persistent else Scheduler.STATIC,
-        )  # fmt: skip
-        tile = Tile(*(int(r[n]) for n in ("block_q", "block_k", "warps", "stages")))
-        kernel = Kernel(
-            "flash", "flash", tile, schedule=schedule, registers=int(r["registers"]),
-            shared_memory_bytes=int(r["smem_bytes"]) - 1024, matrix_unit=MatrixUnit.MMA_SYNC,
-            persistent_ctas=int(r["grid"].strip("()").split(",")[0]) if persistent else None,
-        )  # fmt: skip
-        call, seconds, spills = (
-            Call.of(problem, kernel, gpu),
-            float(r["seconds"]),
-            r["spill_store_bytes"] not in ("", "0"),
-        )
+        kernel = resolve("flash-cu", problem, gpu, built(
+            r, order=r["order"], heavy_first=r["heavy_first"] == "1", section_heads=int(r["section"]),
+            direction=r["direction"], scheduler="persistent" if persistent else "static",
+        ))  # fmt: skip
+        if persistent:
+            kernel = kernel.with_(persistent_ctas=int(r["grid"].strip("()").split(",")[0]))
+        call, seconds = Call.of(problem, kernel, gpu), float(r["seconds"])
+        spills = r["spill_store_bytes"] not in ("", "0")
         regime = "decode" if problem.seq_q < MMA_ROWS else "short" if seconds < SHORT_S else (
             "tile sweep" if r["note"] == "sweep" else "long"
         )  # fmt: skip
@@ -136,13 +123,12 @@ def call_cases(every: int = 1) -> Iterator[Case]:
             continue
         problem = asked(r)
         if name == "flash_fwd":
-            tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), stages=2)
-            schedule = Schedule(Order.HEAD, Start.HEAVY_FIRST) if problem.mask == "causal" else Schedule()
-            kernel = Kernel("flash", "flash", tile, schedule=schedule, registers=255,
-                            matrix_unit=MatrixUnit.MMA_SYNC)  # fmt: skip
-        else:
-            kernel = resolve(name, problem, gpu)
-        call = Call.of(problem, kernel, gpu)
+            causal = problem.mask == "causal"
+            over = Overrides(
+                tile=(int(r["block_q"]), int(r["block_k"])), warps=int(r["warps"]), stages=2, registers=255,
+                order="head" if causal else "query", heavy_first=causal,
+            )  # fmt: skip
+        call = Call.of(problem, resolve(name, problem, gpu, over if name == "flash_fwd" else None), gpu)
         shown, spills = f"iosim {name}" if name == "flash_fwd" else name, ", spills" if name == "pytorch_flash" else ""
         yield Case(shown, f"call, not profiled{spills}", number, call, moved(call), (float(r["ms"]) / 1e3,), whole=True)
 
@@ -154,11 +140,12 @@ def triton_cases(every: int = 1) -> Iterator[Case]:
     for number, r in some(enumerate(rows("triton_tiles_d64_time.csv"), 1), every):
         if not r["BM"]:
             continue
-        tile = Tile(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages")))
-        kernel = Kernel("triton", "flash", tile, registers=int(float(r["regs"])),
-                        shared_memory_bytes=int(float(r["smem"])))  # fmt: skip
-        kernel, spills = as_triton(kernel, problem, gpu), float(r["spills"]) > 0
-        call = Call.of(problem, kernel, gpu)
+        block_q, block_k, warps, stages, registers, shared = (
+            int(float(r[n])) for n in ("BM", "BN", "warps", "stages", "regs", "smem")
+        )
+        over = Overrides(tile=(block_q, block_k), warps=warps, stages=stages, registers=registers,
+                         shared_memory_bytes=shared)  # fmt: skip
+        call, spills = Call.of(problem, resolve("triton", problem, gpu, over), gpu), float(r["spills"]) > 0
         yield Case("triton tiles, head_dim 64", "warm, spills" if spills else "warm", number, call, call.counted,
                    (float(r["ms"]) / 1e3,), fits=not spills)  # fmt: skip
 
@@ -243,6 +230,44 @@ PLAYED = 2.0
 """Warm starts are replayed where tensors are up to so many times the L2; others find nothing of use there."""
 SHORT_PREFILL_S = 2e-4
 """Below it the host's work between launches shows in a serving stack."""
+
+
+# Calls that others timed
+
+SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "window_right",
+         "page_size")  # fmt: skip
+WHEEL_A30 = "attention_latency_a30_fa2_nvbench.csv"
+"""flash-attn 2.6.3. Its head_dim 160 has a kernel of its own, 128x32 with 4 warps on cc 8.0
+(flash_fwd_launch_template.h, run_mha_fwd_hdim160); later versions run that width in the kernel for 192."""
+VARLEN = "attention_latency_h100_a6000_llmservingsim.csv"
+"""flash_attn_varlen_func of the flash-attn wheel: no splits without pages, and a CTA a query head, since times grow
+with batch x heads whatever the number of key heads. On the RTX A6000 a step takes the same time whether a query attends
+alone or 32 do, that of the tile without a mask (128x32), and 960 tokens take what all their pairs take: no mask there.
+What PyTorch's build for cc 9.0 spills is not known of the wheel's: none."""
+
+
+def problem_of(row: Mapping[str, str]) -> AttentionProblem:
+    """The problem of a row; what the row leaves out is the default."""
+    sizes: dict[str, Any] = {name: int(row[name]) for name in SIZES if row.get(name)}
+    if row["kernel"] == "flashmla":
+        sizes["latent_kv"] = True
+    mask = "none" if row["file"] == VARLEN and row["gpu"] == "rtx-a6000" else row["mask"]
+    return AttentionProblem(**sizes, dtype=row["dtype"], mask=mask, passes=row.get("pass") or "fwd")
+
+
+def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:
+    """The kernel of a row.
+
+    Raises:
+        InputError: the kernel cannot run the problem on the row's GPU.
+    """
+    settings: dict[str, Any] = {"splits": int(row["splits"])} if row.get("splits") else {}
+    if row["file"] == WHEEL_A30 and row["head_dim"] == "160":
+        settings |= {"tile": (128, 32), "warps": 4}
+    if row["file"] == VARLEN:
+        settings |= {"pack_group": False, "splits": 1}
+    kernel = resolve(row["kernel"], problem, load_profile(row["gpu"]), Overrides(**settings) if settings else None)
+    return kernel.with_(spill=None) if row["file"] == VARLEN else kernel
 
 
 def published_cases(file: str, every: int = 1) -> Iterator[Case]:

@@ -1,16 +1,20 @@
 """What is said of profiled calls, and the checks that a grid agrees with it.
 
-`Given` is what the user says; `fitting`, `width`, `same` pick from it what a launch's grid and name allow, or raise
+`Given` is what the user says; `fitting`, `width_of`, `same` pick from it what a launch's grid and name allow, or raise
 `Unknown` with the reason. Nothing is guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 Triple = tuple[int, int, int]
 Facts = dict[str, str]
+MOST_COLUMNS = 65536
+OPTIONS = {"batch": "--batch", "heads": "--heads", "seqs": "--seq-len", "head_dims": "--head-dim",
+           "dtype": "--dtype", "causal": "--causal or --no-causal"}  # fmt: skip
+"""What must be known of a call, by name or grid or by these options."""
 
 
 @dataclass(frozen=True)
@@ -52,45 +56,33 @@ class Call:
     follows: tuple[str, ...] = ()
 
 
-def need(value: object, option: str) -> str:
-    """A value as text; Unknown where it is not said."""
-    if value is None:
-        raise Unknown(f"needs {option}")
-    return str(value)
-
-
 def needs(stated: Given, *names: str) -> None:
-    """All that is missing at once."""
-    options = {"batch": "--batch", "heads": "--heads", "seqs": "--seq-len", "head_dims": "--head-dim",
-               "dtype": "--dtype", "causal": "--causal or --no-causal"}  # fmt: skip
-    missing = [options[n] for n in names if getattr(stated, n) in (None, ())]
+    """Raises Unknown with all that is missing at once."""
+    missing = [option for name, option in OPTIONS.items() if name in names and getattr(stated, name) in (None, ())]
     if missing:
         raise Unknown(f"needs {', '.join(missing)}")
 
 
+def only(values: Sequence[int], fits: Callable[[int], bool], option: str, why: str) -> int:
+    """The one of the values that fits."""
+    if not values:
+        raise Unknown(f"needs {option}")
+    good = [value for value in values if fits(value)]
+    if len(good) != 1:
+        told = ", ".join(map(str, values))
+        raise Unknown(f"{'more than one' if good else 'none'} of {option} {told} {why}")
+    return good[0]
+
+
 def fitting(stated: Given, block: int, tiles: int, whole: bool = False) -> int:
     """The given length whose query blocks are as many as the grid has."""
-    if not stated.seqs:
-        raise Unknown("needs --seq-len")
-    fitting_values = [n for n in stated.seqs if -(-n // block) == tiles and not (whole and n % block)]
-    if len(fitting_values) != 1:
-        told = ", ".join(map(str, stated.seqs))
-        what = "none" if not fitting_values else "more than one"
-        raise Unknown(f"{what} of --seq-len {told} makes the {tiles} query blocks of {block} rows of its grid")
-    return fitting_values[0]
+    why = f"makes the {tiles} query blocks of {block} rows of its grid"
+    return only(stated.seqs, lambda n: -(-n // block) == tiles and not (whole and n % block), "--seq-len", why)
 
 
 def width_of(stated: Given, low: int, high: int) -> int:
     """The given head dimension that a kernel built for widths above `low` and up to `high` takes."""
-    if not stated.head_dims:
-        raise Unknown("needs --head-dim")
-    fitting_values = [d for d in stated.head_dims if low < d <= high]
-    if len(fitting_values) != 1:
-        told = ", ".join(map(str, stated.head_dims))
-        raise Unknown(
-            f"{'none' if not fitting_values else 'more than one'} of --head-dim {told} fits a kernel built for {high}"
-        )
-    return fitting_values[0]
+    return only(stated.head_dims, lambda d: low < d <= high, "--head-dim", f"fits a kernel built for {high}")
 
 
 def same(name: str, stated: int | None, grid: int) -> int:
@@ -100,14 +92,17 @@ def same(name: str, stated: int | None, grid: int) -> int:
     return grid
 
 
-def problem_facts(stated: Given, *, batch: int, heads: int, seq: int, head_dim: int, dtype: str, causal: bool) -> Facts:
-    """The columns of a row that say the problem."""
+def facts_of(stated: Given) -> Facts:
+    """The columns of a row that say the problem, all of which are known by now; Unknown where one is not."""
+    needs(stated, *OPTIONS)
+    if len(stated.seqs) != 1:
+        raise Unknown("its grid does not tell which of several lengths it has; give one --seq-len")
+    seq, heads, head_dim = stated.seqs[0], stated.heads or 0, width_of(stated, 0, MOST_COLUMNS)
     kv = stated.kv_heads if stated.kv_heads is not None else heads
     if heads % kv:
         raise Unknown(f"--kv-heads {kv} does not divide its {heads} heads")
-    window = "" if stated.window is None else str(stated.window)
     return {
-        "batch": str(batch), "heads": str(heads), "kv_heads": str(kv), "seq_q": str(seq),
-        "seq_k": str(stated.seq_k or seq), "head_dim": str(head_dim), "causal": str(int(causal)), "dtype": dtype,
-        "window": window,
+        "batch": str(stated.batch), "heads": str(heads), "kv_heads": str(kv), "seq_q": str(seq),
+        "seq_k": str(stated.seq_k or seq), "head_dim": str(head_dim), "causal": str(int(bool(stated.causal))),
+        "dtype": str(stated.dtype), "window": "" if stated.window is None else str(stated.window),
     }  # fmt: skip

@@ -61,6 +61,15 @@ FLEX_DECODES_BELOW = 128
 """Queries below which FlexAttention takes another kernel (torch/_inductor/kernel/flex/flex_decoding.py)."""
 DRIVER_SHARED_BYTES = 1024
 """Shared memory that the driver keeps for every CTA; `smem_bytes` of a row counts it."""
+VARIANT = {
+    "tile": "{}", "sums": "{} sums", "warps": "{} warps", "stages": "{} stages", "order": "{}",
+    "heavy_first": "heavy first", "blocks": "{}", "section": "sections of {}", "direction": "{}",
+    "persistent": "persistent", "schedule": "{}", "cluster": "clusters of {}", "splits": "{} splits",
+}  # fmt: skip
+"""A row's settings in words, in order."""
+SILENT = {("heavy first", "0"), ("persistent", "0"), ("sections of {}", "0"), ("clusters of {}", "1"),
+          ("{} splits", "1")}  # fmt: skip
+"""Of these values nothing is said."""
 MAX_PAIRS = 200_000_000
 """Visited tile pairs of a row: more are not replayed here."""
 MAX_CTAS, MAX_THREADS, MAX_REGISTERS, MAX_SPILLED_BYTES = (1 << 31) - 1, 1024, 255, 1 << 19
@@ -103,19 +112,18 @@ def problem_of(row: Row) -> AttentionProblem:
                if not row.facts[n] and not (noted and n == "causal")]  # fmt: skip
     if missing:
         raise NoModel(f"no model for '{name}' without {', '.join(missing)}, which the row leaves empty")
+    common: dict[str, object] = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
     if row.chain:
-        passes = "fwd+bwd" if name.endswith(BOTH) else "fwd"
-        sizes = {n: row.number(n) for n in ("batch", "heads", "head_dim")}
-        return _problem(row, **sizes, seq_q=row.number("seq"), passes=passes)
-    sizes = {n: row.number(n) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
+        return _problem(row, **common, seq_q=row.number("seq"), passes="fwd+bwd" if name.endswith(BOTH) else "fwd")
+    if lengths := row.facts.get("seq_lens"):
+        common["seq_lens"] = tuple(map(int, lengths.split()))
+    else:
+        common |= {n: row.number(n) for n in ("seq_q", "seq_k")}
     window = row.number("window")
     mask = "window" if window is not None else "causal" if row.flag("causal") else "none"
     backward = name in BACKWARD or name.endswith("_backward")
-    words: dict[str, object] = {**noted} if noted else {"mask": mask, "window": window}
-    if lengths := row.facts.get("seq_lens"):
-        words["seq_lens"] = tuple(map(int, lengths.split()))
-        del sizes["seq_q"], sizes["seq_k"]
-    return _problem(row, **sizes, **words, passes="bwd" if backward else "fwd")
+    words: dict[str, object] = {**(noted or {"mask": mask, "window": window})}
+    return _problem(row, **common, kv_heads=row.number("kv_heads"), **words, passes="bwd" if backward else "fwd")
 
 
 def _noted_mask(note: str) -> dict[str, str | int]:
@@ -144,7 +152,10 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
         NoModel: no catalog kernel stands for the rows.
     """
     first = rows[0]
-    _check_known(first)
+    try:
+        entry_name(_catalog_name(first))
+    except InputError:
+        raise NoModel(f"no model for '{first.implementation}'") from None
     problem = problem_of(first)
     _check_call(rows)
     try:
@@ -153,14 +164,11 @@ def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
         raise NoModel(str(error)) from None
 
 
-def _check_known(row: Row) -> None:
+def _catalog_name(row: Row) -> str:
+    """What the catalog calls an implementation."""
     name = row.implementation
-    if row.chain:
-        name = CHAIN_NAMES.get(name.removesuffix(BOTH), name.removesuffix(BOTH))
-    try:
-        entry_name(OWN.get(name, name))
-    except InputError:
-        raise NoModel(f"no model for '{row.implementation}'") from None
+    short = name.removesuffix(BOTH)
+    return CHAIN_NAMES.get(short, short) if row.chain else OWN.get(name, name)
 
 
 def _check_call(rows: Sequence[Row]) -> None:
@@ -180,8 +188,7 @@ def _check_call(rows: Sequence[Row]) -> None:
 
 
 def _chain_case(row: Row, problem: AttentionProblem, profile: HardwareProfile) -> Case:
-    name = row.implementation.removesuffix(BOTH)
-    kernel = resolve(CHAIN_NAMES.get(name, name), problem, profile)
+    kernel = resolve(_catalog_name(row), problem, profile)
     chain = plan(problem, kernel)
     _check_size(chain)
     return Case(problem, kernel, (chain,), "", (row,))
@@ -240,14 +247,10 @@ def _joined(rows: Sequence[Row], launches: Sequence[str]) -> list[Row]:
         each, over = divmod(len(run), several)
         if over:
             return list(rows)
-        made += [_sum(run[n * each : (n + 1) * each]) for n in range(several)]
+        for part in (run[n * each : (n + 1) * each] for n in range(several)):
+            quantities = [q for q in part[0].measured if all(q in row.measured for row in part)]
+            made.append(replace(part[0], measured={q: sum(row.measured[q] for row in part) for q in quantities}))
     return made
-
-
-def _sum(rows: Sequence[Row]) -> Row:
-    """Rows of one pass as one."""
-    measured = {q: sum(row.measured[q] for row in rows) for q in rows[0].measured if all(q in r.measured for r in rows)}
-    return replace(rows[0], measured=measured)
 
 
 def _check_size(chain: Chain) -> None:
@@ -269,7 +272,7 @@ def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareP
         NoModel: settings that are not modelled.
     """
     row = rows[0]
-    kernel = resolve(OWN.get(row.implementation, row.implementation), problem, profile, overrides_of(row))
+    kernel = resolve(_catalog_name(row), problem, profile, overrides_of(row))
     if row.implementation == "flash_bwd":
         tile = replace(kernel.tile, stages=kernel.tile_backward.stages)
         kernel = kernel.with_(backward=replace(kernel.backward, tile=tile))
@@ -340,9 +343,7 @@ def _as_described(rows: Sequence[Row], chain: Chain) -> Chain:
     launches = chain.launches[: len(rows)]
     if rows[0].facts.get("sums") == "ordered":
         turns = Overhead("turns", Mode.STORE, per_pair=TURNS_BYTES, inferred_from="kernels/flash_bwd_sm90.cuh")
-        launches = tuple(
-            replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches
-        )
+        launches = tuple(replace(n, overheads=(*n.overheads, turns)) if n.name == "bwd.main" else n for n in launches)
     return replace(chain, launches=launches)
 
 
@@ -388,21 +389,11 @@ def _within(name: str, value: int, low: int, high: int) -> int:
 
 def _variant(row: Row) -> str:
     """The settings of a row that describes its kernel, in words."""
-    f = row.facts
-    sm90 = row.implementation in SM90
+    f, sm90 = dict(row.facts), row.implementation in SM90
     if not (f.get("block_q") or sm90):
         return ""
-    words = [f"{f['block_q']}x{f.get('block_k') or 128}"] if f.get("block_q") else []
-    words += [f"{f.get('sums')} sums"] if f.get("sums") else []
-    words += [] if sm90 else [f"{f.get('warps')} warps", f"{f.get('stages') or 1} stages"]
-    words += [f["order"]] if f.get("order") else []
-    words += ["heavy first"] if f.get("heavy_first") == "1" else []
-    words += [f["blocks"].replace("_", " ")] if f.get("blocks") else []
-    section = f.get("section_heads") if sm90 else f.get("section")
-    words += [f"sections of {section}"] if section not in (None, "", "0") else []
-    words += [f["direction"]] if f.get("direction") else []
-    words += ["persistent"] if f.get("persistent") == "1" else []
-    words += [f["schedule"].replace("_", " ")] if f.get("schedule") else []
-    words += [f"clusters of {f['cluster']}"] if f.get("cluster", "1") not in ("", "1") else []
-    words += [f"{f['splits']} splits"] if f.get("splits", "1") not in ("", "1") else []
-    return ", ".join(words)
+    f |= {"tile": f"{f['block_q']}x{f.get('block_k') or 128}"} if f.get("block_q") else {}
+    f |= {"warps": "", "stages": "", "section": f.get("section_heads", "")} if sm90 else (
+        {"warps": str(f.get("warps")), "stages": f.get("stages") or "1"})  # fmt: skip
+    said = ((text, f.get(name, "").replace("_", " ")) for name, text in VARIANT.items())
+    return ", ".join(text.format(value) for text, value in said if value and (text, value) not in SILENT)

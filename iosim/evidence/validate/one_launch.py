@@ -31,6 +31,7 @@ WORDS = {"hbm_read": "read from HBM", "hbm_write": "written to HBM", "l2_read": 
          "time": "time"}  # fmt: skip
 ALLOWED = {"hbm_read": 0.05, "hbm_write": 0.25, "l2_read": 0.01, "l2_write": 0.05, "time": 0.25}
 """Differences, as shares of what was counted, up to which a launch is as predicted."""
+MOVED = {"read": "read", "write": "written"}
 SMALL = 2_000_000
 """Bytes up to which a difference is none."""
 BUDGET = 40_000_000
@@ -100,9 +101,8 @@ class LaunchAnswer:
 
     def _by_tensor(self) -> str:
         """Predicted bytes at HBM of each tensor, small ones left out: the profiler prints no tables on a terminal."""
-        words = {"read": "read", "write": "written"}
         large = [x for x in self.parts if x.predicted >= SMALL] or self.parts[:1]
-        return ", ".join(f"{x.tensor} {bytes_text(x.predicted)} {words[x.direction]} ({bytes_text(x.once)} compulsory)"
+        return ", ".join(f"{x.tensor} {bytes_text(x.predicted)} {MOVED[x.direction]} ({bytes_text(x.once)} compulsory)"
                          for x in large)  # fmt: skip
 
     def _where(self, direction: str) -> str:
@@ -110,16 +110,13 @@ class LaunchAnswer:
         one = next((q for q in self.quantities() if q["quantity"] == f"hbm_{direction}"), None)
         if one is None or not one["differs"]:
             return ""
-        difference = int(one["unpredicted"])
         parts = sorted((x for x in self.parts if x.direction == direction and x.laid), key=lambda x: -abs(x.laid))
         names = ", ".join(f"{x.tensor} ({_signed(x.laid)})" for x in parts)
-        rest = difference - sum(x.laid for x in parts)
-        told = f"Of the {_signed(difference)} {'read' if direction == 'read' else 'written'}, "
-        if names:
-            told += f"as far as its tensors have room for it: {names}"
+        rest = int(one["unpredicted"]) - sum(x.laid for x in parts)
+        said = [f"as far as its tensors have room for it: {names}"] if names else []
         if abs(rest) > SMALL:
-            told += f"{'; ' if names else ''}{_signed(rest)} belong to no tensor of the kernel as it is described"
-        return told
+            said.append(f"{_signed(rest)} belong to no tensor of the kernel as it is described")
+        return f"Of the {_signed(int(one['unpredicted']))} {MOVED[direction]}, {'; '.join(said)}"
 
     @property
     def advice(self) -> str:

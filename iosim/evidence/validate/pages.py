@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, seconds_text
-from iosim.evidence.validate.answer import answer
 from iosim.evidence.validate.residuals import REGIMES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 from iosim.evidence.validate.sections import (
@@ -13,6 +12,7 @@ from iosim.evidence.validate.sections import (
     NAMES,
     TITLE,
     amount,
+    answer,
     name_text,
     percent,
     sections,

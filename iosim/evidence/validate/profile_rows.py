@@ -142,9 +142,8 @@ def matched(
             recognised = recognise(launch.kernel, launch.grid, said_of(launch, stated, told))
             if not measured:
                 raise Unknown("has none of the counters that are compared")
-            if recognised.follows and (
-                first is None or tuple(parts) != recognised.follows or not _belongs(recognised, first)
-            ):
+            before = (first and first.implementation, tuple(parts))
+            if recognised.follows and before != (recognised.implementation, recognised.follows):
                 raise Unknown(f"is not preceded by the launches of its call ({', '.join(recognised.follows)})")
         except Unknown as reason:
             unmatched.append(Skipped(_bare(launch, source, number), str(reason)))
@@ -152,18 +151,12 @@ def matched(
                 first, parts = None, []
             continue
         if not recognised.follows:
-            call += 1
-            first, parts = None, []
-        facts = recognised.facts if first is None else dict(first.facts)
-        row = row_of(launch, recognised, facts, source, call, len(parts) + 1)
-        first = first or row
+            call, first, parts = call + 1, None, []
         parts.append(recognised.part)
-        rows.append(row)
+        facts = recognised.facts if first is None else dict(first.facts)
+        rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
+        first = first or rows[-1]
     return ProfileRows(tuple(rows), tuple(unmatched), notes)
-
-
-def _belongs(recognised: Call, first: Row) -> bool:
-    return recognised.implementation == first.implementation
 
 
 def _passes_by(kernel: str) -> bool:
@@ -172,25 +165,21 @@ def _passes_by(kernel: str) -> bool:
 
 
 def _measured(launch: Profiled) -> dict[str, int | float]:
-    values: dict[str, int | float] = {}
-    for quantity in QUANTITIES:
-        value = launch.column(COLUMN[quantity])
-        if value is not None:
-            values[quantity] = value if quantity == "time" else round(value)
-    return values
+    counted = {quantity: launch.column(COLUMN[quantity]) for quantity in QUANTITIES}
+    return {q: value if q == "time" else round(value) for q, value in counted.items() if value is not None}
 
 
 def row_of(
     launch: Profiled, recognised: Call, facts: dict[str, str], source: str, call: int = 1, number: int = 1
 ) -> Row:  # fmt: skip
     """A recognised launch as a row of a table of measurements."""
-    registers, shared = launch.column("registers"), launch.column("smem_bytes")
     own = {
         "implementation": recognised.implementation, "kernel": launch.kernel, "grid": str(launch.grid),
-        "block": str(launch.block), "registers": "" if registers is None else str(round(registers)),
-        "smem_bytes": "" if shared is None else str(round(shared)), "call": str(call), "launch": str(number),
-        "stage": recognised.part,
+        "block": str(launch.block), "call": str(call), "launch": str(number), "stage": recognised.part,
     }  # fmt: skip
+    for name in ("registers", "smem_bytes"):
+        value = launch.column(name)
+        own[name] = "" if value is None else str(round(value))
     if recognised.implementation == "flash_fwd" and not facts.get("warps"):
         own["warps"] = str(launch.block[0] // 32)
     return Row(source, call, number, False, recognised.implementation, {**facts, **own}, _measured(launch))

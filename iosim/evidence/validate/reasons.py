@@ -6,7 +6,7 @@ an experiment isolates it; a group that nothing explains yet says so (`found = f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,23 +54,21 @@ class Group:
         return r.quantity in self.quantities and all(answer(r, key) in accepted for key, accepted in self.when.items())
 
 
+ANSWERS: Mapping[str, Callable[[Residual], str]] = {
+    "regime": lambda r: r.regime,
+    "stage": lambda r: r.launch,
+    "sign": lambda r: "over" if r.difference > 0 else "under",
+    "ragged": lambda r: _yes(r.problem.seq_q % SECTOR_ROWS != 0),
+    "sections": lambda r: _yes(r.row.facts.get("section", "0") not in ("", "0")),
+    "small": lambda r: _yes(r.error is None),
+    "implementation": lambda r: r.row.implementation,
+}
+"""What a row says to a key of a condition that is no column."""
+
+
 def answer(r: Residual, key: str) -> str:
     """What a row says to a key of a condition."""
-    if key == "regime":
-        return r.regime
-    if key == "stage":
-        return r.launch
-    if key == "sign":
-        return "over" if r.difference > 0 else "under"
-    if key == "ragged":
-        return _yes(r.problem.seq_q % SECTOR_ROWS != 0)
-    if key == "sections":
-        return _yes(r.row.facts.get("section", "0") not in ("", "0"))
-    if key == "small":
-        return _yes(r.error is None)
-    if key == "implementation":
-        return r.row.implementation
-    return r.row.facts.get(key, "")
+    return ANSWERS[key](r) if key in ANSWERS else r.row.facts.get(key, "")
 
 
 def _yes(value: bool) -> str:

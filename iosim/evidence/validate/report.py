@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from iosim.evidence.validate.answer import answer
 from iosim.evidence.validate.match import OWN
 from iosim.evidence.validate.pages import legend, scatters
 from iosim.evidence.validate.reasons import Group, groups, reason_of
@@ -19,6 +18,7 @@ from iosim.evidence.validate.sections import (
     NAMES,
     QUANTITY,
     amount,
+    answer,
     errors,
     name_text,
     size_text,
@@ -26,9 +26,7 @@ from iosim.evidence.validate.sections import (
     titled,
     with_rows,
 )
-from iosim.evidence.validate.summary import Summary, clean
-from iosim.evidence.validate.summary import groups as grouped
-from iosim.evidence.validate.targets import TARGETS, misses
+from iosim.evidence.validate.summary import TARGETS, by_quantity, clean, grouped, misses
 from iosim.show.page import Page, Section
 from iosim.show.tables import RIGHT, Column
 
@@ -41,6 +39,7 @@ SUBJECT = (
 COMMAND = "iosim validate --report reports"
 BANDS = (0.05, 0.10)
 """Relative errors whose lines the figures carry."""
+KINDS = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
 OPEN = "no reason found yet"
 
 
@@ -55,11 +54,11 @@ class Part:
 
 def parts(comparison: Comparison) -> list[Part]:
     """Launches of library kernels, chains, and launches of the project's own kernels: those that have rows."""
-    kinds = {"library": "Library kernels", "chain": "Chains of launches", "own": "The project's own kernels"}
-    by_kind: dict[str, list[Residual]] = {word: [] for word in kinds}
-    for r in comparison.residuals:
-        by_kind["chain" if r.row.chain else "own" if r.row.implementation in OWN else "library"].append(r)
-    return [Part(word, kinds[word], tuple(rows)) for word, rows in by_kind.items() if rows]
+    by_kind = grouped(
+        comparison.residuals,
+        lambda r: "chain" if r.row.chain else "own" if r.row.implementation in OWN else "library",
+    )
+    return [Part(word, title, tuple(by_kind[word])) for word, title in KINDS.items() if word in by_kind]
 
 
 def sections(comparison: Comparison) -> list[Section]:
@@ -78,39 +77,30 @@ def sections(comparison: Comparison) -> list[Section]:
 def _targets(part: Part) -> Section:
     columns = (QUANTITY, Column("rows", "rows", "count"), Column("target", "target"), Column("reached", "reached"),
                Column("met", "met"), Column("misses", "misses", "count"))  # fmt: skip
-    rows = []
-    for quantity in QUANTITIES:
-        of_quantity = [r for r in clean(part.residuals) if r.quantity == quantity]
-        if of_quantity:
-            target = TARGETS[quantity]
-            good, reached = target.reached(of_quantity)
-            outside = sum(not target.row(r) for r in of_quantity)
-            rows.append((NAMES[quantity], len(of_quantity), target.text, reached, "yes" if good else "no", outside))
+    of_quantity, rows = grouped(clean(part.residuals), lambda r: r.quantity), []
+    for quantity in (q for q in QUANTITIES if q in of_quantity):
+        target, compared = TARGETS[quantity], of_quantity[quantity]
+        good, reached = target.reached(compared)
+        outside = sum(not target.row(r) for r in compared)
+        rows.append((NAMES[quantity], len(compared), target.text, reached, "yes" if good else "no", outside))
     return titled(f"{part.title}: targets (kernels without spills)", columns, rows)
 
 
 def _levels(part: Part) -> Section:
     """Errors by quantity and regime, spills among them as a regime of their own."""
-    of_regime = grouped(part.residuals, lambda r: r.regime)
-    rows = (
-        (NAMES[q], regime, *errors(s))
-        for q in QUANTITIES
-        for regime in REGIMES
-        if (s := of_regime.get(regime, {}).get(q, Summary.of(()))).n
-    )
+    of_regime = {name: by_quantity(rows) for name, rows in grouped(part.residuals, lambda r: r.regime).items()}
+    cells = ((q, regime, of_regime.get(regime, {}).get(q)) for q in QUANTITIES for regime in REGIMES)
+    rows = ((NAMES[q], regime, *errors(s)) for q, regime, s in cells if s is not None and s.n)
     columns = (QUANTITY, Column("regime", "regime"), *ERRORS)
     return titled(f"{part.title}: errors by level and regime", columns, rows)
 
 
 def _why(part: Part, missed: Sequence[Residual]) -> Section:
     """Each group of misses with its reason, the largest groups first; rows of no group last."""
-    among = groups()
-    of_group: dict[str, list[Residual]] = {}
-    for r in missed:
-        group = reason_of(r, among)
-        of_group.setdefault(group.name if group else "", []).append(r)
-    order = sorted((g for g in among if g.name in of_group), key=lambda g: -len(of_group[g.name]))
-    items = [_group(g, of_group[g.name]) for g in order]
+    among = {group.name: group for group in groups()}
+    of_group = grouped(missed, lambda r: getattr(reason_of(r, groups()), "name", ""))
+    known = sorted((name for name in among if name in of_group), key=lambda name: -len(of_group[name]))
+    items = [_group(among[name], of_group[name]) for name in known]
     if rest := of_group.get(""):
         items.append(f"**{OPEN}** ({_found(rest)})")
     title = f"{part.title}: why {len(missed)} rows miss their target"
@@ -124,26 +114,25 @@ def _group(group: Group, rows: Sequence[Residual]) -> str:
 
 
 def _found(rows: Sequence[Residual]) -> str:
-    words = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows))
-    return f"{len(rows)} rows, {words}, {_spread(rows)}"
+    """How many, of what, and the smallest to the largest signed error."""
+    words, shares = ", ".join(dict.fromkeys(NAMES[r.quantity] for r in rows)), sorted(map(_signed, rows))
+    return f"{len(rows)} rows, {words}, {100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
 
 
-def _spread(rows: Sequence[Residual]) -> str:
-    """Smallest to largest signed error."""
-    shares = sorted(r.difference / max(1, r.measured) for r in rows)
-    return f"{100 * shares[0]:+.1f} to {100 * shares[-1]:+.1f} %"
+def _signed(r: Residual) -> float:
+    return r.difference / max(1, r.measured)
 
 
 def _missed(part: Part, missed: Sequence[Residual]) -> Section:
     columns = (QUANTITY, Column("row", "row"), Column("problem", "problem"), Column("settings", "settings"),
                Column("measured", "measured", RIGHT), Column("predicted", "predicted", RIGHT),
                Column("error", "error", RIGHT), Column("regime", "regime"), Column("group", "group"))  # fmt: skip
-    rows = []
-    for r in missed:
-        group, share = reason_of(r, groups()), r.difference / max(1, r.measured)
-        what = (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None)
-        values = (amount(r.quantity, r.measured), amount(r.quantity, r.predicted), f"{100 * share:+.1f} %")
-        rows.append((*what, *values, r.regime, group.name if group else OPEN))
+    rows = (
+        (NAMES[r.quantity], name_text(r), size_text(r.problem), r.variant or None, amount(r.quantity, r.measured),
+         amount(r.quantity, r.predicted), f"{100 * _signed(r):+.1f} %", r.regime,
+         getattr(reason_of(r, groups()), "name", OPEN))
+        for r in missed
+    )  # fmt: skip
     return titled(f"{part.title}: every row that misses its target", columns, rows)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from iosim.base.progress import Progress, silent
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.rows import QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Mode, Outer
 from iosim.kernel.residency import needed_registers
 from iosim.prediction.call import Call
@@ -61,12 +60,17 @@ class Residual:
     def to_dict(self) -> dict[str, Any]:
         """One entry of `rows` in the command line's JSON."""
         return {
-            "source": self.row.source, "call": self.row.call, "launch": None if self.row.chain else self.row.launch,
-            "chain": self.row.chain, "implementation": self.row.implementation, "stage": self.launch,
-            "variant": self.variant, "note": self.row.facts.get("note", ""), "problem": self.problem.to_dict(),
-            "quantity": self.quantity, "measured": self.measured, "predicted": self.predicted, "error": self.error,
-            "difference": self.difference, "regime": self.regime, "spills": self.spills,
+            **_place(self.row), "stage": self.launch, "variant": self.variant, "note": self.row.facts.get("note", ""),
+            "problem": self.problem.to_dict(), "quantity": self.quantity, "measured": self.measured,
+            "predicted": self.predicted, "error": self.error, "difference": self.difference, "regime": self.regime,
+            "spills": self.spills,
         }  # fmt: skip
+
+
+def _place(row: Row) -> dict[str, Any]:
+    """Where a row stands, in JSON."""
+    return {"source": row.source, "call": row.call, "launch": None if row.chain else row.launch, "chain": row.chain,
+            "implementation": row.implementation}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,7 @@ class Skipped:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.row.source, "call": self.row.call, "launch": None if self.row.chain else self.row.launch,
-            "chain": self.row.chain, "implementation": self.row.implementation, "reason": self.reason,
-        }  # fmt: skip
+        return {**_place(self.row), "reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -126,36 +127,18 @@ def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = 
                 skipped.append(Skipped(row, chain))
                 continue
             try:
-                predicted = _predict(case.problem, case.kernel, chain, flushed if row.chain else profile)
+                call = Call.of(case.problem, case.kernel, flushed if row.chain else profile, chain)
+                residuals += _residuals(row, case, call)
             except InputError as error:
                 skipped.append(Skipped(row, str(error)))
-                continue
-            residuals += _residuals(row, case, chain, predicted)
     return Comparison(tuple(residuals), tuple(skipped))
 
 
-@dataclass(frozen=True)
-class _Found:
-    values: dict[str, int | float]
-    compulsory_read: int
-    spilled: int
-    keeps_too_much: bool
-
-
-def _predict(problem: AttentionProblem, kernel: Kernel, chain: Chain, profile: HardwareProfile) -> _Found:
+def _predict(call: Call) -> dict[str, int | float]:
     """All quantities of a chain from a cold L2."""
-    call = Call.of(problem, kernel, profile, chain)
     traffic = call.counted + call.replay().traffic
-    values: dict[str, int | float] = {
-        f"{level}_{direction}": int(traffic.total(level, direction))
-        for level in ("hbm", "l2")
-        for direction in ("read", "write")
-    }
-    values["time"] = call.time(traffic).total_s
-    most = profile.need_int("max_registers_per_thread")
-    too_much = any(launch.exps_per_pair and needed_registers(launch) > most for launch in chain.launches)
-    spilled = int(call.counted.total("l2", "write", tensor="spill"))
-    return _Found(values, _compulsory_read(problem, chain), spilled, too_much)
+    moved = {q: int(traffic.total(*q.split("_"))) for q in QUANTITIES if q != "time"}
+    return {**moved, "time": call.time(traffic).total_s}
 
 
 def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
@@ -168,18 +151,23 @@ def _compulsory_read(problem: AttentionProblem, chain: Chain) -> int:
     return total
 
 
-def _residuals(row: Row, case: Case, chain: Chain, predicted: _Found) -> list[Residual]:
-    spills = predicted.spilled >= SPILL_SHARE * max(1, predicted.values["l2_write"]) or predicted.keeps_too_much
-    regime = _regime(row, chain, predicted, spills)
-    stage = "" if row.chain else chain.launches[0].name
+def _residuals(row: Row, case: Case, call: Call) -> list[Residual]:
+    values, launches = _predict(call), call.chain.launches
+    most = call.profile.need_int("max_registers_per_thread")
+    spilled = int(call.counted.total("l2", "write", tensor="spill"))
+    spills = spilled >= SPILL_SHARE * max(1, values["l2_write"]) or any(
+        launch.exps_per_pair and needed_registers(launch) > most for launch in launches
+    )
+    regime = _regime(row, call, values, spills)
+    stage = "" if row.chain else launches[0].name
     return [
-        Residual(row, case.problem, stage, case.variant, q, row.measured[q], predicted.values[q], regime, spills)
+        Residual(row, case.problem, stage, case.variant, q, row.measured[q], values[q], regime, spills)
         for q in QUANTITIES
         if q in row.measured
     ]
 
 
-def _regime(row: Row, chain: Chain, predicted: _Found, spills: bool) -> str:
+def _regime(row: Row, call: Call, values: Mapping[str, int | float], spills: bool) -> str:
     """What decides the HBM reads, from the prediction alone: one of REGIMES.
 
     chain: several launches share the L2. spill: registers in memory. stream: no tile is read twice (elementwise passes,
@@ -190,12 +178,12 @@ def _regime(row: Row, chain: Chain, predicted: _Found, spills: bool) -> str:
         return "chain"
     if spills:
         return "spill"
-    launch = chain.launches[0]
+    launch = call.chain.launches[0]
     if launch.outer is Outer.FLAT or launch.name == "combine":
         return "stream"
     if launch.outer is Outer.SPLIT or launch.domain.query_blocks == 1:
         return "decode"
-    read, once = predicted.values["hbm_read"], predicted.compulsory_read
+    read, once = values["hbm_read"], _compulsory_read(call.problem, call.chain)
     if read <= max(once * (1 + COMPULSORY_MARGIN), once + COMPULSORY_FLOOR_BYTES):
         return "compulsory"
-    return "thrashing" if read > THRASHING_SHARE * predicted.values["l2_read"] else "wave-bound"
+    return "thrashing" if read > THRASHING_SHARE * values["l2_read"] else "wave-bound"

@@ -36,6 +36,7 @@ WHOLE = ("call", "launch", "batch", "heads", "kv_heads", "seq_q", "seq_k", "seq"
 FLAGS = ("causal", "heavy_first", "persistent")
 MAX_FILE_BYTES = 64 << 20
 MAX_DIGITS = 18
+DIGITS = rf"[0-9]{{1,{MAX_DIGITS}}}"
 OPTION = "--measurements"
 OWN = "h200_iosim_kernels.csv"
 SHIPPED: Mapping[str, tuple[str, ...]] = {
@@ -139,12 +140,11 @@ def text_of_file(path: str | Path, where: str) -> str:
         require_file(path, where)
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{where} cannot be read: {error.strerror}; accepted: a CSV file") from None
     except InputError:
         raise
-    except ValueError as error:
-        raise InputError(f"{where} cannot be read: {error}; accepted: a CSV file") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{where} cannot be read: {why}; accepted: a CSV file") from None
     if len(data) > MAX_FILE_BYTES:
         raise InputError(f"{where} is larger than {MAX_FILE_BYTES} bytes; accepted: smaller tables")
     try:
@@ -183,7 +183,7 @@ def _row(values: dict[str, str], where: str, source: str, chain: bool, index: in
     for name, text in facts.items():
         if not text and name in ("call", "launch", "implementation"):
             raise InputError(f"{where}: {name} is empty; accepted: a value")
-        if text and name in WHOLE and not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
+        if text and name in WHOLE and not re.fullmatch(DIGITS, text):
             raise InputError(f"{where}: {name} '{_short(text)}' is not a whole number of up to {MAX_DIGITS} digits; "
                              "accepted: numbers such as 4096")  # fmt: skip
         if text and name in FLAGS and text not in ("0", "1"):
@@ -199,18 +199,18 @@ def _measured(text: str, quantity: str, where: str) -> int | float | None:
     text = text.strip()
     if not text:
         return None
-    if quantity != "time":
-        if not re.fullmatch(rf"[0-9]{{1,{MAX_DIGITS}}}", text):
-            raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole "
-                             f"numbers of up to {MAX_DIGITS} digits")  # fmt: skip
-        return int(text)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
+    if quantity == "time":
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+        if 0 <= seconds < math.inf:
+            return seconds
         raise InputError(f"{where}: seconds '{_short(text)}' is no time; accepted: seconds such as 1.5e-3")
-    return seconds
+    if re.fullmatch(DIGITS, text):
+        return int(text)
+    raise InputError(f"{where}: {quantity} '{_short(text)}' is not a number of bytes; accepted: whole numbers of up to "
+                     f"{MAX_DIGITS} digits")  # fmt: skip
 
 
 def _short(text: str) -> str:

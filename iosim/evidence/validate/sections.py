@@ -1,4 +1,5 @@
-"""The comparison as titled tables, which the terminal, Markdown and HTML print alike."""
+"""A comparison in words and tables: its answer in one sentence, and the titled tables that the terminal, Markdown and
+HTML print alike."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from iosim.show.page import Section
 from iosim.show.tables import RIGHT, Cell, Column, Table
 
 WORST = 12
-NEAR_HEAD = "within 5 % or 2 MB"
+EXACT = 1e-3
+"""SM<->L2 bytes within this share of the measured ones count as such."""
 TITLE = "Predictions beside measurements"
 INTRODUCTION = (
     "Errors are |predicted - measured| / measured. Rows of less than 2 MB have no error; their differences in bytes "
@@ -24,11 +26,9 @@ INTRODUCTION = (
 )
 NAMES = {"hbm_read": "HBM read", "hbm_write": "HBM write", "l2_read": "SM<->L2 read", "l2_write": "SM<->L2 write",
          "time": "time"}  # fmt: skip
-
-
 ERRORS = (
     Column("rows", "rows", "count"), Column("median_error", "median", "error"), Column("p95_error", "p95", "error"),
-    Column("max_error", "max", "error"), Column("near_share", NEAR_HEAD, "error"),
+    Column("max_error", "max", "error"), Column("near_share", "within 5 % or 2 MB", "error"),
 )  # fmt: skip
 QUANTITY = Column("quantity", "quantity")
 
@@ -62,19 +62,16 @@ def size_text(p: AttentionProblem) -> str:
     """A problem in a few words."""
     heads = str(p.heads) if p.group == 1 else f"{p.heads}/{p.kv_heads}"
     seq = str(p.seq_q) if p.seq_q == p.seq_k else f"{p.seq_q}x{p.seq_k}"
-    words = [f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}"]
-    words += (
-        []
-        if p.mask == "none"
-        else [f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text]
-    )
-    return ", ".join([*words, *([] if p.passes == "fwd" else [p.passes])])
+    mask = f"window {p.window}" if p.mask == "window" and p.window_right is None else p.mask_text
+    words = [f"b{p.batch} h{heads} n{seq} d{p.head_dim} {p.dtype}", "" if p.mask == "none" else mask]
+    return ", ".join(filter(None, [*words, "" if p.passes == "fwd" else p.passes]))
 
 
 def name_text(r: Residual) -> str:
     """Which row of which table."""
-    return f"{r.row.implementation}, chain {r.row.call}" if r.row.chain else (
-        f"{r.row.implementation} {r.row.call}.{r.row.launch} {r.launch}")  # fmt: skip
+    row = r.row
+    return f"{row.implementation}, chain {row.call}" if row.chain else (
+        f"{row.implementation} {row.call}.{row.launch} {r.launch}")  # fmt: skip
 
 
 def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[Residual]:
@@ -83,23 +80,41 @@ def worst(residuals: Iterable[Residual], quantity: str, n: int = WORST) -> list[
     return sorted(comparable, key=lambda r: -(r.error or 0.0))[:n]
 
 
+def answer(comparison: Comparison) -> str:
+    """One sentence: errors of HBM reads without spills and with, SM<->L2 bytes, and what is left out."""
+    every = comparison.residuals
+    parts = []
+    for kind, some in (("without spills", clean(every)), ("with spills", [r for r in every if r.spills])):
+        s = by_quantity(some).get("hbm_read")
+        if s is not None and s.n:
+            largest = name_text(worst(some, "hbm_read", 1)[0])
+            parts.append(f"HBM reads of {s.n} rows {kind} are off by {percent(s.median)} at the median, "
+                         f"{percent(s.p95)} at p95 and {percent(s.max)} at most ({largest})")  # fmt: skip
+    rows = [r for r in every if r.quantity in ("l2_read", "l2_write") and r.error is not None]
+    beyond = [r for r in rows if (r.error or 0) > EXACT]
+    if rows:
+        parts.append(f"SM<->L2 bytes are within 0.1 % in {len(rows) - len(beyond)} of {len(rows)}")
+    if beyond:
+        names = ", ".join(sorted({r.row.implementation for r in beyond}))
+        parts[-1] += f", the others of {names}, {sum(r.spills for r in beyond)} of them with spills"
+    if comparison.skipped:
+        parts.append(f"{len(comparison.skipped)} rows that no model covers are left out")
+    return f"{'; '.join(parts) or 'No row was compared'}."
+
+
 def sections(comparison: Comparison, *, split: bool = False, most: int = WORST) -> list[Section]:
     """All tables, the summaries first."""
     every = comparison.residuals
-    of_source = groups(clean(every), lambda r: r.row.source)
+    of_source, of_regime = groups(clean(every), lambda r: r.row.source), groups(every, lambda r: r.regime)
+    by_name = {f"Without spills, {name}": s for name, s in of_source.items() if len(of_source) > 1}
     tables = [
         _summary("Kernels without spills", by_quantity(clean(every))),
-        *(
-            _summary(f"Without spills, {name}", summaries)
-            for name, summaries in of_source.items()
-            if len(of_source) > 1
-        ),
+        *(_summary(title, summaries) for title, summaries in by_name.items()),
         _summary("Kernels with spills", by_quantity(r for r in every if r.spills)),
         _small(every),
     ]
     if split:
         tables += [_summary(_half(name), summaries) for name, summaries in halves(every).items()]
-    of_regime = groups(every, lambda r: r.regime)
     tables += [
         _by("regime", {k: of_regime[k] for k in REGIMES if k in of_regime}),
         _by("implementation", groups(every, lambda r: r.row.implementation)),
@@ -130,12 +145,8 @@ def _small(residuals: Sequence[Residual]) -> Section:
 
 
 def _by(what: str, by_group: Mapping[str, Mapping[str, Summary]]) -> Section:
-    rows = (
-        (group, NAMES[q], *errors(s))
-        for q in ("hbm_read", "hbm_write")
-        for group, of in by_group.items()
-        if (s := of.get(q)) and s.n
-    )
+    of = [(group, q, s.get(q)) for q in ("hbm_read", "hbm_write") for group, s in by_group.items()]
+    rows = ((group, NAMES[q], *errors(s)) for group, q, s in of if s is not None and s.n)
     return titled(f"By {what}", (Column(what, what), QUANTITY, *ERRORS), rows)
 
 

@@ -1,10 +1,11 @@
-"""Sums residuals up, by quantity and in groups, and holds them against limits."""
+"""Sums residuals up, by quantity and in groups, and holds them against limits, and against the accuracy that is aimed
+at: for each row, and for the whole, of kernels without spills."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -12,6 +13,10 @@ from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 
 NEAR = 0.05
+L2_SHARE, L2_BYTES = 1e-3, 1000
+READ_SHARE, READ_BYTES = 0.10, 100_000
+"""Every HBM read: 10 %, or what a launch reads beside its tensors, twice."""
+TIME_MEAN = 0.10
 STATISTICS = ("max", "p95", "median")
 
 
@@ -36,37 +41,40 @@ class Summary:
         n = len(e)
         return cls(n, (e[(n - 1) // 2] + e[n // 2]) / 2, e[-(-95 * n // 100) - 1], e[-1], near)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"n": self.n, "median": self.median, "p95": self.p95, "max": self.max, "near": self.near}
-
 
 def is_near(r: Residual) -> bool:
     """Within 5 % or 2 MB, whichever is more."""
     return abs(r.difference) <= max(NEAR * r.measured, SMALL_BYTES)
 
 
+def grouped(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, list[Residual]]:
+    """Residuals by a key, in order of the first of each."""
+    members_of: dict[str, list[Residual]] = {}
+    for r in residuals:
+        members_of.setdefault(key(r), []).append(r)
+    return members_of
+
+
+def _of_quantities(residuals: Iterable[Residual]) -> Iterator[tuple[str, list[Residual]]]:
+    members_of = grouped(residuals, lambda r: r.quantity)
+    return ((q, members_of[q]) for q in QUANTITIES if q in members_of)
+
+
 def by_quantity(residuals: Iterable[Residual]) -> dict[str, Summary]:
     """Errors of each quantity that the residuals have."""
-    residuals_of: dict[str, list[Residual]] = {}
-    for r in residuals:
-        residuals_of.setdefault(r.quantity, []).append(r)
-    summaries = {}
-    for q in (q for q in QUANTITIES if q in residuals_of):
-        near = None if q == "time" else sum(map(is_near, residuals_of[q])) / len(residuals_of[q])
-        summaries[q] = Summary.of((r.error for r in residuals_of[q] if r.error is not None), near)
-    return summaries
+    return {
+        q: Summary.of((r.error for r in rows if r.error is not None),
+                      None if q == "time" else sum(map(is_near, rows)) / len(rows))
+        for q, rows in _of_quantities(residuals)
+    }  # fmt: skip
 
 
 def small(residuals: Iterable[Residual]) -> dict[str, dict[str, Any]]:
     """Rows too small for a relative error: how many, and the largest and the median difference."""
-    differences_of: dict[str, list[float]] = {}
-    for r in residuals:
-        if r.error is None:
-            differences_of.setdefault(r.quantity, []).append(abs(r.difference))
     return {
         q: {"n": s.n, "median_difference": s.median, "max_difference": s.max}
-        for q in QUANTITIES
-        if q in differences_of and (s := Summary.of(differences_of[q]))
+        for q, rows in _of_quantities(r for r in residuals if r.error is None)
+        if (s := Summary.of(abs(r.difference) for r in rows))
     }
 
 
@@ -77,10 +85,7 @@ def clean(residuals: Iterable[Residual]) -> list[Residual]:
 
 def groups(residuals: Iterable[Residual], key: Callable[[Residual], str]) -> dict[str, dict[str, Summary]]:
     """Errors by group and quantity."""
-    members_of: dict[str, list[Residual]] = {}
-    for r in residuals:
-        members_of.setdefault(key(r), []).append(r)
-    return {name: by_quantity(members_of[name]) for name in sorted(members_of)}
+    return {name: by_quantity(members) for name, members in sorted(grouped(residuals, key).items())}
 
 
 def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
@@ -96,21 +101,40 @@ def halves(residuals: Sequence[Residual]) -> dict[str, dict[str, Summary]]:
 def summarise(comparison: Comparison, *, split: bool = False) -> dict[str, Any]:
     """The summaries of the command line's JSON."""
     every = comparison.residuals
-    sections: dict[str, Any] = {
+    tables: dict[str, Any] = {
+        "by_source": groups(clean(every), lambda r: r.row.source), "by_regime": groups(every, lambda r: r.regime),
+        "by_implementation": groups(every, lambda r: r.row.implementation),
+    }  # fmt: skip
+    tables |= {"split": halves(every)} if split else {}
+    return {
         "summary": _plain(by_quantity(clean(every))),
         "summary_spills": _plain(by_quantity(r for r in every if r.spills)),
         "summary_small": small(every),
-        "by_source": {k: _plain(v) for k, v in groups(clean(every), lambda r: r.row.source).items()},
-        "by_regime": {k: _plain(v) for k, v in groups(every, lambda r: r.regime).items()},
-        "by_implementation": {k: _plain(v) for k, v in groups(every, lambda r: r.row.implementation).items()},
+        **{name: {k: _plain(v) for k, v in table.items()} for name, table in tables.items()},
     }
-    if split:
-        sections["split"] = {k: _plain(v) for k, v in halves(every).items()}
-    return sections
 
 
 def _plain(summaries: dict[str, Summary]) -> dict[str, Any]:
-    return {q: s.to_dict() for q, s in summaries.items()}
+    return {q: asdict(s) for q, s in summaries.items()}
+
+
+def parse_limit(
+    text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
+) -> tuple[str, str, float]:
+    """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic.
+
+    Raises:
+        InputError: not of that form.
+    """
+    match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
+    if not match:
+        raise InputError(f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such "
+                         f"as {examples}")  # fmt: skip
+    name, statistic = match[1], match[2] or usual
+    for kind, word, accepted in ((what, name, names), ("statistic", statistic, statistics)):
+        if word not in accepted:
+            raise InputError(f"`fail_above` '{text}': {kind} '{word}' is not known; accepted: {', '.join(accepted)}")
+    return name, statistic, float(match[3]) / (100 if match[4] else 1)
 
 
 @dataclass(frozen=True)
@@ -124,25 +148,16 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str, *, spills: bool = False) -> Gate:
-        """`hbm_read=5%`, `hbm_read:p95=0.05`; without a statistic, the largest error.
+        """`hbm_read=5%`, `hbm_read:p95=0.05`; without one, the largest error; InputError where it is neither."""
+        examples = "hbm_read=5% or hbm_read:p95=5%"
+        return cls(*parse_limit(text, "quantity", QUANTITIES, STATISTICS, "max", examples), spills)
 
-        Raises:
-            InputError: not of that form.
-        """
-        match = re.fullmatch(r"\s*([a-z0-9_]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
-        if not match:
-            raise InputError(f"`fail_above` '{text}' is not of the form QUANTITY[:STATISTIC]=LIMIT; accepted: such as "
-                             "hbm_read=5% or hbm_read:p95=5%")  # fmt: skip
-        quantity, statistic = match[1], match[2] or "max"
-        for what, word, accepted in (("quantity", quantity, QUANTITIES), ("statistic", statistic, STATISTICS)):
-            if word not in accepted:
-                raise InputError(f"`fail_above` '{text}': {what} '{word}' is not known; accepted: "
-                                 f"{', '.join(accepted)}")  # fmt: skip
-        return cls(quantity, statistic, float(match[3]) / (100 if match[4] else 1), spills)
-
-    def _summary(self, residuals: Iterable[Residual]) -> Summary:
+    def error(self, residuals: Iterable[Residual]) -> tuple[float | None, int]:
+        """The statistic, None where no row is there, and over how many rows it is."""
         counted = residuals if self.spills else clean(residuals)
-        return by_quantity(counted).get(self.quantity, Summary.of(()))
+        summary = by_quantity(counted).get(self.quantity, Summary.of(()))
+        error: float | None = getattr(summary, self.statistic)
+        return error, summary.n
 
     def left_out(self, residuals: Iterable[Residual]) -> list[Residual]:
         """Rows of the quantity that the gate does not look at: those of kernels with spills."""
@@ -150,9 +165,8 @@ class Gate:
 
     def said(self, residuals: Sequence[Residual]) -> str:
         """Over how many rows it was held, with which result, and which rows it leaves out."""
-        summary = self._summary(residuals)
-        error = getattr(summary, self.statistic)
-        result = "no row to hold against" if error is None else f"{100 * error:.3g}%, over {summary.n} rows,"
+        error, rows = self.error(residuals)
+        result = "no row to hold against" if error is None else f"{100 * error:.3g}%, over {rows} rows,"
         text = f"{self.quantity}:{self.statistic} {result} against {100 * self.limit:g}%"
         text += " of kernels with spills and without" if self.spills else " of kernels without spills"
         left = self.left_out(residuals)
@@ -163,18 +177,70 @@ class Gate:
 
     def to_dict(self, residuals: Sequence[Residual]) -> dict[str, Any]:
         """One entry of `gates` in the command line's JSON."""
-        summary = self._summary(residuals)
+        error, rows = self.error(residuals)
         return {
             "quantity": self.quantity, "statistic": self.statistic, "limit": self.limit,
-            "error": getattr(summary, self.statistic), "rows": summary.n, "with_spills": self.spills,
+            "error": error, "rows": rows, "with_spills": self.spills,
             "rows_left_out": len(self.left_out(residuals)), "holds": self.exceeded(residuals) is None,
         }  # fmt: skip
 
     def exceeded(self, residuals: Iterable[Residual]) -> str | None:
         """What is wrong, in words; None where the limit holds. A quantity that no row compares does not pass."""
-        error = getattr(self._summary(residuals), self.statistic)
+        error, _ = self.error(residuals)
         if error is None:
             return f"{self.quantity}: no row to hold against {100 * self.limit:g}%"
         if error > self.limit:
             return f"{self.quantity}: {self.statistic} error {100 * error:.3g}% is above {100 * self.limit:g}%"
         return None
+
+
+# The accuracy that is aimed at
+
+
+def _within(share: float, least_bytes: float) -> Callable[[Residual], bool]:
+    return lambda r: abs(r.difference) <= max(share * r.measured, least_bytes)
+
+
+@dataclass(frozen=True)
+class Target:
+    """`row` says whether a row is where it should be (always, where only the whole counts); `share` of the rows must
+    be; `text` says both. `reached` has a rule of its own for reads and times."""
+
+    quantity: str
+    text: str
+    row: Callable[[Residual], bool]
+    share: float = 1.0
+
+    def reached(self, rows: Sequence[Residual]) -> tuple[bool, str]:
+        """Whether it is, and what is reached."""
+        errors = [r.error for r in rows if r.error is not None]
+        within = _share(rows, self.row)
+        if self.quantity == "time":
+            mean = sum(errors) / len(errors) if errors else 0.0
+            return mean <= TIME_MEAN, f"mean {100 * mean:.1f} %"
+        if self.quantity != "hbm_read":
+            return within >= self.share, f"{100 * within:.1f} % of rows within it"
+        near, median = _share(rows, _within(NEAR, READ_BYTES)), Summary.of(errors).median or 0.0
+        text = f"median {100 * median:.2f} %, {100 * near:.1f} % within 5 %, {100 * within:.1f} % within 10 %"
+        return median <= 0.01 and near >= 0.95 and within == 1, text
+
+
+def _share(rows: Sequence[Residual], good: Callable[[Residual], bool]) -> float:
+    return sum(map(good, rows)) / len(rows)
+
+
+_L2 = ("every row within 0.1 % or 1 kB", _within(L2_SHARE, L2_BYTES))
+_READ = ("median 1 %, 95 % within 5 %, all within 10 % (or 100 kB)", _within(READ_SHARE, READ_BYTES))
+TARGETS = {
+    "hbm_read": Target("hbm_read", *_READ),
+    "hbm_write": Target("hbm_write", "95 % of rows within 5 % or 2 MB", _within(NEAR, SMALL_BYTES), 0.95),
+    "l2_read": Target("l2_read", *_L2),
+    "l2_write": Target("l2_write", *_L2),
+    "time": Target("time", "mean error 10 %", lambda r: True),
+}
+
+
+def misses(residuals: Sequence[Residual]) -> list[Residual]:
+    """Rows of kernels without spills that miss their target, the quantities in order, the largest errors first."""
+    missing_rows = [r for r in clean(residuals) if not TARGETS[r.quantity].row(r)]
+    return sorted(missing_rows, key=lambda r: (QUANTITIES.index(r.quantity), -abs(r.difference) / max(1, r.measured)))

@@ -1,4 +1,4 @@
-"""From the keys of a config.json to kinds of attention layers, as transformers reads them.
+"""From the keys of a config.json to kinds of attention layers and their weights, as transformers reads them.
 
 A key has had several names; a class has defaults for what a file leaves out (`defaults.toml`). Which layers have a
 window is said by `layer_types`, or by the older keys of each family.
@@ -11,11 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.schema import one_line
+from iosim.base.schema import Whole, one_line, refuse
 from iosim.integrations.models.presets import class_defaults
-from iosim.integrations.models.reading import Reading
-from iosim.integrations.models.weights import weights_of
-from iosim.studies.models.layers import Latent, LayerKind, Model
+from iosim.studies.models.layers import Latent, LayerKind, Model, Weights
 
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -34,6 +32,58 @@ MAX_HEADS = 1 << 16
 SINKS = ("gpt_oss",)
 """Types whose softmax has a learned number a head more (gpt-oss's `self_attn.sinks`)."""
 HALF = {"float16": "fp16", "bfloat16": "bf16", "half": "fp16"}
+PLAIN = ("bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt", "nemotron", "opt",
+         "persimmon", "phi", "starcoder2")  # fmt: skip
+"""Types whose MLP has two matrices, by default four times as wide as the model; that of all others is gated."""
+INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
+BYTES = {"float32": 4.0, "fp32": 4.0}
+QUANTISED = {"fp8": (1.0, 1.0), "mxfp4": (2.0, 17 / 32)}
+"""Method -> bytes of a number in attention and dense MLPs, and in experts (of MXFP4 with a scale for every 32)."""
+
+
+class Reading:
+    """The keys of a config, with its class's defaults behind them."""
+
+    def __init__(self, config: Mapping[str, Any], name: str) -> None:
+        self.config = config
+        self.name = name
+        self.type = str(config.get("model_type", ""))
+        self.defaults: Mapping[str, Any] = class_defaults()["types"].get(self.type, {})
+        self.filled: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of some names that is there and not null; else the class's default; else None."""
+        for name in names:
+            if self.config.get(name) is not None:
+                self.seen[name] = self.config[name]
+                return self.config[name]
+        if any(name in self.config for name in names):
+            return None  # a null is said
+        for name in names:
+            if name in self.defaults:
+                self.filled[name] = self.defaults[name]
+                return self.defaults[name]
+        return None
+
+    def whole(self, names: Sequence[str], what: str, high: int, needed: bool = True) -> int | None:
+        """A whole number.
+
+        Raises:
+            InputError: it is missing and needed, no whole number, or out of range.
+        """
+        value = self.get(*names)
+        if value is None:
+            if not needed:
+                return None
+            kind = f" (model_type {one_line(self.type, 40)})" if self.type else ""
+            raise InputError(f"`model` '{self.name}'{kind} says no {what}: {' or '.join(names)} is missing; accepted: "
+                             "the "
+                             "config.json of a transformer")  # fmt: skip
+        key = next(name for name in names if name in self.seen or name in self.filled)
+        refuse(list(Whole(1, high).problems(value, key)), f"`model` '{self.name}'")
+        return int(value)
 
 
 def model_of(
@@ -75,7 +125,6 @@ def model_of(
 
 
 def _base(read: Reading, heads: int, *, causal: bool) -> LayerKind:
-    """What all of a model's layers have in common."""
     name = read.name
     alibi = bool(read.get("alibi")) or read.type == "bloom"
     rank = read.whole(("kv_lora_rank",), "latent rank", 1 << 20, needed=False)
@@ -125,7 +174,6 @@ def _kv_heads(read: Reading, heads: int) -> int:
 
 
 def _order(read: Reading, layers: int) -> list[str]:
-    """The kind of every layer, in order."""
     listed = read.get("layer_types")
     if listed is None and read.get("attention_types"):  # GPT-Neo: [[["global", "local"], 12]]
         listed = _spread(read, read.get("attention_types"))
@@ -223,3 +271,47 @@ def _notes(read: Reading, order: Sequence[str], kinds: Sequence[LayerKind]) -> l
                      "picked keys; the indexer's own reads are not counted, its keys are part of the "
                      "cache")  # fmt: skip
     return notes
+
+
+def weights_of(read: Reading, width: int | None, layers: int) -> Weights | None:
+    """What a decoder's weights take beside those of its attention: embeddings, and the MLP or the experts of each
+    layer; None where the config does not say it.
+
+    Counted are matrices; biases, norms and learned positions, below 1 % of them, are not. Not for models some of whose
+    layers are no attention.
+    """
+    config, inner, rows = read.config, read.get(*INNER), read.get("vocab_size")
+    gated = read.type not in PLAIN
+    if inner is None and not gated and width is not None:
+        inner = 4 * width
+    usual = BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
+    quantised = config.get("quantization_config")
+    method = str(quantised.get("quant_method")) if isinstance(quantised, Mapping) else ""
+    known = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in (width, inner, rows))
+    if not known or (method and method not in QUANTISED):
+        return None
+    each, of_experts = QUANTISED.get(method, (usual, usual))
+    columns = (3 if gated else 2) * int(width or 0)
+    listed = []
+    for n in range(layers):
+        experts = _experts(read, n)
+        if experts is None:
+            dense = read.get("intermediate_size_mlp") if read.get(*EXPERTS) else None
+            listed.append(columns * (dense or inner) * each)
+            continue
+        number, wide, shared = experts
+        listed.append(columns * wide * number * of_experts + (columns * shared + number * int(width or 0)) * each)
+    tables = 1 if read.get("tie_word_embeddings") else 2
+    return Weights(round(tables * int(width or 0) * rows * usual), tuple(map(round, listed)), each)
+
+
+def _experts(read: Reading, layer: int) -> tuple[int, int, int] | None:
+    """(experts, their width, width of what all tokens pass) of a layer; None where its MLP is dense."""
+    number = read.get(*EXPERTS)
+    every = read.get("decoder_sparse_step", "interleave_moe_layer_step") or 1
+    dense: Any = read.get("mlp_only_layers") or ()
+    if not number or layer < (read.get("first_k_dense_replace") or 0) or (layer + 1) % every or layer in dense:
+        return None
+    wide = read.get("moe_intermediate_size") or read.get(*INNER)
+    shared = (read.get("n_shared_experts") or 0) * wide + (read.get("shared_expert_intermediate_size") or 0)
+    return number, wide, read.get(*INNER) if read.type == "llama4_text" else shared

@@ -19,7 +19,6 @@ def preset(name: str) -> dict[str, Any]:
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """The presets, by name."""
     return tuple(sorted(path.stem for path in PLACE.glob("*.toml")))
 
 

@@ -62,7 +62,6 @@ def launches(path: Path) -> list[dict[str, Any]] | None:
 
 
 def main() -> int:
-    """Prints the launches of a report as JSON."""
     reader = module()
     if reader is None:
         return NO_MODULE

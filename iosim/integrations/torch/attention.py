@@ -62,19 +62,18 @@ def default_cudnn() -> int:
 def backends_now(profile: HardwareProfile, cudnn: int | None) -> tuple[str, ...]:
     """The backends that are allowed here and now (torch.nn.attention.sdpa_kernel), in PyTorch's order on that GPU."""
     allowed = {SDPA_BACKENDS[b.name] for b in torch.nn.attention._cur_sdpa_kernel_backends() if b.name in SDPA_BACKENDS}
-    numbers = {int(getattr(torch.nn.attention.SDPBackend, name)): ours for name, ours in SDPA_BACKENDS.items()}
-    asked = [numbers[n] for n in torch._C._get_sdp_priority_order() if n in numbers]
-    if tuple(asked) == _INITIAL:
-        asked = list(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
+    asked = _priority()
+    if asked == _INITIAL:
+        asked = tuple(order(profile, None if os.environ.get(DEPRIORITIZED) == "1" else cudnn))
     return tuple(name for name in asked if name in allowed)
 
 
-def _initial() -> tuple[str, ...]:
-    numbers = {int(getattr(torch.nn.attention.SDPBackend, name)): ours for name, ours in SDPA_BACKENDS.items()}
+def _priority() -> tuple[str, ...]:
+    numbers = {int(getattr(SDPBackend, name)): ours for name, ours in SDPA_BACKENDS.items()}
     return tuple(numbers[n] for n in torch._C._get_sdp_priority_order() if n in numbers)
 
 
-_INITIAL = _initial()
+_INITIAL = _priority()
 """PyTorch's order before anybody changed it."""
 
 

@@ -7,7 +7,9 @@ Views cost nothing.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,42 +23,9 @@ SECTOR_BYTES = 32
 ROW_BYTES = 49152
 """Of a row that a CTA of a softmax keeps in shared memory at most."""
 
-ONE_PASS = frozenset((
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_amp_foreach_non_finite_check_and_unscale_",
-    "_foreach_copy_", "_fused_adam_", "_fused_adamw_", "_fused_rms_norm", "_fused_sgd_", "_is_all_true",
-    "_log_softmax", "_log_softmax_backward_data", "_masked_softmax", "_native_batch_norm_legit_no_training",
-    "_safe_softmax", "_softmax", "_softmax_backward_data", "_to_copy", "_weight_norm_interface",
-    "_weight_norm_interface_backward", "add_", "all", "amax", "amin", "aminmax", "any", "arange", "argmax",
-    "argmin", "avg_pool2d", "avg_pool2d_backward", "bernoulli", "bernoulli_", "bincount", "cat", "clone", "col2im",
-    "constant_pad_nd", "copy", "copy_", "count_nonzero", "cumprod", "cumsum", "dist", "div_", "dot", "elu_backward",
-    "exponential_", "eye", "fill", "fill_", "flip", "floor_divide", "full", "full_like", "gelu_backward", "glu",
-    "glu_backward", "hardswish_backward", "hardtanh_backward", "histc", "im2col", "leaky_relu_backward",
-    "linalg_vector_norm", "linspace", "log_sigmoid_backward", "log_sigmoid_forward", "logsumexp", "masked_fill",
-    "masked_fill_", "max", "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "mean", "median", "min",
-    "mse_loss", "mse_loss_backward", "mul_", "mv", "native_dropout", "native_dropout_backward", "native_group_norm",
-    "native_layer_norm", "new_full", "new_ones", "new_zeros", "nll_loss_backward", "norm", "normal", "normal_",
-    "ones", "ones_like", "polar", "prod", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm", "repeat", "repeat_interleave", "roll", "scalar_tensor", "select_backward", "sigmoid_backward",
-    "silu_backward", "slice_backward", "smooth_l1_loss", "softplus_backward", "split_with_sizes_copy", "stack",
-    "std", "std_mean", "sub_", "sum", "tanh_backward", "threshold_backward", "tril", "triu", "unfold_backward",
-    "uniform", "uniform_", "upsample_bilinear2d", "upsample_bilinear2d_backward", "upsample_nearest2d",
-    "upsample_nearest2d_backward", "var", "var_mean", "where", "zero_", "zeros", "zeros_like",
-))  # fmt: skip
-"""One launch each, or several of which all but one are small."""
-WRITES_ONLY = frozenset((
-    "bernoulli_", "cauchy_", "copy_", "exponential_", "fill_", "geometric_", "log_normal_", "normal_", "random_",
-    "uniform_", "zero_",
-))  # fmt: skip
-"""Operators in place that do not read what they overwrite."""
-FREE = frozenset((
-    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_functional_assert_async", "_reshape_alias",
-    "_unsafe_view", "alias", "as_strided", "detach", "detach_", "empty", "empty_like", "empty_permuted",
-    "empty_strided", "expand", "is_same_size", "lift_fresh", "new_empty", "new_empty_strided", "permute",
-    "record_stream", "resize_", "select", "set_", "slice", "split", "split_with_sizes", "squeeze", "stride",
-    "sym_numel", "sym_size", "sym_storage_offset", "sym_stride", "t", "transpose", "unbind", "unfold", "unsqueeze",
-    "view", "view_as_complex", "view_as_real",
-))  # fmt: skip
-"""No launch."""
+_OPERATORS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("operators.toml").read_text(encoding="utf-8"))
+ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pass", "writes_only", "free"))
+"""Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
@@ -68,7 +37,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-@register_traffic_formula(aten.mm, aten.bmm, aten._int_mm)
+@register_traffic_formula(aten.mm, aten.bmm, aten._int_mm, aten._scaled_mm)
 def products(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
     return [Product(a, b, out)]
 
@@ -97,11 +66,6 @@ def grouped_products(
     elif b.dim() == 2:
         cols = -(-cols // groups)
     return [Product(a, b, out, sizes=(groups, rows, cols, inner))]
-
-
-@register_traffic_formula(aten._scaled_mm)
-def scaled_product(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
-    return [Product(a, b, out)]
 
 
 @register_traffic_formula(aten.linear)
@@ -153,20 +117,19 @@ def convolution_backward(
     return pieces
 
 
+def _gradients(reads: list[Any], scale: torch.Tensor | None, out: Sequence[torch.Tensor | None]) -> list[Piece]:
+    """One launch makes the input's gradient, another those of weight and bias (layer_norm_kernel.cu)."""
+    own = [t for t in out[1:] if t is not None]
+    of_input = [] if out[0] is None else [Pass([*reads, *([] if scale is None else [scale])], [out[0]], "input")]
+    return [*of_input, *([Pass(reads, own, "weight")] if own else [])]
+
+
 @register_traffic_formula(aten.native_layer_norm_backward)
 def layer_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, _: Any, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
     *__: Any, out: Sequence[torch.Tensor | None],
 ) -> list[Piece]:  # fmt: skip
-    """One launch makes the input's gradient, another those of weight and bias (layer_norm_kernel.cu)."""
-    scale = [weight] if weight is not None else []
-    pieces: list[Piece] = []
-    if out[0] is not None:
-        pieces.append(Pass([grad, x, mean, rstd, *scale], [out[0]], "input"))
-    own = [t for t in out[1:] if t is not None]
-    if own:
-        pieces.append(Pass([grad, x, mean, rstd], own, "weight"))
-    return pieces
+    return _gradients([grad, x, mean, rstd], weight, out)
 
 
 @register_traffic_formula(aten._fused_rms_norm_backward)
@@ -174,14 +137,7 @@ def rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, _: Any, rstd: torch.Tensor, weight: torch.Tensor | None, *__: Any,
     out: Sequence[torch.Tensor | None],
 ) -> list[Piece]:  # fmt: skip
-    """As layer_norm_backward (layer_norm_kernel.cu)."""
-    scale = [weight] if weight is not None else []
-    pieces: list[Piece] = []
-    if out[0] is not None:
-        pieces.append(Pass([grad, x, rstd, *scale], [out[0]], "input"))
-    if out[1] is not None:
-        pieces.append(Pass([grad, x, rstd], [out[1]], "weight"))
-    return pieces
+    return _gradients([grad, x, rstd], weight, out)
 
 
 @register_traffic_formula(aten.native_batch_norm, aten._native_batch_norm_legit)
@@ -190,29 +146,30 @@ def batch_norm(x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor], **__: Any)
     return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
 
 
+def _sums_first(
+    grad: torch.Tensor, x: torch.Tensor, kept: Sequence[torch.Tensor] | None, out: Sequence[torch.Tensor | None]
+) -> list[Piece]:
+    """Sums first, then the input's gradient from them, or from what the forward `kept`."""
+    own = [t for t in out[1:] if t is not None]
+    of_input = [] if out[0] is None else [Pass([grad, x, *(own if kept is None else kept)], [out[0]], "input")]
+    return [Pass([grad, x], own, "sums"), *of_input]
+
+
 @register_traffic_formula(aten.native_group_norm_backward)
 def group_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *_: Any,
     out: Sequence[torch.Tensor | None], **__: Any,
 ) -> list[Piece]:  # fmt: skip
-    """Sums of each group first, then the input's gradient (group_norm_kernel.cu)."""
-    own = [t for t in out[1:] if t is not None]
-    pieces: list[Piece] = [Pass([grad, x], own, "sums")]
-    if out[0] is not None:
-        pieces.append(Pass([grad, x, mean, rstd], [out[0]], "input"))
-    return pieces
+    """Of group_norm_kernel.cu."""
+    return _sums_first(grad, x, [mean, rstd], out)
 
 
 @register_traffic_formula(aten.native_batch_norm_backward)
 def batch_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
 ) -> list[Piece]:
-    """Sums first, then the input's gradient (Normalization.cu)."""
-    own = [t for t in out[1:] if t is not None]
-    pieces: list[Piece] = [Pass([grad, x], own, "sums")]
-    if out[0] is not None:
-        pieces.append(Pass([grad, x, *own], [out[0]], "input"))
-    return pieces
+    """Of Normalization.cu."""
+    return _sums_first(grad, x, None, out)
 
 
 @register_traffic_formula(aten.embedding)
@@ -319,12 +276,10 @@ def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
 
 
 def is_free(function: Any) -> bool:
-    """Whether an operator makes no launch."""
     return function._schema.name.split("::")[1] in FREE or torch.Tag.inplace_view in function.tags
 
 
 def is_one_pass(function: Any) -> bool:
-    """Whether an operator is a pass over its tensors."""
     name = function._schema.name.split("::")[1]
     return name in ONE_PASS or name.startswith("_foreach_") or torch.Tag.pointwise in function.tags
 
@@ -348,7 +303,6 @@ def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The arguments that an operator writes into."""
     for n, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[n] if n < len(args) else kwargs.get(argument.name)

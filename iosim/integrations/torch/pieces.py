@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from iosim.base.errors import InputError
+from iosim.base.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ Piece = Pass | Product
 Formula = Callable[..., Iterable[Piece]]
 """Called with the operator's arguments and, as the keyword `out`, with what it gave."""
 
-REGISTRY: dict[Any, Formula] = {}
+REGISTRY: Registry[Any, Formula] = Registry("operator")
 
 
 def register_traffic_formula(operator: Any, *more: Any, override: bool = False) -> Callable[[Formula], Formula]:
@@ -89,13 +90,10 @@ def register_traffic_formula(operator: Any, *more: Any, override: bool = False) 
         InputError: what is no operator, or has a formula already.
     """
     packets = [_packet(one) for one in (operator, *more)]
-    for packet in packets:
-        if packet in REGISTRY and not override:
-            raise InputError(f"operator '{packet}' has a traffic formula already; pass override=True to replace it")
 
     def register(formula: Formula) -> Formula:
         for packet in packets:
-            REGISTRY[packet] = formula
+            REGISTRY.put(packet, formula, override)
         return formula
 
     return register

@@ -20,8 +20,7 @@ from iosim.integrations.torch.pieces import Part, Pass, Piece, Place, Product, S
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Role, Tensor, tensors
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.program.launches import flat, nothing_special, product, streamed
-from iosim.studies.program.operators import Operator, Program, Storage, View
+from iosim.studies.program.operators import Operator, Program, Storage, View, flat, nothing_special, product, streamed
 
 FORWARD, BACKWARD = "forward", "backward"
 DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float8_e4m3fn: "fp8",
@@ -64,7 +63,6 @@ class Recorder:
 
     @property
     def program(self) -> Program:
-        """All that was recorded."""
         return Program(tuple(self._storages), tuple(self._operators))
 
     @contextmanager
@@ -102,7 +100,6 @@ class Recorder:
         return tuple(deepest.split(".")) if deepest else ()
 
     def phase(self) -> str:
-        """forward or backward."""
         return BACKWARD if torch._C._current_graph_task_id() != -1 else FORWARD
 
     # ---- storages ----
@@ -124,11 +121,9 @@ class Recorder:
         return self._alive[key][0]
 
     def was_there(self, number: int) -> bool:
-        """Whether a storage was there before the program."""
         return self._storages[number].made is None
 
     def _forget(self) -> None:
-        """Storages that are gone by now."""
         gone = [key for key, (_, reference) in self._alive.items() if reference.expired()]  # type: ignore[no-untyped-call]
         for key in gone:
             number, _ = self._alive.pop(key)
@@ -170,7 +165,6 @@ class Recorder:
             )  # fmt: skip
 
     def operator(self, operator: Operator) -> None:
-        """An operator as it is."""
         self._operators.append(operator)
 
     def _pass(self, name: str, piece: Pass) -> tuple[Chain, dict[str, View], str]:
@@ -269,5 +263,4 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def is_real(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has values."""
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))

@@ -78,7 +78,6 @@ def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
 
 
 def is_known(recorder: Recorder, tensor: torch.Tensor) -> bool:
-    """Whether a tensor that has no values is followed."""
     return not is_real(tensor) and recorder.storage(tensor, made=None) in recorder.known
 
 
@@ -200,6 +199,5 @@ def _followed(tensor: torch.Tensor) -> bool:
 
 
 def _view(storage: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's copy over a storage's."""
     whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
     return whole.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

@@ -36,6 +36,18 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
     )  # fmt: skip
 
 
+def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
+    """(query rows, key rows) of a tile, by the arguments that hold them.
+
+    Raises:
+        InputError: one is missing.
+    """
+    missing = [n for n in names if n not in arguments]
+    if missing:
+        raise InputError(f"the kernel's arguments lack {', '.join(missing)}; `names` is {names}")
+    return int(arguments[names[0]]), int(arguments[names[1]])
+
+
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
     """The type of the query tensor, or of the tensor behind its descriptor.
 

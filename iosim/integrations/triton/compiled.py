@@ -18,7 +18,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.arguments import CAUSAL_STAGE, DTYPES, tutorial_problem
+from iosim.integrations.triton.arguments import CAUSAL_STAGE, DTYPES, sides_of, tutorial_problem
 from iosim.integrations.triton.kernel import Config
 from iosim.kernel.cubin import read_cubin
 from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
@@ -67,11 +67,7 @@ def describe(
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
     metadata, report = compiled.metadata, report_of(compiled)
     constants = {**_constants(compiled), **known}
-    missing = [n for n in names if n not in constants]
-    if missing:
-        raise InputError(f"the kernel's constants lack {', '.join(missing)}; `names` is {names}")
-    block_m, block_n = (int(constants[n]) for n in names)
-    tile = Tile(block_m, block_n, int(metadata.num_warps), int(metadata.num_stages))
+    tile = Tile(*sides_of(constants, names), int(metadata.num_warps), int(metadata.num_stages))
     ptx = _text(compiled, "ptx")
     threads = THREADS.search(ptx)
     schedule, persistent = Schedule(), None
@@ -177,7 +173,6 @@ def _triton() -> Any:
 
 
 def _type(name: str, args: Mapping[str, Any]) -> str:
-    """Triton's word for the type of an argument."""
     if name not in args:
         raise InputError(f'`args` lacks {name}; accepted: a number, a tensor, or a word such as "*fp16"')
     value = args[name]
@@ -206,7 +201,6 @@ def _text(compiled: Any, kind: str) -> str:
 
 
 def _constants(compiled: Any) -> dict[str, Any]:
-    """The kernel's constants by name."""
     source = getattr(compiled, "src", None)
     names = list(getattr(getattr(source, "fn", None), "arg_names", ()))
     found = {}

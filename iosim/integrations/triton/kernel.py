@@ -58,7 +58,6 @@ class Config:
         return Tile(self.block_m, self.block_n, self.num_warps, self.num_stages)
 
     def text(self, names: tuple[str, str] = ("BLOCK_M", "BLOCK_N")) -> str:
-        """As Python source."""
         return (
             f'triton.Config({{"{names[0]}": {self.block_m}, "{names[1]}": {self.block_n}}}, '
             f"num_warps={self.num_warps}, num_stages={self.num_stages})"
@@ -166,13 +165,11 @@ def unspilled(
 
 
 def space() -> Iterator[Config]:
-    """All configurations that `rank` tries."""
     for block_m, block_n, warps, stages in product(BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES):
         yield Config(block_m, block_n, warps, stages)
 
 
 def tutorial_configs() -> list[Config]:
-    """The configurations that the tutorial tunes over."""
     return [Config(t.block_q, t.block_k, t.warps, t.stages) for t in tutorial_tiles()]
 
 

@@ -14,19 +14,26 @@ and PyTorch are not imported: configurations need `kwargs`, `num_warps` and `num
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from iosim.base.errors import InputError
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.integrations.triton.arguments import Arguments, ProblemOf, tutorial_problem
-from iosim.integrations.triton.kernel import KERNEL, Config, misfit, time_config
+from iosim.integrations.triton.arguments import Arguments, ProblemOf, sides_of, tutorial_problem
+from iosim.integrations.triton.compiled import schedule_of
+from iosim.integrations.triton.kernel import KERNEL, Config, configured, misfit, time_config
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
 TritonConfig = TypeVar("TritonConfig")
 """A triton.Config, or anything with its `kwargs`, `num_warps` and `num_stages`."""
 
 MS_PER_S = 1e3
+LaunchMetadata = Callable[[Sequence[int], Any, dict[str, Any]], dict[str, Any]]
+LEVELS = ("hbm", "l2")
+REMEMBERED = 256
+BITS_PER_BYTE = 8
 
 
 class TritonModel:
@@ -56,7 +63,6 @@ class TritonModel:
         self._problem = problem
 
     def problem(self, arguments: Arguments) -> AttentionProblem:
-        """What a call with these arguments computes."""
         return self._problem if isinstance(self._problem, AttentionProblem) else self._problem(arguments)
 
     def config(self, meta: Arguments) -> Config:
@@ -65,11 +71,7 @@ class TritonModel:
         Raises:
             InputError: the names of the tile's sides are not among them, or a value makes no sense.
         """
-        missing = [n for n in self.names if n not in meta]
-        if missing:
-            raise InputError(f"the configuration lacks {', '.join(missing)}; TritonModel was told names {self.names}")
-        block_m, block_n = (int(meta[n]) for n in self.names)
-        return Config(block_m, block_n, int(meta.get("num_warps", 4)), int(meta.get("num_stages", 3)))
+        return Config(*sides_of(meta, self.names), int(meta.get("num_warps", 4)), int(meta.get("num_stages", 3)))
 
     def perf_model(self, **arguments: Any) -> float:
         """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill.
@@ -120,5 +122,46 @@ class TritonModel:
 
 
 def _meta(config: Any) -> dict[str, Any]:
-    """A triton.Config's meta-parameters with its warps and stages."""
     return {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+
+
+def launch_metadata(
+    gpu: str | HardwareProfile, *, problem: AttentionProblem | ProblemOf = tutorial_problem,
+    names: tuple[str, str] = ("BLOCK_M", "BLOCK_N"), kernel: str = KERNEL, level: str = "hbm",
+) -> LaunchMetadata:  # fmt: skip
+    """Predicted bytes and FLOPs for Proton, Triton's profiler, so that it prints rates beside times.
+
+        @triton.jit(launch_metadata=launch_metadata("h200"))
+        def _attn_fwd(...): ...
+
+    Triton calls it at each launch while Proton listens, with the grid, the kernel's metadata and its arguments
+    by name, and takes a dictionary: `name`, `bytes`, and `flops16` or another width (triton-lang/triton,
+    python/triton/compiler/compiler.py and third_party/proton). Launches of one shape are predicted once.
+
+    Args:
+        gpu, problem, names, kernel: as those of `TritonModel`.
+        level: whose bytes are reported: "hbm", or "l2" for those between SMs and L2.
+
+    Raises:
+        InputError: the GPU or the level is not known.
+    """
+    model = TritonModel(gpu, problem=problem, names=names, kernel=kernel)
+    if level not in LEVELS:
+        raise InputError(f"`level` '{level}' is not known; accepted: {', '.join(LEVELS)}")
+
+    @lru_cache(REMEMBERED)
+    def predicted(asked: AttentionProblem, config: Config, grid: tuple[int, ...]) -> tuple[int, int]:
+        schedule, persistent = schedule_of(grid, asked, config.tile)
+        described = configured(config, asked, model.profile, kernel)
+        found = predict(asked, described.with_(schedule=schedule, persistent_ctas=persistent), model.profile)
+        return found.total(level, "read") + found.total(level, "write"), found.flops
+
+    def metadata(grid: Sequence[int], compiled: Any, args: dict[str, Any]) -> dict[str, Any]:
+        asked = model.problem(args)
+        config = model.config({**args, "num_warps": compiled.num_warps, "num_stages": compiled.num_stages})
+        bytes_, flops = predicted(asked, config, tuple(int(side) for side in grid))
+        sizes = f"batch={asked.batch}, heads={asked.heads}, tokens={asked.seq_q}, head_dim={asked.head_dim}"
+        width = asked.input_type.bytes * BITS_PER_BYTE
+        return {"name": f"{compiled.name} [{sizes}]", f"flops{width}": flops, "bytes": bytes_}
+
+    return metadata

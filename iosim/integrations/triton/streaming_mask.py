@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from iosim.base.errors import InputError
+from iosim.base.fields import whole
 from iosim.problem.fields import MAX_TOKENS
 from iosim.problem.masks import BlockMask
 
@@ -27,8 +27,7 @@ def streaming_mask(seq: int, context: int, contexts_back: int) -> BlockMask:
         InputError: a value out of range.
     """
     for name, value, low in (("seq", seq, 1), ("context", context, 1), ("contexts_back", contexts_back, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= MAX_TOKENS:
-            raise InputError(f"{name} {value!r} is out of range; accepted: {low} to {MAX_TOKENS}")
+        whole(name, value, low, MAX_TOKENS)
     chunks = -(-seq // context)
     back = min(contexts_back, chunks - 1)
     rows = np.repeat(np.arange(chunks, dtype=np.int64), back + 1)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from iosim.base.registry import Registry
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Launch
 from iosim.problem.attention import AttentionProblem
@@ -119,7 +120,7 @@ class Body:
 
 
 BodyFactory = Callable[[], Body]
-_BODIES: dict[tuple[str, str], BodyFactory] = {}
+_BODIES: Registry[tuple[str, str], BodyFactory] = Registry("body")
 _Registered = TypeVar("_Registered", bound=type[Body] | Callable[..., None])
 
 
@@ -134,9 +135,8 @@ def body(algorithm: str, *launches: str, override: bool = False) -> Callable[[_R
 
     def register(decorated: _Registered) -> _Registered:
         for launch in launches:
-            if (algorithm, launch) in _BODIES and not override:
-                raise ValueError(f"launch '{launch}' of algorithm '{algorithm}' has a body; pass override=True")
-            _BODIES[algorithm, launch] = decorated if isinstance(decorated, type) else _of_function(decorated)
+            made = decorated if isinstance(decorated, type) else _of_function(decorated)
+            _BODIES.put((algorithm, launch), made, override)
         return decorated
 
     return register

@@ -10,8 +10,8 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
-from iosim.problem.masks.in_turn import HeadsInTurn
 from iosim.problem.masks.mask import IntervalMask, Mask
+from iosim.problem.masks.packed import HeadsInTurn
 
 
 def matrix(problem: AttentionProblem, name: str, role: Role, *, element_bytes: int | None = None) -> Tensor:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from iosim.base.errors import InputError, unknown_name
+from iosim.base.errors import InputError
+from iosim.base.registry import Registry
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.launch import Chain
 from iosim.kernel.options import AlgorithmOptions
@@ -45,7 +46,7 @@ class Algorithm:
     example_tile: Tile
 
 
-_ALGORITHMS: dict[str, Algorithm] = {}
+_ALGORITHMS: Registry[str, Algorithm] = Registry("algorithm")
 
 
 def algorithm(
@@ -86,12 +87,9 @@ def algorithm(
     """
 
     def register(planner: Planner) -> Planner:
-        if name in _ALGORITHMS and not override:
-            raise ValueError(f"algorithm '{name}' is registered already; pass override=True to replace it")
-        _ALGORITHMS[name] = Algorithm(
-            name, planner, frozenset(takes), options, reads, splits, appends, packs, keys_outside, standard, softmax,
-            dtypes, example_tile or Tile(128, 64),
-        )  # fmt: skip
+        rest = (reads, splits, appends, packs, keys_outside, standard, softmax, dtypes, example_tile or Tile(128, 64))
+        made = Algorithm(name, planner, frozenset(takes), options, *rest)
+        _ALGORITHMS.put(name, made, override)
         return planner
 
     return register
@@ -108,9 +106,7 @@ def algorithm_of(name: str) -> Algorithm:
     Raises:
         InputError: there is none.
     """
-    if name not in _ALGORITHMS:
-        raise unknown_name("algorithm", name, _ALGORITHMS)
-    return _ALGORITHMS[name]
+    return _ALGORITHMS.named(name)
 
 
 def planner(name: str) -> Planner:

@@ -13,6 +13,7 @@ from iosim.kernel.libraries import (
     flashmla,
     sdpa,
     tiled,
+    triton,
     uniform,
     varlen,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "sdpa",
     "split_alike",
     "tiled",
+    "triton",
     "uniform",
     "varlen",
 ]

@@ -1,14 +1,14 @@
-"""What a catalog file may hold: its schema, and what cannot hold at once.
+"""What a catalog file may hold: every key with its form and meaning, and what cannot hold at once.
 
 One file describes one library kernel. This module only checks: `iosim.kernel.libraries.loader` reads the files,
-`iosim.kernel.libraries.resolver` makes kernels of them.
+`iosim.kernel.libraries.resolver` makes kernels of them, `iosim.kernel.libraries.new_file` writes new ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
@@ -22,6 +22,14 @@ from iosim.kernel.tile_rules import TRITON, WHOLE_ROWS
 from iosim.problem.dtypes import INPUT_DTYPES
 
 SCHEMA = 1
+
+
+class Key(NamedTuple):
+    """What stands under a key: its form, what it means as a new file says it, and what holds where it is left out."""
+
+    form: Spec
+    means: str = ""
+    unsaid: str = "..."
 
 
 class Place(StrEnum):
@@ -39,114 +47,179 @@ _SHARED = Whole(0, 1 << 20)
 _DTYPES = ListOf(Text(INPUT_DTYPES), unique=True)
 _BYTES = Real(-1e6, 1e6)
 """Of a work tile less than 0: where the loop's first or last turn moves less than the others."""
-_SCHEDULE: Mapping[str, Spec] = {
-    "order": Text(tuple(Order)),
-    "start": Text(tuple(Start)),
-    "direction": Text(tuple(Direction)),
-    "scheduler": Text(tuple(Scheduler)),
-    "claims_ahead": Flag(),
-    "overlaps_tiles": Flag(),
-    "section_heads": Whole(0, 1 << 20),
-}
-_WHEN: Mapping[str, Spec] = {
-    "head_dim": _WIDTH,
-    "cc": ListOf(_CC, unique=True),
-    "cc_below": _CC,
-    "causal": Flag(),
-    "window": Flag(),
-    "dropout": Flag(),
-    "dtype": _DTYPES,
-    "paged": Flag(),
-    "max_rows": Whole(1),
-    "min_shared_memory_per_block_bytes": _SHARED,
-}
-"""Conditions of a row: head_dim is the widest that it holds for, the others are true of the problem or the GPU.
-
-`causal` is true of any mask, `window` of a window alone."""
 
 
 def _terms() -> tuple[str, ...]:
     return tuple(sorted({term for name in algorithms() for term in algorithm_of(name).takes}))
 
 
-REQUIRES = Table(
-    {
-        "takes": ListOf(Text(_terms), least=0, unique=True),
-        "one_score_tensor": Flag(),
-        "min_cc": _CC,
-        "max_cc": _CC,
-        "dtypes": _DTYPES,
-        "dtype_min_cc": MapOf(_CC, INPUT_DTYPES),
-        "head_dims": ListOf(_WIDTH, ascending=True),
-        "max_head_dim": _WIDTH,
-        "widths": ListOf(_WIDTH, exactly=2),
-        "rows_need_keys": Flag(),
-        "dropout": Flag(),
-        "passes": ListOf(Text(("fwd", "bwd", "fwd+bwd")), unique=True),
-        "latent_only": Flag(),
-        "page_multiple": Whole(1),
-        "page_sizes": ListOf(Whole(1), ascending=True),
-    },
-    required=("dtypes",),
-)
-TILE = Table(
-    {**_WHEN, "block_q": Whole(1, MAX_BLOCK), "block_k": Whole(1, MAX_BLOCK), "warps": Whole(1, 32),
-     "stages": Whole(1, 16), "edge_k": Text(tuple(Edge)), "threads": Whole(32, 1024), "registers": Whole(1, 255),
-     "shared_memory_bytes": _SHARED},
-    required=("head_dim", "block_q", "block_k", "warps"),
-)  # fmt: skip
-SPILL = Table(
-    {**_WHEN, "split": Flag(), "whole_tiles": Flag(), "narrow": Flag(), "block_q": Whole(1, MAX_BLOCK),
-     "block_k": Whole(1, MAX_BLOCK), "registers": Whole(1, 255), "write_per_tile": _BYTES, "write_per_pair": _BYTES,
-     "read_per_tile": _BYTES, "read_per_pair": _BYTES, "accesses_per_pair": Real(0, 1e4),
-     "accesses_per_tile": Real(0, 1e4), "frame": Whole(0, 1 << 16), "source": Text()},
-    required=("head_dim", "source"),
-)  # fmt: skip
-OVERHEAD = Table(
-    {"name": Text(pattern="[A-Za-z_]+"), "mode": Text(tuple(Mode)),
-     **dict.fromkeys(("per_cta", "per_tile", "per_pair", "per_tile_fetch"), Whole(0, 1 << 20))},
-    required=("name", "mode"),
-)  # fmt: skip
-CONFIGURATIONS = Table(
-    {**dict.fromkeys(("block_q", "block_k", "stages", "warps"), ListOf(Whole(1, MAX_BLOCK), ascending=True)),
-     "eight_warps_from": Whole(1)},
-    required=("block_q", "block_k", "stages", "warps", "eight_warps_from"),
-)  # fmt: skip
-KERNEL: Mapping[str, Spec] = {
-    **_SCHEDULE,
-    "writes_lse": Flag(),
-    "edge_q": Text(tuple(Edge)),
-    "edge_k": Text(tuple(Edge)),
-    "fetch": Text(tuple(Fetch)),
-    "packs_group": Flag(),
-    "rereads_q": Flag(),
-    "threads": Whole(32, 1024),
-    "registers": Whole(1, 255),
-    "shared_memory_bytes": _SHARED,
-    "stages": Whole(1, 16),
-    "cluster": Whole(1, MAX_CLUSTER),
-    "persistent_ctas_per_sm": Whole(1, 32),
-    "matrix_unit": Text((FMA, *MatrixUnit)),
-    "specialisation": Text(tuple(Specialisation)),
-    "producer_warps": Whole(1, 16),
-    "q_in": Text(tuple(Place)),
-    "p_in": Text(tuple(Place)),
-    "loads_ahead": Flag(),
-    "score_operations": Real(0, 100),
-    "sm_spread": Real(0, 0.5),
-    "sms_alike": Whole(1, 1 << 10),
-    "step_spread": Real(0, 0.5),
-    "hbm_share": Real(0.01, 1),
-    "cta_shares": Text(),
-    "tile_rule": Text((WHOLE_ROWS, TRITON)),
+REQUIRES: Mapping[str, Key] = {
+    "takes": Key(
+        ListOf(Text(_terms), least=0, unique=True), "biases, masks, pages, packed sequences it has a place for"
+    ),
+    "one_score_tensor": Key(Flag(), "whether a bias and a mask share one tensor"),
+    "min_cc": Key(_CC, "first compute capability"),
+    "max_cc": Key(_CC, "last compute capability"),
+    "dtypes": Key(_DTYPES, "types of Q, K and V"),
+    "dtype_min_cc": Key(MapOf(_CC, INPUT_DTYPES), "first compute capability of a type"),
+    "head_dims": Key(ListOf(_WIDTH, ascending=True), "widths it is compiled for; others run on the next one"),
+    "max_head_dim": Key(_WIDTH, "any width up to this"),
+    "widths": Key(ListOf(_WIDTH, exactly=2), "the widths of Q, K and of V, where they differ"),
+    "rows_need_keys": Key(Flag(), "whether every query must have a key"),
+    "dropout": Key(Flag(), "whether it has dropout (true without this)"),
+    "passes": Key(ListOf(Text(("fwd", "bwd", "fwd+bwd")), unique=True), "fwd, bwd, fwd+bwd"),
+    "latent_only": Key(Flag(), "whether K and V are one latent cache"),
+    "page_multiple": Key(Whole(1), "pages of a cache are multiples of so many rows"),
+    "page_sizes": Key(ListOf(Whole(1), ascending=True), "rows of a page"),
 }
+"""What the kernel runs, and where."""
+KERNEL: Mapping[str, Key] = {
+    "matrix_unit": Key(Text((FMA, *MatrixUnit)), "fma, mma.sync, wgmma or tcgen05"),
+    "specialisation": Key(
+        Text(tuple(Specialisation)),
+        "none; producer: some warps only load; ping-pong: and the others take turns",
+        '"none"',
+    ),
+    "producer_warps": Key(Whole(1, 16), "warps that load, of a ping-pong kernel"),
+    "loads_ahead": Key(Flag(), "whether a step's K and V are fetched during the step before", "true"),
+    "q_in": Key(Text(tuple(Place)), "shared or registers: where products take Q from", '"shared"'),
+    "p_in": Key(Text(tuple(Place)), "registers or shared: where P waits for the second product", '"registers"'),
+    "rereads_q": Key(Flag(), "whether Q is fetched again at every key block", "false"),
+    "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax", "0"),
+    "order": Key(
+        Text(tuple(Order)),
+        "query: blocks fastest, then heads; head: heads fastest; batch: blocks, batch, heads",
+        '"query"',
+    ),
+    "start": Key(Text(tuple(Start)), "light-first, heavy-first or fold: which blocks start first", '"light-first"'),
+    "section_heads": Key(Whole(0, 1 << 20), "heads of a section of the grid; 0: none", "0"),
+    "direction": Key(Text(tuple(Direction)), "of the key loop", '"ascending"'),
+    "scheduler": Key(
+        Text(tuple(Scheduler)),
+        "static: a CTA a tile; persistent: tiles in turn; dynamic: tiles from a counter",
+        '"static"',
+    ),
+    "persistent_ctas_per_sm": Key(Whole(1, 32), "CTAs an SM of a persistent or dynamic grid"),
+    "claims_ahead": Key(Flag(), "whether a CTA claims its next tile as it begins one", "false"),
+    "overlaps_tiles": Key(Flag(), "whether a CTA begins its next tile while it ends one", "false"),
+    "cluster": Key(Whole(1, MAX_CLUSTER), "CTAs that fetch K and V once for all of them (multicast)", "1"),
+    "writes_lse": Key(Flag(), "whether the log-sum-exp of every row is written"),
+    "fetch": Key(Text(tuple(Fetch)), "how rows are asked for: bytes, sectors, ..."),
+    "edge_q": Key(Text(tuple(Edge)), "rows moved of a ragged block of queries: exact, whole, needed"),
+    "edge_k": Key(Text(tuple(Edge)), "the same of keys"),
+    "packs_group": Key(Flag(), "whether query heads that share keys share a tile, when decoding"),
+    "threads": Key(Whole(32, 1024), "threads a CTA, where not 32 x warps"),
+    "registers": Key(Whole(1, 255), "registers a thread (cuobjdump -res-usage); estimated without"),
+    "shared_memory_bytes": Key(_SHARED, "bytes a CTA; from the tile without"),
+    "stages": Key(Whole(1, 16), "key/value buffers", "1"),
+    "sm_spread": Key(Real(0, 0.5), "share by which SMs differ in speed"),
+    "sms_alike": Key(Whole(1, 1 << 10), "SMs one after the other that are slow or fast together"),
+    "step_spread": Key(Real(0, 0.5), "share by which steps differ by chance, at most"),
+    "hbm_share": Key(Real(0.01, 1), "share of a stream's rate at which HBM gives tiles, where many loads miss"),
+    "cta_shares": Key(Text(), "name in the table of measured shares of CTAs on one SM"),
+    "tile_rule": Key(Text((WHOLE_ROWS, TRITON)), "which tiles by hand are refused"),
+    "options": Key(MapOf(OneOrMany(Text())), "of the algorithm"),
+}
+"""How the forward runs."""
+ROW: Mapping[str, Key] = {
+    "head_dim": Key(_WIDTH, "up to this width"),
+    "cc": Key(ListOf(_CC, unique=True), "on these compute capabilities"),
+    "cc_below": Key(_CC, "below this one"),
+    "causal": Key(Flag(), "with a mask, or without"),
+    "window": Key(Flag(), "with a window, or without"),
+    "dropout": Key(Flag(), "with dropout, or without"),
+    "dtype": Key(_DTYPES, "of these types"),
+    "paged": Key(Flag(), "with a paged cache, or without"),
+    "max_rows": Key(Whole(1), "up to so many query rows of a group"),
+    "min_shared_memory_per_block_bytes": Key(_SHARED, "where a CTA may have so much"),
+    "split": Key(Flag(), "of a kernel that splits the keys"),
+    "whole_tiles": Key(Flag(), "where lengths are whole tiles"),
+    "narrow": Key(Flag(), "where heads have fewer columns than the build"),
+    "block_q": Key(Whole(1, MAX_BLOCK), "query rows"),
+    "block_k": Key(Whole(1, MAX_BLOCK), "key rows"),
+    "warps": Key(Whole(1, 32), "warps a CTA, producers with them"),
+    "stages": Key(Whole(1, 16), "key/value buffers"),
+    "threads": Key(Whole(32, 1024), "threads a CTA"),
+    "registers": Key(Whole(1, 255), "registers a thread"),
+    "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
+    "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
+    "write_per_tile": Key(_BYTES, "bytes of spilled registers a thread writes a work tile"),
+    "write_per_pair": Key(_BYTES, "and a visited key block"),
+    "read_per_tile": Key(_BYTES, "bytes it reads that miss L1, a work tile"),
+    "read_per_pair": Key(_BYTES, "and a visited key block"),
+    "accesses_per_pair": Key(Real(0, 1e4), "loads and stores of them a visited key block"),
+    "accesses_per_tile": Key(Real(0, 1e4), "the same a work tile, outside its loop"),
+    "frame": Key(Whole(0, 1 << 16), "bytes of a thread's stack frame"),
+    "source": Key(Text(), "where it was counted"),
+    "name": Key(Text(pattern="[A-Za-z_]+"), "of what is moved beside the tensors"),
+    "mode": Key(Text(tuple(Mode)), "load, store or reduce"),
+    "per_cta": Key(Whole(0, 1 << 20), "bytes a CTA"),
+    "per_tile": Key(Whole(0, 1 << 20), "bytes a work tile"),
+    "per_pair": Key(Whole(0, 1 << 20), "bytes a visited key block"),
+    "per_tile_fetch": Key(Whole(0, 1 << 20), "bytes a tile fetched from a queue"),
+}
+"""Of a row of tiles, spills or further bytes.
+
+Those up to `min_shared_memory_per_block_bytes` are its conditions: head_dim is the widest that it holds for, the others
+are true of the problem or the GPU. `causal` is true of any mask, `window` of a window alone."""
+_SIDES = ListOf(Whole(1, MAX_BLOCK), ascending=True)
+CONFIGURATIONS: Mapping[str, Key] = {
+    "block_q": Key(_SIDES, "query rows"),
+    "block_k": Key(_SIDES, "key rows"),
+    "stages": Key(_SIDES, "buffers"),
+    "warps": Key(_SIDES, "warps"),
+    "eight_warps_from": Key(Whole(1), "scores of a tile from which eight warps are tried"),
+}
+"""What is tuned over."""
+
+
+def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence[str] = ()) -> Table:
+    """The table of some of these keys; of all, where none is named."""
+    return Table({name: keys[name].form for name in only or keys}, required)
+
+
+_SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
+_WHEN = tuple(ROW)[: tuple(ROW).index("split")]
+_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "threads", "registers", "shared_memory_bytes")
+_SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
+          "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
+_OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")
+_ROWS = {
+    "tile": ListOf(_table(ROW, (*_WHEN, *_TILE), ("head_dim", "block_q", "block_k", "warps"))),
+    "spill": ListOf(_table(ROW, (*_WHEN, *_SPILL), ("head_dim", "source"))),
+    "overhead": ListOf(_table(ROW, _OVERHEAD, ("name", "mode"))),
+}
+TABLES: Mapping[str, Key] = {
+    "requires": Key(_table(REQUIRES, required=("dtypes",)), "What it runs, and where."),
+    "kernel": Key(_table(KERNEL), "How the forward runs."),
+    "backward": Key(_table(KERNEL, _SCHEDULE), "How the backward runs, where it has one."),
+    "tile": Key(_ROWS["tile"], "Tiles: the first row whose conditions hold is taken."),
+    "split_tile": Key(_ROWS["tile"], "Tiles of the kernel that splits the keys."),
+    "backward_tile": Key(_ROWS["tile"], "Tiles of the backward."),
+    "spill": Key(_ROWS["spill"], "Spilled registers, by the same conditions."),
+    "backward_spill": Key(_ROWS["spill"], "Those of the backward."),
+    "overhead": Key(_ROWS["overhead"], "What it moves beside its tensors."),
+    "backward_overhead": Key(_ROWS["overhead"], "The same of the backward."),
+    "configurations": Key(_table(CONFIGURATIONS, required=tuple(CONFIGURATIONS)), "What is tuned over."),
+}
+MEANINGS = {"requires": REQUIRES, "kernel": KERNEL, "backward": KERNEL, "configurations": CONFIGURATIONS}
+"""Table -> its keys; those of all others are `ROW`'s."""
 _NAMES = ListOf(Text(), least=0, unique=True)
-TABLES: Mapping[str, Spec] = {
-    "requires": REQUIRES,
-    **dict.fromkeys(("tile", "split_tile", "backward_tile"), ListOf(TILE)),
-    **dict.fromkeys(("spill", "backward_spill"), ListOf(SPILL)),
-    **dict.fromkeys(("overhead", "backward_overhead"), ListOf(OVERHEAD)),
-    "configurations": CONFIGURATIONS,
+FILE: Mapping[str, Key] = {
+    "schema": Key(Whole(SCHEMA, SCHEMA, "this version reads schema 1"), "version of this format"),
+    "name": Key(Text(pattern=NAME, such_as="fa2"), "your kernel's name in results; none of the catalog's"),
+    "title": Key(Text(), "what it is, in a line"),
+    "aliases": Key(_NAMES),
+    "backward_aliases": Key(_NAMES),
+    "like": Key(Text()),
+    "algorithm": Key(Text(algorithms), "what its launches move and compute (iosim kernels list)"),
+    "source": Key(Text(lines=True), "where this was taken from"),
+    "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),
+    "assumed": Key(_NAMES, "what is taken without a source: every prediction repeats it"),
+    "rules": Key(Text(rule_books), "what the library decides at launch: splits, packing, sections"),
+    "any_tile": Key(Flag(), "whether tiles by hand are its purpose"),
+    "builds": Key(Text(build_names), "whose recorded builds it runs, for what they spill"),
+    **TABLES,
 }
 
 
@@ -200,26 +273,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     options: Spec = MapOf(OneOrMany(Text()))
     if isinstance(name, str) and name in algorithms():
         options = Table.of(algorithm_of(name).options)
-    file = Table(
-        {
-            "schema": Whole(SCHEMA, SCHEMA, "this version reads schema 1"),
-            "name": Text(pattern=NAME, such_as="fa2"),
-            "title": Text(),
-            "aliases": _NAMES,
-            "backward_aliases": _NAMES,
-            "like": Text(),
-            "algorithm": Text(algorithms()),
-            "source": Text(lines=True),
-            "inferred": _NAMES,
-            "assumed": _NAMES,
-            "rules": Text(rule_books),
-            "any_tile": Flag(),
-            "builds": Text(build_names),
-            "kernel": Table({**KERNEL, "options": options}, required=("writes_lse", "edge_q", "edge_k")),
-            "backward": Table(dict(_SCHEDULE)),
-            **TABLES,
-        },
-        required=("schema", "name", "title", "algorithm", "source", "requires", "kernel", "tile"),
-        rules=(_contradictions,),
-    )
+    kernel = Table({**_table(KERNEL).keys, "options": options}, required=("writes_lse", "edge_q", "edge_k"))
+    needed = ("schema", "name", "title", "algorithm", "source", "requires", "kernel", "tile")
+    file = Table({**_table(FILE).keys, "kernel": kernel}, needed, (_contradictions,))
     return list(file.problems(dict(data)))

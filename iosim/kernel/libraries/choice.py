@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
 from iosim.problem.attention import AttentionProblem
 
 Chooser = Callable[[AttentionProblem, HardwareProfile], tuple[str, str]]
 """To the name of a catalog kernel and the reason, one line."""
 
-_CHOOSERS: dict[str, Chooser] = {}
+_CHOOSERS: Registry[str, Chooser] = Registry("choice")
 _NAMES: list[str] = []
 
 
@@ -28,9 +29,7 @@ def chooses(name: str, *aliases: str) -> Callable[[Chooser], Chooser]:
 
     def register(chooser: Chooser) -> Chooser:
         for one in (name, *aliases):
-            if fold(one) in _CHOOSERS:
-                raise ValueError(f"choice '{one}' is registered already")
-            _CHOOSERS[fold(one)] = chooser
+            _CHOOSERS.put(fold(one), chooser)
         _NAMES.append(name)
         return chooser
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.kernel.libraries import key_meanings
-from iosim.kernel.libraries.catalog_file import KERNEL, NAME, problems
+from iosim.kernel.libraries.catalog_file import FILE, KERNEL, MEANINGS, NAME, ROW, TABLES, Key, problems
 from iosim.kernel.libraries.loader import OWN_NAMES, entry, entry_names
 
 LEFT_OUT = (*OWN_NAMES, "like")
@@ -33,29 +32,23 @@ def new_file(base: str, name: str | None = None) -> str:
         f"# Made of {base}. Change what differs; `iosim kernels check FILE` says what is wrong, and `--kernel FILE`",
         "# takes it wherever a kernel is taken. Lines that begin with # and a key say what could be stated, too.",
     ]
-    lines = [*told, *_pairs({key: data[key] for key in FIRST if key in data}, key_meanings.WHAT)]
+    lines = [*told, *_pairs({key: data[key] for key in FIRST if key in data}, FILE)]
     for key, value in data.items():
         if key in FIRST:
             continue
         rows = value if isinstance(value, list) else [value]
         header = f"[[{key}]]" if isinstance(value, list) else f"[{key}]"
-        lines += ["", f"# {key_meanings.TABLES[key]}"]
+        lines += ["", f"# {TABLES[key].means}"]
         for n, row in enumerate(rows):
-            lines += ([""] if n else []) + [header, *_pairs(row, _meanings(key) if n == 0 else {})]
+            lines += ([""] if n else []) + [header, *_pairs(row, MEANINGS.get(key, ROW) if n == 0 else {})]
         if key == "kernel":
             lines += _unsaid(value)
     return "\n".join(lines) + "\n"
 
 
-def _meanings(table: str) -> Mapping[str, str]:
-    by_table = {"requires": key_meanings.REQUIRES, "kernel": key_meanings.KERNEL, "backward": key_meanings.KERNEL,
-                "configurations": key_meanings.CONFIGURATIONS}  # fmt: skip
-    return by_table.get(table, key_meanings.ROW)
-
-
-def _pairs(values: Mapping[str, Any], meanings: Mapping[str, str]) -> Iterator[str]:
+def _pairs(values: Mapping[str, Any], keys: Mapping[str, Key]) -> Iterator[str]:
     for key, value in values.items():
-        yield from _commented(f"{key} = {toml_value(value)}", meanings.get(key, ""))
+        yield from _commented(f"{key} = {toml_value(value)}", keys[key].means if key in keys else "")
 
 
 def _commented(said: str, meaning: str) -> Iterator[str]:
@@ -69,9 +62,9 @@ def _commented(said: str, meaning: str) -> Iterator[str]:
 def _unsaid(kernel: Mapping[str, Any]) -> Iterator[str]:
     """The keys of [kernel] that the file does not state, each behind a #, with what holds without it."""
     yield "# Not stated:"
-    for key in key_meanings.KERNEL:
-        if key in KERNEL and key not in kernel:
-            yield from _commented(f"# {key} = {key_meanings.UNSAID.get(key, '...')}", key_meanings.KERNEL[key])
+    for name, key in KERNEL.items():
+        if name not in kernel and name != "options":
+            yield from _commented(f"# {name} = {key.unsaid}", key.means)
 
 
 def toml_value(value: Any) -> str:

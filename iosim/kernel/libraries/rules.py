@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iosim.base.errors import unknown_name
+from iosim.base.registry import Registry
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Overhead
 from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
@@ -90,9 +90,13 @@ class Rules:
         """The kernel with a tile by hand, and what the compiler said of its forward, where that is recorded."""
         return kernel
 
+    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
+        """What computes the products, where the tile decides it. Asked with a tile given by hand, too."""
+        return kernel.matrix_unit
+
 
 NO_RULES = Rules()
-_BOOKS: dict[str, Rules] = {}
+_BOOKS: Registry[str, Rules] = Registry("rules")
 
 
 def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
@@ -103,9 +107,7 @@ def rule_book(name: str) -> Callable[[type[Rules]], type[Rules]]:
     """
 
     def register(book: type[Rules]) -> type[Rules]:
-        if name in _BOOKS:
-            raise ValueError(f"rule book '{name}' is registered already")
-        _BOOKS[name] = book()
+        _BOOKS.put(name, book())
         return book
 
     return register
@@ -122,8 +124,4 @@ def rules_of(name: str | None) -> Rules:
     Raises:
         InputError: there is none of that name.
     """
-    if name is None:
-        return NO_RULES
-    if name not in _BOOKS:
-        raise unknown_name("rules", name, _BOOKS)
-    return _BOOKS[name]
+    return NO_RULES if name is None else _BOOKS.named(name)

@@ -1,6 +1,6 @@
 """Triton's flash forward: what computes its products, the shared memory it allocates, and what the tutorial tunes over.
 
-A launch decides nothing by rule: its configuration is the caller's, or the file's tile.
+A launch decides nothing else by rule: its configuration is the caller's, or the file's tile.
 """
 
 from __future__ import annotations
@@ -9,10 +9,20 @@ from collections.abc import Iterator
 from itertools import product
 
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import MatrixUnit, Tile
+from iosim.kernel.kernel import Kernel, MatrixUnit, Tile
 from iosim.kernel.libraries.loader import entry
+from iosim.kernel.libraries.rules import Rules, rule_book
 from iosim.kernel.tile_rules import WARPS_PER_GROUP, WGMMA_ROWS
 from iosim.problem.attention import AttentionProblem
+
+
+@rule_book("triton")
+class TritonRules(Rules):
+    """On cc 9.0 the compiler's choice of a unit goes by the tile; of other GPUs nothing was measured, and the file's
+    stands."""
+
+    def matrix_unit(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit | None:
+        return unit_of(kernel.tile, problem, profile) if profile.cc == 90 else kernel.matrix_unit
 
 
 def unit_of(tile: Tile, problem: AttentionProblem, profile: HardwareProfile) -> MatrixUnit:

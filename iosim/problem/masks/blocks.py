@@ -148,23 +148,19 @@ class BlockMask:
         return np.asarray(there[at] == wanted, dtype=np.bool_)
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
-        """Pairs inside kept blocks, of one head."""
         height = np.minimum(self.block_q, self.seq_q - self.rows * self.block_q)
         width = np.minimum(self.block_k, self.seq_k - self.indices * self.block_k)
         return int((height * width).sum())
 
     def kept_keys(self, seq_q: int, seq_k: int) -> int:
-        """Keys in block columns that some row keeps."""
         some = np.unique(self.indices)
         return int(np.minimum(self.block_k, self.seq_k - some * self.block_k).sum())
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
-        """Queries in block rows that keep some key."""
         some = np.flatnonzero(np.diff(self.indptr) > 0)
         return int(np.minimum(self.block_q, self.seq_q - some * self.block_q).sum())
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        """Whether some query keeps no key."""
         return bool((np.diff(self.indptr) == 0).any())
 
     def query_axis(self, rows: int, pack: int) -> Axis:
@@ -239,7 +235,6 @@ class BlockLists:
         return np.repeat(np.arange(self.indptr.size - 1, dtype=np.int64), self.count)
 
     def total(self, values: IntArray) -> IntArray:
-        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
         upto = np.concatenate([[0], np.cumsum(values[self.indices])])
         return np.asarray(upto[self.indptr[1:]] - upto[self.indptr[:-1]], dtype=np.int64)
 

@@ -138,7 +138,6 @@ class IntervalMask:
         return np.clip(row + (self.offset + self.right + 1), 0, seq_k)
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        """Whether each pair is kept, by the definition above."""
         distance = keys - (queries + self.offset)
         kept = np.ones(distance.shape, dtype=np.bool_)
         if self.left is not None:
@@ -148,7 +147,6 @@ class IntervalMask:
         return kept
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
-        """Number of (query, key) pairs kept, of one head."""
         rows = np.arange(seq_q, dtype=np.int64)
         return int(np.maximum(self.end_key(rows, seq_k) - self.first_key(rows), 0).sum())
 
@@ -181,9 +179,17 @@ class IntervalMask:
     def key_axis(self, seq_k: int) -> Axis:
         return Axis((seq_k,))
 
-    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> KeyBlocks:
-        """As the function of this name."""
-        return key_blocks(self, rows, seq_k, block_q, block_k, pack)
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
+        """The visited key blocks of every query block. O(rows / block_q) time and memory."""
+        starts = np.arange(0, rows, block_q, dtype=np.int64)
+        last = np.minimum(starts + block_q, rows) - 1
+        first_key = self.first_key(starts // pack)
+        end_key = self.end_key(last // pack, seq_k)
+        end = -(-end_key // block_k)
+        first = np.minimum(first_key // block_k, end)
+        empty = first_key >= end_key
+        first = np.where(empty, end, first)
+        return KeyBlocks(first=first, end=end, end_row=np.where(empty, first * block_k, end_key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +210,6 @@ class KeyBlocks:
         return self.end - self.first
 
     def total(self, values: IntArray) -> IntArray:
-        """Of each query block: the sum of `values`, one a key block, over the key blocks that it visits."""
         upto = np.concatenate([[0], np.cumsum(values)])
         return np.asarray(upto[self.end] - upto[self.first], dtype=np.int64)
 
@@ -231,22 +236,6 @@ class KeyBlocks:
     def splits(self, per: int) -> IntArray:
         base = 0 if self.base is None else self.base
         return np.where(self.count > 0, (self.end - 1 - base) // per - (self.first - base) // per + 1, 0)
-
-
-def key_blocks(mask: IntervalMask, rows: int, seq_k: int, block_q: int, block_k: int, pack: int = 1) -> KeyBlocks:
-    """The visited key blocks of every query block. O(rows / block_q) time and memory.
-
-    With `pack` query heads in the rows of a tile, row r belongs to query r // pack.
-    """
-    starts = np.arange(0, rows, block_q, dtype=np.int64)
-    last = np.minimum(starts + block_q, rows) - 1
-    first_key = mask.first_key(starts // pack)
-    end_key = mask.end_key(last // pack, seq_k)
-    end = -(-end_key // block_k)
-    first = np.minimum(first_key // block_k, end)
-    empty = first_key >= end_key
-    first = np.where(empty, end, first)
-    return KeyBlocks(first=first, end=end, end_row=np.where(empty, first * block_k, end_key))
 
 
 def dense(mask: Mask, seq_q: int, seq_k: int) -> npt.NDArray[Any]:

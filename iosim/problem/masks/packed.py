@@ -1,4 +1,4 @@
-"""PackedMask: sequences of different lengths, one after the other in one batch (FlashAttention's cu_seqlens)."""
+"""Masks of rows that lie one after the other: those of sequences of different lengths, and those of several heads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
-from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks
+from iosim.problem.masks.blocks import BlockMask, ranges
+from iosim.problem.masks.mask import Axis, BoolArray, IntArray, IntervalMask, KeyBlocks, Mask, Visited
 
 
 @dataclass(frozen=True)
 class PackedMask:
-    """A mask for each of several sequences; queries keep keys of their own sequence only.
+    """A mask for each of several sequences, one after the other in one batch (FlashAttention's cu_seqlens).
+
+    Queries keep keys of their own sequence only.
 
     Args:
         seq_q, seq_k: tokens of each sequence.
@@ -30,7 +33,6 @@ class PackedMask:
         return starts[0], starts[1]
 
     def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
-        """Whether each pair is of one sequence and its mask keeps it."""
         queries, keys = np.broadcast_arrays(queries, keys)
         starts_q, starts_k = self._starts
         of_q = np.searchsorted(starts_q, queries, side="right") - 1
@@ -45,19 +47,15 @@ class PackedMask:
         return list(zip(self.masks, self.seq_q, self.seq_k, strict=True))
 
     def kept_pairs(self, seq_q: int, seq_k: int) -> int:
-        """Pairs kept, of one head, over all sequences."""
         return sum(mask.kept_pairs(q, k) for mask, q, k in self._each())
 
     def kept_keys(self, seq_q: int, seq_k: int) -> int:
-        """Keys that some query keeps, over all sequences."""
         return sum(mask.kept_keys(q, k) for mask, q, k in self._each())
 
     def kept_queries(self, seq_q: int, seq_k: int) -> int:
-        """Queries that keep some key, over all sequences."""
         return sum(mask.kept_queries(q, k) for mask, q, k in self._each())
 
     def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
-        """Whether some query keeps no key."""
         return any(mask.leaves_rows_empty(q, k) for mask, q, k in self._each())
 
     def query_axis(self, rows: int, pack: int) -> Axis:
@@ -87,3 +85,41 @@ class PackedMask:
         first, end, end_row = (np.concatenate(x) for x in zip(*(parts[one] for one in self._each()), strict=True))
         base = np.repeat(np.arange(len(self.seq_q), dtype=np.int64) * each_k, each_q)
         return KeyBlocks(first + base, end + base, end_row + base * block_k, base)
+
+
+@dataclass(frozen=True)
+class HeadsInTurn:
+    """The mask of rows in which several heads of `seq_q` queries lie one after the other; `of_head` is each one's."""
+
+    of_head: Mask
+    seq_q: int
+
+    def keeps(self, queries: IntArray, keys: IntArray) -> BoolArray:
+        return self.of_head.keeps(queries % self.seq_q, keys)
+
+    def kept_pairs(self, seq_q: int, seq_k: int) -> int:
+        return seq_q // self.seq_q * self.of_head.kept_pairs(self.seq_q, seq_k)
+
+    def kept_keys(self, seq_q: int, seq_k: int) -> int:
+        return self.of_head.kept_keys(self.seq_q, seq_k)
+
+    def kept_queries(self, seq_q: int, seq_k: int) -> int:
+        return seq_q // self.seq_q * self.of_head.kept_queries(self.seq_q, seq_k)
+
+    def leaves_rows_empty(self, seq_q: int, seq_k: int) -> bool:
+        return self.of_head.leaves_rows_empty(self.seq_q, seq_k)
+
+    def query_axis(self, rows: int, pack: int) -> Axis:
+        return Axis((rows,))
+
+    def key_axis(self, seq_k: int) -> Axis:
+        return self.of_head.key_axis(seq_k)
+
+    def key_blocks(self, rows: int, seq_k: int, block_q: int, block_k: int, pack: int) -> Visited:
+        """Those of one head, for each of `pack` heads; its queries are whole blocks of `block_q`."""
+        steps = self.of_head.key_blocks(self.seq_q, seq_k, block_q, block_k, 1).by_query()
+        at, block = ranges(steps.first, steps.count)
+        key = at if steps.indices is None else steps.indices[at]
+        heads = np.arange(pack, dtype=np.int64)[:, None] * (self.seq_q // block_q)
+        pairs = ((heads + block).reshape(-1), np.tile(key, pack))
+        return BlockMask.of_pairs(rows, seq_k, block_q, block_k, *pairs).key_blocks(rows, seq_k, block_q, block_k, 1)

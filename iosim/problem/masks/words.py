@@ -6,16 +6,12 @@ blocks, `iosim.problem.masks.blocks`); `seq_lens` makes it the mask of several s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.base.fields import whole
-from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS, NO_BOUND
+from iosim.problem.fields import FIELDS, INTERVAL_MASKS, LIST_MASKS, MAX_TOKENS, NO_BOUND, ProblemFields
 from iosim.problem.masks.mask import IntervalMask, Mask
-
-if TYPE_CHECKING:
-    from iosim.problem.masks.blocks import BlockMask
 
 DEFAULT_BLOCK = 128
 """FlexAttention's block size (torch.nn.attention.flex_attention, _DEFAULT_SPARSE_BLOCK_SIZE)."""
@@ -30,53 +26,7 @@ ONE_LENGTH_ONLY: dict[str, tuple[object, ...]] = {
 """Field -> its values beside packed sequences."""
 
 
-class MaskSpecification(Protocol):
-    """What a mask is made from: its own fields and the lengths. An `AttentionProblem` is one."""
-
-    @property
-    def seq_q(self) -> int: ...
-    @property
-    def seq_k(self) -> int: ...
-    @property
-    def mask(self) -> str: ...
-    @property
-    def window(self) -> int | None: ...
-    @property
-    def window_right(self) -> int | None: ...
-    @property
-    def offset(self) -> int | None: ...
-    @property
-    def mask_block(self) -> int | tuple[int, int] | None: ...
-    @property
-    def mask_stride(self) -> int | None: ...
-    @property
-    def global_tokens(self) -> int | None: ...
-    @property
-    def mask_file(self) -> str | None: ...
-    @property
-    def mask_blocks(self) -> BlockMask | None: ...
-    @property
-    def seq_lens(self) -> tuple[int, ...] | None: ...
-    @property
-    def seq_lens_k(self) -> tuple[int, ...] | None: ...
-    @property
-    def pair_mask(self) -> Mask: ...
-
-
-def block_sides(value: object, most: int) -> tuple[int, int]:
-    """(queries, keys) of a mask's block, from one number or two."""
-    sides = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value, value)
-    if len(sides) != 2:
-        raise InputError(f"`mask_block` {value!r} is no size; accepted: one number or two, queries and keys")
-    return whole("mask_block", sides[0], 1, most), whole("mask_block", sides[1], 1, most)
-
-
-def _check_sum(name: str, lengths: Sequence[int], most: int) -> None:
-    if sum(lengths) > most:
-        raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {most}")
-
-
-def check_window(p: MaskSpecification) -> dict[str, Any]:
+def check_window(p: ProblemFields) -> dict[str, Any]:
     """The mask and its window as they are held.
 
     A causal mask with a window is a window that ends at the diagonal, and a window without a left side that ends there
@@ -108,42 +58,42 @@ def check_window(p: MaskSpecification) -> dict[str, Any]:
     return {}
 
 
-def check_words(p: MaskSpecification, most: int) -> dict[str, Any]:
-    """The normalised values of the mask's own fields, once they are known to go with the mask.
+def check_words(p: ProblemFields) -> dict[str, Any]:
+    """The values of the mask's own fields that follow from others, once all are known to go with the mask.
 
     Raises:
-        InputError: a field that the mask has no use for, lacks, or that is out of range.
+        InputError: a field that the mask has no use for or lacks.
     """
-    normalised: dict[str, Any] = {}
     for name, masks in TAKES.items():
         value = getattr(p, name)
         if value is not None and p.mask not in masks:
             raise InputError(f"`{name}` {_short(FIELDS[name].text(value))} contradicts `mask` '{p.mask}'; it goes with "
                              f"mask {' or '.join(repr(m) for m in masks)}")  # fmt: skip
     if p.mask not in LIST_MASKS:
-        return normalised
-    normalised["mask_block"] = None if p.mask_block is None else block_sides(p.mask_block, most)
+        return {}
     if p.mask == "blocks":
-        return normalised | _check_blocks(p)
-    sides = normalised["mask_block"] or (DEFAULT_BLOCK, DEFAULT_BLOCK)
+        return _check_blocks(p)
+    sides = _sides(p) or (DEFAULT_BLOCK, DEFAULT_BLOCK)
     if sides[0] != sides[1]:
         raise InputError(
             f"`mask_block` {sides[0]}x{sides[1]} with `mask` '{p.mask}' is not square; accepted: one number"
         )
-    normalised["mask_block"] = sides
-    if p.mask_stride is not None:
-        normalised["mask_stride"] = whole("mask_stride", p.mask_stride, 1, most)
-    if p.mask == "window+global":
-        value = sides[0] if p.global_tokens is None else p.global_tokens
-        normalised["global_tokens"] = whole("global_tokens", value, 0, most)
-    return normalised
+    if p.mask == "window+global" and p.global_tokens is None:
+        return {"mask_block": sides, "global_tokens": sides[0]}
+    return {"mask_block": sides}
+
+
+def _sides(p: ProblemFields) -> tuple[int, int] | None:
+    """(queries, keys) of a block as they are asked for."""
+    assert not isinstance(p.mask_block, int), "the field makes two sides of one"
+    return p.mask_block
 
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
-def _check_blocks(p: MaskSpecification) -> dict[str, Any]:
+def _check_blocks(p: ProblemFields) -> dict[str, Any]:
     from iosim.problem.masks.blocks import BlockMask
 
     if (p.mask_file is None) == (p.mask_blocks is None):
@@ -159,7 +109,7 @@ def _check_blocks(p: MaskSpecification) -> dict[str, Any]:
         raise InputError(f"`mask_blocks` is for {blocks.seq_q} queries and {blocks.seq_k} keys; accepted: for "
                          f"{p.seq_q} and {p.seq_k}")  # fmt: skip
     sides = blocks.block_q, blocks.block_k
-    if p.mask_block is not None and block_sides(p.mask_block, 1 << 31) != sides:
+    if _sides(p) not in (None, sides):
         asked = FIELDS["mask_block"].text(p.mask_block)
         raise InputError(f"`mask_block` {asked} contradicts `mask_blocks` of {sides[0]}x{sides[1]}; accepted: None")
     return {"mask_blocks": blocks, "mask_block": sides}
@@ -172,7 +122,7 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
     from iosim.problem.masks.blocks import BlockMask
 
     try:
-        sides = block_sides(values["block"], 1 << 31)
+        sides: tuple[int, int] = FIELDS["mask_block"].check(values["block"])
         rows, cols = (np.asarray(values[n], dtype=np.int64) for n in ("rows", "cols"))
         full = None if values.get("full") is None else np.asarray(values["full"], dtype=np.bool_)
         height, width = -(-seq_q // sides[0]), -(-seq_k // sides[1])
@@ -193,7 +143,7 @@ def blocks_to_dict(mask: Any) -> dict[str, Any]:
     return values if mask.full is None else {**values, "full": mask.full.tolist()}
 
 
-def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
+def check_lengths(p: ProblemFields) -> dict[str, Any]:
     """`seq_lens`, `seq_lens_k` and the sizes that follow from them.
 
     Raises:
@@ -204,8 +154,9 @@ def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
         return {}
     lens, lens_k = p.seq_lens, p.seq_lens if p.seq_lens_k is None else p.seq_lens_k
-    _check_sum("seq_lens", lens, most)
-    _check_sum("seq_lens_k", lens_k, most)
+    for name, lengths in (("seq_lens", lens), ("seq_lens_k", lens_k)):
+        if sum(lengths) > MAX_TOKENS:
+            raise InputError(f"`{name}` add up to {sum(lengths)} tokens; accepted: up to {MAX_TOKENS}")
     if len(lens) != len(lens_k):
         raise InputError(
             f"`seq_lens` has {len(lens)} sequences and `seq_lens_k` {len(lens_k)}; accepted: as many of both"
@@ -222,7 +173,7 @@ def check_lengths(p: MaskSpecification, most: int) -> dict[str, Any]:
     return {"seq_lens": lens, "seq_lens_k": lens_k, "seq_q": sum(lens), "seq_k": sum(lens_k)}
 
 
-def make_mask(p: MaskSpecification) -> Mask:
+def make_mask(p: ProblemFields) -> Mask:
     """The mask that a problem's words stand for.
 
     Raises:
@@ -238,7 +189,7 @@ def make_mask(p: MaskSpecification) -> Mask:
     return PackedMask(p.seq_lens, p.seq_lens_k, masks)
 
 
-def _interval(p: MaskSpecification, seq_q: int, seq_k: int) -> IntervalMask:
+def _interval(p: ProblemFields, seq_q: int, seq_k: int) -> IntervalMask:
     if p.mask == "none":
         return IntervalMask()
     offset = seq_k - seq_q if p.offset is None else p.offset
@@ -247,14 +198,13 @@ def _interval(p: MaskSpecification, seq_q: int, seq_k: int) -> IntervalMask:
     return IntervalMask(p.window, None if p.window_right == NO_BOUND else p.window_right or 0, offset)
 
 
-def _list_mask(p: MaskSpecification) -> Mask:
+def _list_mask(p: ProblemFields) -> Mask:
     from iosim.problem.masks import files, patterns
 
-    sides = None if p.mask_block is None else block_sides(p.mask_block, 1 << 31)
+    sides = _sides(p)
     if p.mask == "blocks":
         if p.mask_blocks is not None:
-            blocks: Mask = p.mask_blocks
-            return blocks
+            return p.mask_blocks
         assert p.mask_file is not None
         return files.load_block_mask(p.mask_file, p.seq_q, p.seq_k, sides)
     patterns.refuse_rectangle(p.mask, p.seq_q, p.seq_k)
@@ -269,7 +219,7 @@ def _list_mask(p: MaskSpecification) -> Mask:
     return patterns.window_global(p.seq_q, block, p.window, p.global_tokens)
 
 
-def said_offset(p: MaskSpecification) -> int | None:
+def said_offset(p: ProblemFields) -> int | None:
     """Key that faces query 0, for a problem's dictionary; None where there is no one diagonal."""
     if p.mask not in ("causal", "window"):
         return None
@@ -278,24 +228,20 @@ def said_offset(p: MaskSpecification) -> int | None:
     return p.seq_k - p.seq_q
 
 
-def mask_text(p: MaskSpecification) -> str:
+def mask_text(p: ProblemFields, mask: Mask) -> str:
     """The mask in words, for headings: how many blocks are kept, or how many sequences there are."""
     from iosim.problem.masks.blocks import BlockMask
 
-    if isinstance(p.pair_mask, BlockMask):
-        m = p.pair_mask
-        blocks = f"{m.shape[0] * m.shape[1]:,} blocks of {m.block_q}x{m.block_k}"
-        return f"{p.mask} ({m.nnz:,} of {blocks} kept, {m.kept_fraction:.3g} of all)"
-    word = p.mask if p.mask != "window" or p.window_right is None else f"window ({window_text(p)})"
+    if isinstance(mask, BlockMask):
+        blocks = f"{mask.shape[0] * mask.shape[1]:,} blocks of {mask.block_q}x{mask.block_k}"
+        return f"{p.mask} ({mask.nnz:,} of {blocks} kept, {mask.kept_fraction:.3g} of all)"
+    word = p.mask
+    if p.mask == "window" and p.window_right is not None:
+        back = "all keys" if p.window is None else f"{p.window:,}"
+        ahead = "all keys" if p.window_right == NO_BOUND else f"{p.window_right:,}"
+        word = f"window ({back} back, {ahead} ahead)"
     if p.seq_lens is None or p.seq_lens_k is None:
         return word
     ends = [f"{min(x):,}" if min(x) == max(x) else f"{min(x):,} to {max(x):,}" for x in (p.seq_lens, p.seq_lens_k)]
     keys = "" if p.seq_lens == p.seq_lens_k else f" and {ends[1]} keys"
     return f"{word}, packed: {len(p.seq_lens):,} sequences of {ends[0]} tokens{keys}"
-
-
-def window_text(p: MaskSpecification) -> str:
-    """A window's two sides in words."""
-    back = "all keys" if p.window is None else f"{p.window:,}"
-    ahead = "all keys" if p.window_right == NO_BOUND else f"{p.window_right or 0:,}"
-    return f"{back} back, {ahead} ahead"

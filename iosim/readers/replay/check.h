@@ -40,6 +40,11 @@ static int reaches(const L2State *s, const Template *list, int n, int tile, Rang
         if (t->base[tile] == NIL) continue;
         if (t->skips && (!t->block || at.least < 0 || at.most >= t->skipped)) return 0;
         int64_t a = (int64_t)t->coef * at.least, b = (int64_t)t->coef * at.most, r = (int64_t)(t->rows - 1) * t->row_stride;
+        if (t->turn) { /* the first block of the first head, the last one of the last */
+            if (t->turn < 0 || t->turn_coef < 0 || t->coef < 0 || at.least < 0) return 0;
+            a = (int64_t)(at.least / t->turn) * t->turn_coef;
+            b = (int64_t)(at.most / t->turn) * t->turn_coef + (int64_t)(t->turn - 1) * t->coef;
+        }
         int64_t least = t->base[tile] + (a < b ? a : b) + (r < 0 ? r : 0);
         int64_t most = t->base[tile] + (a < b ? b : a) + (r > 0 ? r : 0) + t->span - 1;
         if (least < 0 || most >= s->objects) return 0;

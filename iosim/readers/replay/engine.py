@@ -421,6 +421,7 @@ def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
         setattr(plan, f"n_{name}", len(templates))
         for slot, t in zip(getattr(plan, name), templates, strict=False):
             slot.mode, slot.coef, slot.span, slot.rows, slot.row_stride = t.mode, t.coef, t.span, t.rows, t.row_stride
+            slot.turn, slot.turn_coef = t.turn, t.turn_coef
             slot.base = _address(f"objects of {t.tensor}", t.base, np.int32, n)
             if t.skips is not None and t.block is not None:
                 slot.skips = _address(f"skips of {t.tensor}", t.skips, np.int32, t.skips.size)

@@ -107,12 +107,18 @@ static inline int is_made(const Template *x, int tile, int idx) {
     return x->base[tile] != NIL && !(x->skips && x->skips[idx] == x->block[tile]);
 }
 
+/* The first object that a work tile accesses at a loop index. */
+static inline int64_t first_object(const Template *x, int tile, int idx) {
+    int64_t turn = x->turn ? idx / x->turn : 0;
+    return x->base[tile] + turn * x->turn_coef + (idx - turn * x->turn) * x->coef;
+}
+
 static inline int64_t run_templates(L2State *s, const L2Config *c, const Template *list, int n, int tile, int idx,
                                     int p, int64_t t, Trace *tr) {
     int64_t at = t;
     for (int k = 0; k < n; k++) {
         if (!is_made(&list[k], tile, idx)) continue;
-        int64_t o = list[k].base[tile] + (int64_t)list[k].coef * idx;
+        int64_t o = first_object(&list[k], tile, idx);
         for (int r = 0; r < list[k].rows; r++)
             for (int m = 0; m < list[k].span; m++) {
                 int64_t x = access_object(s, c, list[k].mode, o + (int64_t)r * list[k].row_stride + m, p, t, tr);

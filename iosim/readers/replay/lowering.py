@@ -34,6 +34,7 @@ TILES_AT_ONCE = 1 << 18
 class Template:
     """Objects base[tile] + coef x index + row x row_stride + col, for row < rows and col < span.
 
+    Where heads come in turn, `turn` indices of each, a head begins `turn_coef` objects after the one before it.
     Where `skips` is there, a work tile whose `block` is skips[index] makes no access at that index.
     """
 
@@ -44,6 +45,8 @@ class Template:
     span: int = 1
     rows: int = 1
     row_stride: int = 0
+    turn: int = 0
+    turn_coef: int = 0
     skips: Int32 | None = None
     block: Int32 | None = None
 
@@ -338,12 +341,14 @@ def _template(
     """One access as a template, and where it stands: before the loop, in it, or after it. `run` is of query blocks that
     are moved together, where a whole head's are."""
     d = launch.domain
-    owner = head if access.rows is Rows.QUERY and tensor.heads >= d.heads else owner_of(tensor, d, head)
+    own = access.rows is Rows.QUERY and tensor.heads >= d.heads
+    owner = (head * d.pack if d.in_turn else head) if own else owner_of(tensor, d, head)
     start, step = grid.start_of(owner), grid.step
     looped = access.per is Per.PAIR
     span_q = max(1, d.block_q // grid.chunk_rows)
     span_k = max(1, d.block_k // (grid.chunk_cols if access.rows is Rows.PAIR else grid.chunk_rows))
     coef, span, rows, stride = 0, 1, 1, 0
+    turn = turn_coef = 0
     base, of_head = start, False
     table = tensor.keys_per_row > 0  # a block table: a sequence's entries as a whole, before the loop
     if access.rows is Rows.OWN or table:
@@ -362,6 +367,8 @@ def _template(
         elif looped:
             coef = span_q * step
             base = base + grid.row_shift(j, d.key_blocks_total, d.query_blocks, span_q) * step
+            if d.in_turn and own:
+                turn, turn_coef = d.query_blocks // d.pack, 1 if step > 1 else grid.rows * grid.cols
         else:  # a whole head's rows: by each CTA as it starts, or once, after the last key block
             assert j is not None
             lo, hi = run
@@ -389,7 +396,8 @@ def _template(
         base32 = np.where(count > 0, base32, NONE)
     if step > 1:  # rows of a head lie apart
         span, rows, stride = 1, span, step
-    template = Template(access.tensor, MODES[access.mode], base32.astype(np.int32), coef, span, rows, stride)
+    places = base32.astype(np.int32), coef, span, rows, stride, turn, turn_coef
+    template = Template(access.tensor, MODES[access.mode], *places)
     inside = looped and launch.outer is not Outer.PAIR and not table
     if access.mode is Mode.LOAD:
         return template, "loop" if inside or launch.outer is Outer.PAIR else "pro"

@@ -92,10 +92,11 @@ FLAT_CHUNK_BYTES = 32768
 
 
 def _rows_per_head(chain: Chain, tensor: Tensor) -> tuple[int, int]:
-    """(heads, rows) of a tensor as the launches that loop over it see them: packed rows belong to one grid head."""
+    """(heads, rows) of a tensor as the launches that loop over it see them: rows packed token by token belong to
+    one grid head, as they do in all launches of a chain that packs so."""
     heads, rows = tensor.batch * tensor.heads, tensor.rows
     for launch in chain.launches:
-        packs = not streams(launch) and launch.domain.pack > 1
+        packs = not streams(launch) and launch.domain.pack > 1 and not launch.domain.in_turn
         if packs and any(a.tensor == tensor.name and a.rows is Rows.QUERY for a in launch.accesses):
             return launch.domain.grid_heads, launch.domain.rows
     return heads, rows

@@ -63,6 +63,7 @@ typedef struct {
 
 typedef struct {
     int32_t mode, coef, span, rows, row_stride;
+    int32_t turn, turn_coef; /* loop indices of a head where heads come in turn, and from a head to the next; 0: one */
     int32_t skipped;      /* how long `skips` is */
     const int32_t *base;  /* first object of each work tile; NIL for none */
     const int32_t *skips; /* NULL, or by loop index: the work tiles of this block go without the access there */

@@ -312,7 +312,7 @@ static int64_t note_passed(Windows *w, int tile, int step, int side, int64_t *n)
     for (int j = 0; j < l->n_loop; j++) {
         const Template *t = &l->loop[j];
         if (!is_made(t, tile, index)) continue;
-        int64_t first = t->base[tile] + (int64_t)t->coef * index;
+        int64_t first = first_object(t, tile, index);
         for (int r = 0; r < t->rows; r++)
             for (int m = 0; m < t->span && *n < w->most_passed; m++) {
                 int64_t o = first + (int64_t)r * t->row_stride + m;

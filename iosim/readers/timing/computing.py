@@ -103,10 +103,14 @@ def loop_computing(
 
 
 def busiest_share(launch: Launch, busiest: float, steps: int, sms: int) -> float:
-    """Steps of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
-    ends of splits; else 1: it was measured there alone."""
-    equal = len(set(launch.domain.visited.count.tolist())) == 1
-    return busiest * sms / steps if equal and launch.work_tiles >= sms and steps else 1.0
+    """Keys of the busiest SM over those of the mean one, where each SM has a tile and all tiles are equal but for the
+    ends of splits; else 1: it was measured there alone. A ragged last key block has its own keys alone."""
+    d = launch.domain
+    if not steps or launch.work_tiles < sms or len(set(d.visited.count.tolist())) > 1:
+        return 1.0
+    per = min(d.key_blocks_per_split, d.key_blocks_total)
+    in_longest, in_mean = min(per * d.block_k, d.seq_k) / per, d.seq_k / d.key_blocks_total
+    return busiest * sms / steps * (in_longest / in_mean if d.sequences == 1 else 1.0)
 
 
 def _pingpong_seconds(computing: float, launch: Launch, traffic: Traffic, rates: Rates) -> float:
@@ -153,16 +157,16 @@ def _unit_seconds(
     l2 = rates.l2()
     if l2:
         seconds["l2"] = l2_bytes / l2
-    pairs = executed_pairs(launch)
+    pairs, ctas = executed_pairs(launch), launch.work_tiles * launch.product_ctas
     if launch.flops_per_pair:
         rate = rates.tensor(problem.dtype, unit)
         if rate:
-            whole_waves = -(-launch.work_tiles // resident.slots) * resident.slots / launch.work_tiles
+            whole_waves = -(-ctas // resident.slots) * resident.slots / ctas
             seconds["tensor"] = pairs * launch.flops_per_pair / rate * whole_waves
     profile: HardwareProfile = rates.profile
     clock, shared = rates.clock_hz, profile.shared_memory_bytes_per_clock_per_sm
     if launch.shared_bytes_per_pair and shared and clock:
-        busiest = pairs * -(-launch.work_tiles // profile.sm_count) / launch.work_tiles
+        busiest = pairs * -(-ctas // profile.sm_count) / ctas
         seconds["smem"] = busiest * launch.shared_bytes_per_pair / (shared * clock)
     if launch.exps_per_pair and profile.exp_per_clock_per_sm and clock:
         seconds["exp"] = pairs * launch.exps_per_pair / (profile.exp_per_clock_per_sm * clock * profile.sm_count)

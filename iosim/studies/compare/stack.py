@@ -14,7 +14,7 @@ from iosim.show.tables import Column, Table
 from iosim.studies.calls import CompareRequest
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, run
-from iosim.studies.models.groups import LayerGroup, groups_of
+from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
 
 COLUMNS = (

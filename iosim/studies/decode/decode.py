@@ -7,28 +7,33 @@ alone sets. Each layer has a cache of its own, so each call starts with none of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.fields import MAX_SIZE
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.libraries import Overrides
+from iosim.kernel.libraries import Overrides, split_alike
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
+from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
-from iosim.studies.decode.work import work_of
-
-if TYPE_CHECKING:
-    import pandas
+from iosim.show.tables import Column, Table
 
 MAX_LAYERS = 10_000
+MAX_SEQUENCES = 65_536
+MAX_FILE_BYTES = 1_000_000
 FOREIGN = "foreign"
 """Name under which a replay counts others' dirty lines."""
+WORK_COLUMNS = (
+    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
+    Column("sequences", "sequences", "count"), Column("splits", "splits", "count"),
+    Column("keys_per_split", "keys a split", "count"), Column("work_tiles", "work tiles", "count"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -184,75 +189,169 @@ class DecodePoint:
         }  # fmt: skip
 
 
+class Step(TypedDict, total=False):
+    """What a decoding step is besides its shape and context."""
+
+    batch: int
+    """Sequences, all of that context; by default 1."""
+    new_tokens: int
+    """Tokens a sequence checks or generates in a step (more than one with speculative decoding); by default 1."""
+    overrides: Overrides | None
+    method: str | None
+    launched: str
+    """These three as in `predict`."""
+
+
 def decode_point(
     shape: ModelShape,
     context: int,
     gpu: str | HardwareProfile = "a100",
     kernel: str = DEFAULT,
-    *,
-    batch: int = 1,
-    new_tokens: int = 1,
-    overrides: Overrides | None = None,
-    method: str | None = None,
-    launched: str = "alone",
+    **step: Unpack[Step],
 ) -> DecodePoint:
     """Attention of one decoding step.
 
     Args:
         context: tokens in the cache at the end of the step, the new ones included.
         gpu, kernel: names as in `predict`.
-        batch: sequences, all of that context.
-        new_tokens: tokens a sequence checks or generates in a step (more than one with speculative decoding).
-        overrides, method, launched: as in `predict`.
 
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
-    settings = {"batch": batch, "new_tokens": new_tokens, "overrides": overrides, "method": method,
-                "launched": launched}  # fmt: skip
-    return next(sweep(shape, [context], gpu, kernel, **settings))
+    return next(sweep(shape, [context], gpu, kernel, **step))
 
 
 def sweep(
-    shape: ModelShape, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT,
-    **settings: Any,
-) -> Iterator[DecodePoint]:  # fmt: skip
-    """`decode_point` at every context, predicted side by side; `settings` are its keyword arguments."""
+    shape: ModelShape,
+    contexts: Iterable[int],
+    gpu: str | HardwareProfile = "a100",
+    kernel: str = DEFAULT,
+    **step: Unpack[Step],
+) -> Iterator[DecodePoint]:
+    """`decode_point` at every context, predicted side by side."""
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
-    batch, new_tokens = settings.get("batch", 1), settings.get("new_tokens", 1)
+    batch, new_tokens = step.get("batch", 1), step.get("new_tokens", 1)
     if not 1 <= batch <= MAX_SIZE:
         raise InputError(f"`batch` {batch} is out of range; accepted: 1 to {MAX_SIZE}")
     at = list(contexts)
     asked = [
-        Request(shape.problem(batch, context, new_tokens), kernel, profile, settings.get("overrides"),
-                method=settings.get("method"), launched=settings.get("launched", "alone"))
+        Request(shape.problem(batch, context, new_tokens), kernel, profile, step.get("overrides"),
+                method=step.get("method"), launched=step.get("launched", "alone"))
         for context in at
     ]  # fmt: skip
     for context, prediction in zip(at, predict_many(asked), strict=True):
         yield DecodePoint(shape, batch, context, new_tokens, prediction)
 
 
-@dataclass(frozen=True, repr=False)
-class Decoding(Shown):
-    """Decoding steps over the context's length, for every GPU and kernel asked for."""
+def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
+    """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line.
 
-    FACE = "iosim.studies.decode.face"
+    Raises:
+        InputError: no such file, no numbers, or too many.
+    """
+    words = contexts
+    if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
+        try:
+            with open(Path(contexts), encoding="utf-8") as file:
+                words = ",".join(file.read(MAX_FILE_BYTES).replace(",", " ").split())
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "no text"
+            raise InputError(
+                f"`batch_contexts` '{contexts}' cannot be read: {reason}; accepted: lengths such as 1k,4k, or a file "
+                "of them"
+            ) from None
+    found = lengths(words, "batch_contexts")
+    if not 1 <= len(found) <= MAX_SEQUENCES:
+        raise InputError(f"`batch_contexts` holds {len(found)} lengths; accepted: 1 to {MAX_SEQUENCES}")
+    if min(found) < 1:
+        raise InputError(f"`batch_contexts` {min(found)} is out of range; accepted: 1 or more tokens")
+    return found
 
-    points: tuple[DecodePoint, ...]
-    """A point a GPU, kernel and context, in the order of the request."""
 
-    def __iter__(self) -> Iterator[DecodePoint]:
-        return iter(self.points)
+@dataclass(frozen=True)
+class BatchShape(ModelShape):
+    """A model whose step has sequences of different contexts, all in one launch."""
 
-    def __len__(self) -> int:
-        return len(self.points)
+    contexts: tuple[int, ...] = ()
+
+    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
+        """One layer's call: `new_tokens` queries of every sequence against its own keys."""
+        one = super().call(1, context, new_tokens)
+        mask = one.mask if self.window is not None or new_tokens > 1 else "none"
+        return one.with_(seq_q=new_tokens * len(self.contexts), seq_k=sum(self.contexts), mask=mask,
+                         seq_lens=(new_tokens,) * len(self.contexts), seq_lens_k=self.contexts)  # fmt: skip
+
+    def kept_bytes(self, batch: int, context: int) -> int | None:
+        """Bytes of all layers' cache, whole pages of every sequence."""
+        one = super().call(1, context, 1)
+        width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
+        page = self.page_size or 1
+        rows = sum(-(-keys // page) * page for keys in self.contexts)
+        return rows * one.kv_heads * width * one.input_type.bytes * self.layers
+
+
+def sweep_batch(
+    shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **step: Unpack[Step]
+) -> Iterator[DecodePoint]:
+    """A step of sequences with these contexts in one launch.
+
+    Raises:
+        InputError: fewer tokens than new ones in a sequence, tokens that are appended, or as `decode_point`.
+    """
+    new_tokens = step.get("new_tokens", 1)
+    if min(contexts) < new_tokens:
+        raise InputError(
+            f"`batch_contexts` {min(contexts)} is less than `new_tokens` {new_tokens}; accepted: as many or more"
+        )
+    overrides = step.get("overrides")
+    if overrides is not None and overrides.append_kv:
+        raise InputError("`append_kv=True` contradicts `batch_contexts`; accepted with it: `context`")
+    known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+    batch = BatchShape(**known, contexts=tuple(contexts))
+    whole: Step = {**step, "batch": len(contexts)}
+    return sweep(batch, [max(contexts)], gpu, kernel, **whole)
+
+
+@dataclass(frozen=True)
+class SequenceWork:
+    """The sequences of one context length, in one launch."""
+
+    context: int
+    sequences: int
+    splits: int
+    keys_per_split: int
+    work_tiles: int
+    """Of all these sequences, over all heads."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
-        return {"schema": 1, "points": [p.to_dict() for p in self.points]}
+        return asdict(self)
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a point: bytes, seconds and tokens a second of all layers, per generated token."""
-        left_out = ("problem", "notes", "kinds", "sequences")
-        rows = ({k: v for k, v in p.to_dict().items() if k not in left_out} for p in self.points)
-        return Table.of(rows).to_pandas()
+
+def work_of(prediction: Prediction) -> list[SequenceWork]:
+    """By context, in ascending order; nothing of kernels whose scores pass through memory.
+
+    FlashAttention-2 gives every sequence as many splits; others' splits have one length, so that a longer sequence
+    has more of them.
+    """
+    domain = next((launch.domain for launch in prediction.chain.launches if launch.name == "main"), None)
+    if domain is None:
+        return []
+    each = Counter(prediction.problem.sequences)
+    most_blocks = max(-(-keys // domain.block_k) for _, keys in each)
+    blocks_each = -(-most_blocks // domain.splits)
+    found = []
+    for (queries, keys), sequences in sorted(each.items(), key=lambda one: one[0][1]):
+        blocks = -(-keys // domain.block_k)
+        per = -(-blocks // domain.splits) if split_alike(prediction.kernel.name) else blocks_each
+        splits = -(-blocks // per)
+        tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
+        found.append(SequenceWork(keys, sequences, splits, min(keys, per * domain.block_k), tiles))
+    return found
+
+
+def work_table(predictions: list[Prediction]) -> Table:
+    """A row a GPU, kernel and context."""
+    return Table(WORK_COLUMNS, tuple(
+        (p.profile.name, p.kernel.name, w.context, w.sequences, w.splits, w.keys_per_split, w.work_tiles)
+        for p in predictions for w in work_of(p)
+    ))  # fmt: skip

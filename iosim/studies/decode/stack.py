@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
@@ -16,7 +16,7 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import marked, method_of
 from iosim.problem.attention import AttentionProblem
 from iosim.show.tables import Column, Table
-from iosim.studies.decode.decode import DecodePoint, ModelShape, sweep
+from iosim.studies.decode.decode import DecodePoint, ModelShape, Step, sweep
 from iosim.studies.models.asked import OF_MODEL
 from iosim.studies.models.layers import LayerKind, Model
 
@@ -110,13 +110,12 @@ class StackPoint(DecodePoint):
 
 def sweep_model(
     model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
-    asked: Mapping[str, Any], **settings: Any,
+    asked: Mapping[str, Any], **step: Unpack[Step],
 ) -> Iterator[StackPoint]:  # fmt: skip
     """A whole model's step at every context.
 
     Args:
         asked: fields of the problem that were given, such as `dtype` and `page_size`.
-        settings: keyword arguments of `decode_point`.
 
     Raises:
         InputError: a model that generates nothing, or as `decode_point` does.
@@ -129,7 +128,7 @@ def sweep_model(
     fields["dtype"] = asked.get("dtype") or model.dtype or "bf16"
     at = list(contexts)
     shapes = [KindShape.of(kind, fields) for kind in model.kinds]
-    kinds = [list(sweep(shape, at, gpu, kernel, **settings)) for shape in shapes]
+    kinds = [list(sweep(shape, at, gpu, kernel, **step)) for shape in shapes]
     for parts in zip(*kinds, strict=True):
         yield StackPoint.of(model, parts)
 

@@ -22,9 +22,8 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import MAX_TOKENS
 from iosim.readers.bounds import memory
-from iosim.studies.distributed.chunks import check_gpus, check_problem
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.widths import sequence_width_bytes, token_bytes
+from iosim.studies.distributed.schedule import check_gpus, check_problem, sequence_width_bytes, token_bytes
 
 MEGATRON_COLLECTIVES = {"fwd": 4, "bwd": 6, "recompute": 4}
 """All-gathers and reduce-scatters of a layer: two and two forward, four and two backward."""

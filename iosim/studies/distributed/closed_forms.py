@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.widths import token_bytes
+from iosim.studies.distributed.schedule import token_bytes
 
 FORMULAS = {
     ("ring", False): "2 Nd (P - 1) / P",

@@ -1,13 +1,24 @@
-"""The counting reader of chunk schedules: bytes on the links, work and idle slots, all exact."""
+"""Readers that add up a chunk schedule: bytes on the links, work and idle slots, and the memory that it takes of a GPU.
+
+Memory: a layer's Q, K, V, O and row statistics of the GPU's own tokens (backward: dO and the gradients too), what it
+has received for this step and receives for the next, and partial results for or from others. `layers` keeps Q, K, V, O
+and LSE of further layers for the backward. NB: weights, optimiser states and all other activations are not counted.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
 
+from iosim.base.errors import InputError
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.schedule import ChunkSchedule, Send, Step
-from iosim.studies.distributed.widths import token_bytes
+from iosim.studies.distributed.schedule import INPUTS, SCHEDULES, ChunkSchedule, Send, Step, build, token_bytes
+
+SAVED = ("Q", "K", "V", "O", "LSE")
+"""What a layer keeps for its backward."""
+FORWARD = ("Q", "K", "V", "O", "stats", "LSE")
+BACKWARD = (*SAVED, "dO", "dQ", "dK", "dV")
+RESULTS = {False: ("O_part", "stats"), True: ("dK", "dV")}
 
 
 def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
@@ -87,3 +98,83 @@ def idle(schedule: ChunkSchedule) -> Idle:
         Fraction(slots - busy, schedule.gpus**2),
         1 - Fraction(sum(map(sum, by_step)), longest),
     )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the fullest GPU: what it owns, what other layers keep, and the most that passes through at once."""
+
+    owned: int
+    kept: int
+    passing: int
+
+    @property
+    def total(self) -> int:
+        return self.owned + self.kept + self.passing
+
+
+def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], *, inputs: bool) -> list[int]:
+    """Bytes of inputs, or of partial results, that each GPU receives in a step."""
+    got = [0] * schedule.gpus
+    for send in step.sends:
+        tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
+        got[send.target] += tokens * sum(widths[t] for t in send.tensors if (t in INPUTS) == inputs)
+    return got
+
+
+def _made_for_others(schedule: ChunkSchedule, step: Step, widths: dict[str, int]) -> list[int]:
+    """Bytes of partial results of chunks that live elsewhere, made in a step."""
+    results_of: list[set[tuple[str, int]]] = [set() for _ in range(schedule.gpus)]
+    for c in step.computes:
+        if c.queries not in schedule.owned[c.gpu]:
+            results_of[c.gpu] |= {(t, c.queries) for t in (("dQ",) if schedule.backward else RESULTS[False])}
+        if schedule.backward and c.keys not in schedule.owned[c.gpu]:
+            results_of[c.gpu] |= {(t, c.keys) for t in RESULTS[True]}
+    return [sum(widths[t] * len(schedule.chunks[c]) for t, c in results) for results in results_of]
+
+
+def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
+    """The most that passes through each GPU at once: inputs of this step and the next, partial results made in this
+    step and the one before, and those arriving."""
+    most = [0] * schedule.gpus
+    inbox, unsent = [0] * schedule.gpus, [0] * schedule.gpus
+    for step in schedule.steps:
+        arriving = received_bytes(schedule, step, widths, inputs=True)
+        results = received_bytes(schedule, step, widths, inputs=False)
+        result_bytes = _made_for_others(schedule, step, widths)
+        for g in range(schedule.gpus):
+            most[g] = max(most[g], inbox[g] + arriving[g] + results[g] + result_bytes[g] + unsent[g])
+        inbox, unsent = arriving, result_bytes
+    return most
+
+
+def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
+    """Memory of one pass on the GPU that needs most.
+
+    Raises:
+        InputError: `layers` is out of range.
+    """
+    if isinstance(layers, bool) or not 1 <= layers <= 10_000:
+        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to 10000")
+    widths = token_bytes(problem)
+    tensors = BACKWARD if schedule.backward else FORWARD
+    passing = passing_bytes(schedule, widths)
+    memories = []
+    for g, chunks in enumerate(schedule.owned):
+        tokens = sum(len(schedule.chunks[c]) for c in chunks)
+        kept = (layers - 1) * tokens * sum(widths[t] for t in SAVED)
+        memories.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
+    return max(memories, key=lambda m: m.total)
+
+
+def longest_sequence(
+    name: str, problem: AttentionProblem, gpus: int, budget_bytes: int, *, backward: bool = False, layers: int = 1
+) -> int:
+    """Most tokens, in whole chunks of equal length, whose attention fits in `budget_bytes` on every GPU.
+
+    All that is counted grows with the chunk, so one token a chunk tells the rest.
+    """
+    parts = gpus * SCHEDULES[name].chunks_per_gpu
+    one = problem.with_(seq_q=parts, seq_k=parts, offset=None)
+    needed = memory(build(name, one, gpus, backward=backward), one, layers).total
+    return budget_bytes // needed * parts

@@ -1,71 +1,199 @@
-"""What a study of several GPUs looks like: its text, its table, the plots of its page."""
+"""What a study of several GPUs looks like: its answer, its tables, and its page of what each GPU does when."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from iosim.base.units import bytes_text, seconds_text, some
-from iosim.prediction.estimates import legend_of
-from iosim.show.page import Page, Panel
-from iosim.show.shown import Part, panels_of
-from iosim.show.tables import Table
-from iosim.studies.distributed.answer import answer
-from iosim.studies.distributed.page import as_page
-from iosim.studies.distributed.ring import Ring
+from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.prediction.answer import times_text
+from iosim.problem.attention import AttentionProblem
+from iosim.show import axes
+from iosim.show.bars import Part, bars
+from iosim.show.labels import End, alike, at_ends
+from iosim.show.page import Page, Panel, Section, Series
+from iosim.show.tables import Cell, Column, Table
+from iosim.studies.distributed.closed_forms import idle_of_unbalanced
+from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
+from iosim.studies.distributed.timing import Timeline
 
+HARDLY = 0.01
+"""Share of the time below which communication is said to be hidden."""
 NOTES = """\
   idle: (GPU, step) slots without work over all slots; idle/P^2: over the slots of the unbalanced schedule
   received: by an average GPU; Nd: in units of N x d, d the width of all query heads; megatron: the whole layer's
   exposed: time beyond the busiest GPU's computation; memory: attention alone, without weights and other activations
 """
+MAX_BARS = 5000
+IDLE_GPUS = range(2, 33)
+
+COLUMNS = (
+    Column("name", "method"), Column("steps", "steps", "count"), Column("idle_slots", "idle slots"),
+    Column("idle_of_unbalanced", "idle /P^2"), Column("received_bytes_per_gpu", "received", "bytes"),
+    Column("received_nd", "in Nd", "number"), Column("compute_s", "computing", "seconds"),
+    Column("exposed_s", "exposed", "seconds"), Column("time_s", "time", "seconds"),
+    Column("speedup", "speed-up", "ratio"), Column("memory_bytes_per_gpu", "memory", "bytes"),
+    Column("longest_sequence", "longest N", "count"),
+)  # fmt: skip
+NAMES = (
+    "Idle slots: (GPU, step) slots without work over all slots; /P^2: over those of the unbalanced schedule. Exposed: "
+    "time beyond the busiest GPU's computing. Memory: attention alone, without weights and other activations."
+)
+_PARTS = (("computing", axes.colour(0)), ("exposed", axes.colour(1)))
+_WORK = {"compute": "computation", "send": "message"}
+_WORK_LEGEND = tuple(Series(name, axes.colour(n), "■") for n, name in enumerate(_WORK.values()))
+_TIME_LEGEND = tuple(Series(name, colour, "■") for name, colour in _PARTS)
 
 
-def line(ring: Ring) -> str:
-    """The GPUs, the length and the methods."""
-    methods = ", ".join(r.name for r in ring)
-    return f"{ring.num_gpus} x {ring.profile.name}, {some(ring.problem.seq_q, 'token')}: {methods}"
-
-
-def said(ring: Ring) -> str:
-    """The answer in one sentence."""
-    return answer(ring.results, f"{ring.num_gpus} x {ring.profile.name}", ring.by_default)
-
-
-def text(ring: Ring) -> str:
-    """As the command line prints it."""
-    told = legend_of(r.method for r in ring)
-    marks = "" if told is None else f"  times with {told}\n"
-    return f"{said(ring)}\n\n{subject(ring)}\n\n{table(ring.results).text()}\n{NOTES}{marks}"
-
-
-def parts(ring: Ring) -> list[Part]:
-    """The answer, what was computed, a row a method, what the columns mean."""
-    return [said(ring), subject(ring), table(ring.results), tuple(line.strip() for line in NOTES.splitlines())]
-
-
-def page(ring: Ring, command: str = "iosim ring") -> Page:
-    """The whole page. `command` is the command line that makes it again."""
-    return as_page(ring.results, ring.problem, ring.num_gpus, subject(ring), command)
-
-
-def panels(ring: Ring) -> tuple[Panel, ...]:
-    """The plots of the page."""
-    return panels_of(page(ring))
-
-
-def subject(ring: Ring) -> str:
-    """What was computed, in one sentence."""
-    p, links = ring.problem, ring.links
-    nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
-    link = links.link
-    return (
-        f"{ring.num_gpus} x {ring.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
-        f"direction and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {ring.kernel_name}, {p.line}"
-    )
+def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
+    """One sentence on the methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody
+    asked for."""
+    best = min(results, key=lambda r: r.seconds)
+    first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
+    parts = [
+        f"{first} {gpus}: {seconds_text(best.seconds)}, {times_of(times_text(best.speedup), 'as fast as one GPU')}"
+    ]
+    if best.idle is not None:
+        parts[0] += f", {float(best.idle.slots):.0%} of the steps idle"
+    hidden = "hidden behind computation" if best.exposed_s <= HARDLY * best.seconds else (
+        f"{seconds_text(best.exposed_s)} of the time waits for them")  # fmt: skip
+    parts.append(f"each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
+    others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
+    as_long = [times_of(times_text(r.seconds / best.seconds), "as long") for r in others]
+    if others:
+        named = f"{others[0].name} takes {as_long[0]}"
+        if len(others) > 1:
+            named += f", the slowest, {others[-1].name}, {as_long[-1]}"
+        parts.append(named)
+    if best.longest_sequence is not None:
+        parts.append(f"up to {some(best.longest_sequence, 'token')} fit")
+    parts += [by_default] if by_default else []
+    parts.append("times by a model of links and GPUs that was not checked against a cluster")
+    return f"{'; '.join(parts)}."
 
 
 def table(results: Sequence[Result]) -> Table:
+    """One row a method."""
+    rows: list[tuple[Cell, ...]] = []
+    for r in results:
+        rows.append((
+            r.name, r.steps, str(r.idle.slots) if r.idle else None, str(r.idle.of_unbalanced) if r.idle else None,
+            round(r.received_bytes), r.received_nd, r.compute_s, r.exposed_s, r.seconds, r.speedup, r.memory_bytes,
+            r.longest_sequence,
+        ))  # fmt: skip
+    return Table(COLUMNS, tuple(rows))
+
+
+def as_page(
+    results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str,
+) -> Page:  # fmt: skip
+    """The whole page. `command` is the command line that makes it again."""
+    several = len(results) > 1
+    title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
+             f"How long does {results[0].title} take over {gpus} GPUs?")  # fmt: skip
+    drawn = [r for r in results if r.timelines and _drawable(r)]
+    last = max((r.timelines[0].total_s for r in drawn), default=0.0)
+    work = Section(
+        "work", "What each GPU does, forward", ("Computations of a GPU, and below them the messages that it sends. "
+        "Gaps are idle time.",), _WORK_LEGEND if drawn else (), tuple(_gantt(r, n, last) for n, r in enumerate(drawn)),
+        folded=several, most_across=1,
+    )  # fmt: skip
+    summary = Section("summary", "Summary", (NAMES,), table=table(results))
+    idle = Section(
+        "idle", "Idle fraction by the number of GPUs", ("Idle (GPU, step) slots over the P x P slots of the unbalanced "
+        "schedule, with no time for communication (arXiv 2310.03294, equation 2). Schedules that do not differ share a "
+        "line.",), panels=(_idle(problem),), folded=True,
+    )  # fmt: skip
+    said = answer(results, some(gpus, "GPU"))
+    if not several:
+        return Page(title, f"{subject}.", tuple(s for s in (work, summary, idle) if s.panels or s.table),
+                    command=command, answer=(said,))  # fmt: skip
+    time = Section("time", "Time of one layer", ("Computing on the busiest GPU, and the time beyond it that messages "
+                   "are waited for.",), _TIME_LEGEND, (_time(results),))  # fmt: skip
+    links = Section("links", "Bytes that a GPU receives", ("One layer, an average GPU. Nd: in units of N x d, d the "
+                    "width of all query heads.",), panels=(_links(results),), folded=True)  # fmt: skip
+    sections = tuple(s for s in (time, summary, work, idle, links) if s.panels or s.table)
+    return Page(title, f"{subject}.", sections, command=command, answer=(said,))
+
+
+def _time(results: Sequence[Result]) -> Panel:
+    """A bar a method, the fastest first."""
+    ordered = sorted(results, key=lambda r: r.seconds)
+    names = [r.name for r in ordered]
+    values = ([r.compute_s for r in ordered], [r.exposed_s for r in ordered])
+    parts = [
+        Part(
+            name,
+            colour,
+            of_part,
+            [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)],
+        )
+        for (name, colour), of_part in zip(_PARTS, values, strict=True)
+    ]
+    readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
+    return bars("layer-1", "", f"Time of one layer: {readings}.", names, parts, seconds_text)
+
+
+def _drawable(result: Result) -> bool:
+    return len(result.timelines[0].events) <= MAX_BARS
+
+
+def _gantt(result: Result, n: int, last_s: float) -> Panel:
+    """A row a GPU, on one time axis for all schedules."""
+    timeline: Timeline = result.timelines[0]
+    data = [_bars(timeline, "compute", 0), _bars(timeline, "send", 1)]
+    busy = min(timeline.compute_s)
+    alt = (f"{result.title}: {seconds_text(timeline.total_s)} forward; the GPU with least work computes for "
+           f"{seconds_text(busy)}; GPUs do not compute in {timeline.idle_fraction:.1%} of their time.")  # fmt: skip
+    y = axes.axis("GPU", autorange="reversed", dtick=max(1, timeline.gpus // 8))
+    x = axes.axis("time (ms)", range=[0, 1.03e3 * last_s])
+    return Panel(f"time-{n}", f"{result.title}, {seconds_text(timeline.total_s)}", alt, tuple(data),
+                 axes.layout(x, y, barmode="overlay", bargap=0.25), min(26.0, 5.5 + timeline.gpus))  # fmt: skip
+
+
+def _bars(timeline: Timeline, kind: str, n: int) -> dict[str, Any]:
+    events = [e for e in timeline.events if e.kind == kind]
+    text = [
+        f"GPU {e.gpu}, step {e.step}: {e.label}" + (f" to GPU {e.target}, {bytes_text(e.bytes)}" if e.bytes else "")
+        + f", {seconds_text(e.end_s - e.start_s)}" for e in events
+    ]  # fmt: skip
+    computes = kind == "compute"
+    return axes.bar(
+        _WORK[kind], [round(1e3 * (e.end_s - e.start_s), 6) for e in events], [e.gpu for e in events], text, n,
+        orientation="h", base=[round(1e3 * e.start_s, 6) for e in events], width=0.62 if computes else 0.16,
+        offset=-0.42 if computes else 0.24,
+        marker={"color": axes.colour(n), "line": {"width": 0.7 if computes else 0, "color": "#f7f8fa"}},
+    )  # fmt: skip
+
+
+def _idle(problem: AttentionProblem) -> Panel:
+    causal = problem.mask == "causal"
+    by_name = {
+        name: [float(idle_of_unbalanced(name, gpus, causal)) for gpus in IDLE_GPUS] for name in schedules(causal)
+    }
+    data, readings, ends = [], [], []
+    for n, names in enumerate(alike(by_name)):
+        values, name = by_name[names[0]], " and ".join(names)
+        hover = [f"{name}, {some(gpus, 'GPU')}: {idle_of_unbalanced(names[0], gpus, causal)}" for gpus in IDLE_GPUS]
+        data.append(axes.line(name, list(IDLE_GPUS), values, hover, n))
+        ends.append(End(name.replace(" and ", " +<br>"), values[-1], axes.colour(n)))
+        readings.append(f"{name} {values[0]:.3g} at 2 GPUs, {values[-1]:.3g} at 32")
+    y = axes.linear_axis([v for values in by_name.values() for v in values], "idle fraction", lambda v: f"{v:.3g}")
+    y["range"] = [-0.03 * y["range"][1], y["range"][1]]
+    x = axes.axis("GPUs", range=[1, IDLE_GPUS[-1] + 1], tickvals=[2, *range(4, IDLE_GPUS[-1] + 1, 4)])
+    return Panel("idle-1", "causal" if causal else "no mask", f"Idle fraction: {'; '.join(readings)}.", tuple(data),
+                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip
+
+
+def _links(results: Sequence[Result]) -> Panel:
+    hover = [f"{r.name}: {bytes_text(float(r.received_bytes))}, {r.received_nd:.4g} Nd" for r in results]
+    part = Part("received", [axes.colour(n) for n in range(len(results))], [float(r.received_bytes) for r in results],
+                hover)  # fmt: skip
+    return bars("links-1", "", f"Bytes received: {'; '.join(hover)}.", [r.name for r in results], [part], bytes_text)
+
+
+def text_table(results: Sequence[Result]) -> Table:
     """A row a method."""
     return Table.of(
         {

@@ -1,32 +1,40 @@
-"""ring(): the methods of spreading one attention over several GPUs, side by side."""
+"""run(): the ways of spreading one attention over several GPUs, side by side; run_model(): of a model's layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.default import told
+from iosim.prediction.estimates import legend_of
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
+from iosim.show.page import Page, Panel
+from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.tables import Column, Table
+from iosim.studies.distributed import face
 from iosim.studies.distributed.links import Cluster, cluster
 from iosim.studies.distributed.study import Result, study
+from iosim.studies.models.asked import calls_of, chosen, layer_problems
+from iosim.studies.models.layers import LayerKind, Model
+from iosim.studies.requests import RingRequest
 
-if TYPE_CHECKING:
-    import pandas
+COLUMNS = (
+    Column("method", "method"), Column("layers", "layers", "count"), Column("time_s", "time", "seconds"),
+    Column("received_bytes", "received", "bytes"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class Ring(Shown):
     """One attention over several GPUs, by every method asked for."""
-
-    FACE = "iosim.studies.distributed.face"
 
     problem: AttentionProblem
     """What all GPUs compute together."""
@@ -44,6 +52,8 @@ class Ring(Shown):
     """A result a method."""
     by_default: str = ""
     """That nobody named the kernel; empty where it was named."""
+    steps: bool = False
+    """Whether the chunk schedules are shown, step by step."""
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
@@ -51,8 +61,8 @@ class Ring(Shown):
     def __len__(self) -> int:
         return len(self.results)
 
-    def to_dict(self, *, steps: bool = False) -> dict[str, Any]:
-        """The command line's JSON; with `steps`, the chunk schedules, too."""
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON."""
         ports = {"link": self.links.link, "network": self.links.network}
         return {
             "schema": 1, "problem": self.problem.to_dict(), "gpus": self.num_gpus, "profile": self.profile.name,
@@ -62,55 +72,178 @@ class Ring(Shown):
                for name, p in ports.items()},
             "gpus_per_node": self.links.gpus_per_node, "shared_network": self.links.shared_network,
             "overlap": self.overlap,
-            "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if steps else None}
+            "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if self.steps else None}
                         for r in self.results],
         }  # fmt: skip
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A row a method: bytes, seconds, idle fractions."""
+        for r in self.results:
+            d = r.to_dict()
+            idle = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
+            yield {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in idle.items()}}
 
     @property
     def kernel_name(self) -> str:
         """The kernel's name."""
         return self.kernel if isinstance(self.kernel, str) else self.kernel.name
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a method: bytes, seconds, idle fractions."""
-        return Table.of(map(flat, self.results)).to_pandas()
+    @property
+    def answer(self) -> str:
+        """The answer in one sentence."""
+        return face.answer(self.results, f"{self.num_gpus} x {self.profile.name}", self.by_default)
+
+    def to_text(self) -> str:
+        legend = legend_of(r.method for r in self)
+        marks = "" if legend is None else f"  times with {legend}\n"
+        steps = "".join(f"\n{s.to_text()}" for r in self for s in r.schedules) if self.steps else ""
+        table = face.text_table(self.results).text()
+        return f"{self.answer}\n\n{self._subject()}\n\n{table}\n{face.NOTES}{marks}{steps}"
+
+    def as_page(self, command: str = "iosim ring") -> Page:
+        """The whole page. `command` is the command line that makes it again."""
+        return face.as_page(self.results, self.problem, self.num_gpus, self._subject(), command)
+
+    def _line(self) -> str:
+        methods = ", ".join(r.name for r in self)
+        return f"{self.num_gpus} x {self.profile.name}, {some(self.problem.seq_q, 'token')}: {methods}"
+
+    def _parts(self) -> list[Part]:
+        notes = tuple(line.strip() for line in face.NOTES.splitlines())
+        return [self.answer, self._subject(), face.text_table(self.results), notes]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
+
+    def _subject(self) -> str:
+        """What was computed, in one sentence."""
+        p, links = self.problem, self.links
+        nodes = f", nodes of {links.gpus_per_node} joined by {links.network.name}" if links.network else ""
+        link = links.link
+        return (
+            f"{self.num_gpus} x {self.profile.name}, {link.name} at {link.bandwidth_bytes_per_s / 1e9:g} GB/s in one "
+            f"direction and {1e6 * link.latency_s:.3g} us a message{nodes}; kernel {self.kernel_name}, {p.line}"
+        )
 
 
-def flat(r: Result) -> dict[str, Any]:
-    """One row of the CSV."""
-    d = r.to_dict()
-    idle = d.pop("idle") or {"slots": None, "of_unbalanced": None, "work": None}
-    return {**{k: v for k, v in d.items() if k != "title"}, **{f"idle_{k}": v for k, v in idle.items()}}
+@dataclass(frozen=True)
+class RingStack:
+    """A model's layers over several GPUs."""
+
+    model: Model
+    rings: tuple[tuple[LayerKind, Ring], ...]
+    """A study for each kind of layer that can be spread."""
+    left_out: tuple[tuple[LayerKind, str], ...]
+    """The other kinds, and why."""
+
+    @property
+    def totals(self) -> list[dict[str, Any]]:
+        """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
+        common = set.intersection(*({r.name for r in found} for _, found in self.rings))
+        layers = sum(kind.count for kind, _ in self.rings)
+        return [
+            {
+                "name": name,
+                "layers": layers,
+                "time_s": sum(kind.count * r.seconds for kind, found in self.rings for r in found if r.name == name),
+                "received_bytes": sum(
+                    kind.count * float(r.received_bytes) for kind, found in self.rings for r in found if r.name == name
+                ),
+            }
+            for name in dict.fromkeys(r.name for _, found in self.rings for r in found)
+            if name in common
+        ]
+
+    @property
+    def answer(self) -> str:
+        """The fastest method for all layers, in one sentence."""
+        one = self.rings[0][1]
+        best = min(self.totals, key=lambda row: row["time_s"])
+        more = f", {sum(kind.count for kind, _ in self.left_out)} others left out" if self.left_out else ""
+        spread = f"{some(best['layers'], 'layer')} of {self.model.title}{more}"
+        where = f"Over {one.num_gpus} x {one.profile.name}, {some(one.problem.seq_q, 'token')}"
+        kernels = dict.fromkeys(f"; {found.by_default}" for _, found in self.rings if found.by_default)
+        return (f"{where}, {best['name']} is the fastest for the attention of {spread}: "
+                f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
+                f"{''.join(kernels)}.")  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """The command line's JSON."""
+        layers = [{"layer": kind.name, "count": kind.count, **found.to_dict()} for kind, found in self.rings]
+        return {
+            "schema": 1, "model": self.model.to_dict(), "totals": self.totals, "layers": layers,
+            "left_out": [{"layer": kind.name, "count": kind.count, "reason": why} for kind, why in self.left_out],
+        }  # fmt: skip
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A row a kind of layer and method."""
+        for kind, found in self.rings:
+            for row in found.records():
+                yield {"model": self.model.name, "layer": kind.name, "count": kind.count, **row}
+
+    def to_text(self) -> str:
+        """The answer, the totals, and a study for each kind of layer."""
+        rows = tuple((row["name"], row["layers"], row["time_s"], row["received_bytes"]) for row in self.totals)
+        layers = sum(kind.count for kind, _ in self.rings)
+        out = [
+            self.answer,
+            f"{self.model.line}.",
+            f"All {some(layers, 'layer')}\n{Table(COLUMNS, rows).text().rstrip()}",
+        ]
+        out += [f"left out: {some(kind.count, f'{kind.name} layer')}: {why}" for kind, why in self.left_out]
+        out += [f"{kind.title}. {found.to_text().rstrip()}" for kind, found in self.rings]
+        return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
 
 
-def ring(
-    problem: AttentionProblem,
-    num_gpus: int,
-    gpu: str | HardwareProfile,
-    *,
-    link: str | float = "nvlink",
-    network: str | float | None = None,
-    gpus_per_node: int | None = None,
-    shared_network: bool = False,
-    kernel: str | Kernel = DEFAULT,
-    schedules: Iterable[str] | None = None,
-    overlap: bool = True,
-    layers: int = 1,
-    progress: Progress = silent,
-) -> Ring:
-    """The methods on one problem over GPUs of one kind; the arguments are those of `cluster` and of `study`.
+def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
+    """The methods on the one problem of a request.
+
+    Args:
+        steps: the result shows the chunk schedules, step by step.
 
     Raises:
         InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
     """
-    profile = load_profile(gpu) if isinstance(gpu, str) else gpu
-    links = cluster(profile, link, network, gpus_per_node, shared_network=shared_network)
-    by_default = ""
+    chosen(None, {}, tensor_parallel=request.tensor_parallel)
+    problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
+    if len(problems) > 1:
+        raise InputError(f"`seq_q` {request.values.get('seq_q')} are {len(problems)} lengths; 'ring' takes one, so "
+                         "accepted: one of them")  # fmt: skip
+    return _ring(problems[0], request, 1 if request.layers is None else request.layers, steps, progress)
+
+
+def run_model(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> RingStack:
+    """A study for each kind of the layers of a request's model.
+
+    Raises:
+        InputError: several lengths, or no kind of layer that can be spread.
+    """
+    model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
+    assert model is not None
+    asked = calls_of(model, request.values)
+    if len(asked) != 1:
+        raise InputError(f"`seq_q` {request.values.get('seq_q')} are {len(asked)} lengths; accepted: one of them")
+    rings, left_out = [], []
+    for call in asked[0]:
+        try:
+            rings.append((call.kind, _ring(call.problem, request, call.kind.count, steps, progress)))
+        except InputError as error:
+            refused = error
+            left_out.append((call.kind, str(error)))
+    if not rings:
+        raise refused
+    return RingStack(model, tuple(rings), tuple(left_out))
+
+
+def _ring(problem: AttentionProblem, r: RingRequest, layers: int, steps: bool, progress: Progress) -> Ring:
+    profile = load_profile(r.gpu) if isinstance(r.gpu, str) else r.gpu
+    links = cluster(profile, r.link, r.network, r.gpus_per_node, shared_network=r.shared_network)
+    kernel, by_default = r.kernel, ""
     if kernel == DEFAULT:
-        chosen = resolve(kernel, problem, profile)
-        kernel, by_default = chosen.name, told([(chosen, profile)])
+        own = resolve(kernel, problem, profile)
+        kernel, by_default = own.name, told([(own, profile)])
     results = study(
-        problem, num_gpus, profile, links, kernel=kernel, names=schedules, overlap=overlap, layers=layers,
+        problem, r.num_gpus, profile, links, kernel=kernel, names=r.schedule, overlap=r.overlap, layers=layers,
         progress=progress,
     )  # fmt: skip
-    return Ring(problem, num_gpus, profile, links, kernel, overlap, tuple(results), by_default)
+    return Ring(problem, r.num_gpus, profile, links, kernel, r.overlap, tuple(results), by_default, steps)

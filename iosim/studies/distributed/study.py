@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
@@ -19,14 +19,19 @@ from iosim.prediction.many import Request, predict_many
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines
 from iosim.studies.distributed.baselines import Baseline
-from iosim.studies.distributed.chunks import check_gpus, check_problem
 from iosim.studies.distributed.closed_forms import FORMULAS
-from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes
+from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes, longest_sequence, memory
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.memory import longest_sequence, memory
-from iosim.studies.distributed.schedule import SCHEDULES, ChunkSchedule, build, schedules
+from iosim.studies.distributed.schedule import (
+    SCHEDULES,
+    ChunkSchedule,
+    build,
+    check_gpus,
+    check_problem,
+    schedules,
+    sequence_width_bytes,
+)
 from iosim.studies.distributed.timing import ChunkTimes, Timeline, simulate
-from iosim.studies.distributed.widths import sequence_width_bytes
 
 BASELINES = ("megatron", "rsa")
 
@@ -80,26 +85,29 @@ class Result:
         }  # fmt: skip
 
 
+class Conditions(TypedDict, total=False):
+    """Under which methods are studied."""
+
+    kernel: str | Kernel
+    """Of a pair of chunks, and of the baselines' own calls; by default the GPU's own."""
+    overlap: bool
+    """Messages run beside the computations of their step; by default so."""
+    layers: int
+    """Layers that keep their tensors for the backward; by default 1."""
+
+
 def study(
     problem: AttentionProblem,
     gpus: int,
     profile: HardwareProfile,
     cluster: Cluster,
     *,
-    kernel: str | Kernel = DEFAULT,
     names: Iterable[str] | None = None,
-    overlap: bool = True,
-    layers: int = 1,
     progress: Progress = silent,
+    **conditions: Unpack[Conditions],
 ) -> list[Result]:
     """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
-    run it.
-
-    Args:
-        kernel: of a pair of chunks, and of the baselines' own calls.
-        overlap: messages run beside the computations of their step.
-        layers: layers that keep their tensors for the backward.
-        progress: hands on the names one by one, and may show how far it is.
+    run it. `progress` hands on the names one by one, and may show how far it is.
 
     Raises:
         InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
@@ -111,7 +119,7 @@ def study(
             raise unknown_name("`schedule`", name, (*SCHEDULES, *BASELINES))
     if not wanted:
         raise InputError(f"`schedule` is empty; accepted: {', '.join((*SCHEDULES, *BASELINES))}")
-    one = _Study(problem, check_gpus(gpus), profile, cluster, kernel, overlap, layers)
+    one = _Study(problem, check_gpus(gpus), profile, cluster, **conditions)
     results = []
     for name in progress(wanted):
         if name in SCHEDULES:
@@ -129,9 +137,15 @@ class _Study:
     """What all methods of a study share."""
 
     def __init__(
-        self, problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, kernel: str | Kernel,
-        overlap: bool, layers: int,
-    ) -> None:  # fmt: skip
+        self,
+        problem: AttentionProblem,
+        gpus: int,
+        profile: HardwareProfile,
+        cluster: Cluster,
+        kernel: str | Kernel = DEFAULT,
+        overlap: bool = True,
+        layers: int = 1,
+    ) -> None:
         chosen = resolve(kernel, problem, profile) if isinstance(kernel, str) else kernel
         if reading(problem, chosen) is not problem:
             raise InputError(f"`kernel` {chosen.name} shares one Q and K among its heads, which is not distributed "

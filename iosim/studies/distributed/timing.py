@@ -13,18 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.distributed.chunks import Pair
 from iosim.studies.distributed.count import send_bytes
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.schedule import ChunkSchedule, Step
-from iosim.studies.distributed.widths import token_bytes
+from iosim.studies.distributed.schedule import ChunkSchedule, Pair, Step, token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +36,6 @@ class Event:
     target: int | None = None
     label: str = ""
     bytes: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "step": self.step, "gpu": self.gpu, "start_s": self.start_s, "end_s": self.end_s,
-                "target": self.target, "label": self.label, "bytes": self.bytes}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ same call left in the L2; what none of them explains is the gap between calls, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import some
@@ -24,13 +24,9 @@ from iosim.prediction.call import Call
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
 from iosim.studies.latency.calibration import Calibration
 from iosim.studies.models.layers import Layers
-
-if TYPE_CHECKING:
-    import pandas
+from iosim.studies.requests import LatencyRequest
 
 WRITE = "append"
 """The launch that writes the new tokens' K and V."""
@@ -95,7 +91,7 @@ class Latency:
     def to_dict(self) -> dict[str, Any]:
         """One entry of `latencies` in the JSON of `iosim latency`."""
         p = self.prediction
-        return _of_model(self.layers) | {
+        return of_layers(self.layers) | {
             "stack": self.stack.name, "profile": p.profile.name, "kernel": p.kernel.name, "splits": p.kernel.splits,
             "time_s": self.total_s, "bound_by": p.time.bound_by, "calibrated": self.calibration is not None,
             "parts": [{"name": q.name, "kind": q.kind, "time_s": q.seconds, "why": q.why} for q in self.parts],
@@ -127,7 +123,7 @@ class AllLayers:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of `models` in the JSON of `iosim latency`."""
-        first, sizes = self.points[0], [_sizes(p.prediction.problem) for p in self.points]
+        first, sizes = self.points[0], [sizes_of(p.prediction.problem) for p in self.points]
         return {
             "model": self.title, "stack": first.stack.name, "profile": first.prediction.profile.name,
             "layers": self.count, "batch": sizes[0]["batch"], "seq_q": sizes[0]["seq_q"],
@@ -135,103 +131,45 @@ class AllLayers:
         }  # fmt: skip
 
 
-def _of_model(layers: Layers | None) -> dict[str, Any]:
+def of_layers(layers: Layers | None) -> dict[str, Any]:
     return {} if layers is None else {"model": layers.title, "layer": layers.name, "count": layers.count}
 
 
-@dataclass(frozen=True, repr=False)
-class Latencies(Shown):
-    """Calls in serving stacks, for every stack, GPU and problem asked for."""
-
-    FACE = "iosim.studies.latency.face"
-
-    points: tuple[Latency, ...]
-    """A point a stack, GPU and problem, in the order of the request."""
-
-    def __iter__(self) -> Iterator[Latency]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)
-
-    @property
-    def models(self) -> tuple[AllLayers, ...]:
-        """All layers of a model together, for every stack, GPU and length; none without a model."""
-        steps: list[list[Latency]] = []
-        for p in self.points:
-            if p.layers is not None:
-                if not steps or p.layers.name in {q.layers.name for q in steps[-1] if q.layers is not None}:
-                    steps.append([])
-                steps[-1].append(p)
-        return tuple(AllLayers(tuple(step)) for step in steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The command line's JSON."""
-        together = {"models": [step.to_dict() for step in self.models]} if self.models else {}
-        return {"schema": 1, "latencies": [p.to_dict() for p in self.points]} | together
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row a part."""
-        return [
-            _of_model(p.layers) |
-            {"stack": p.stack.name, "gpu": p.prediction.profile.name, "kernel": p.prediction.kernel.name,
-             "splits": p.prediction.kernel.splits, **_sizes(p.prediction.problem), "part": part.name,
-             "time_s": part.seconds, "call_s": p.total_s}
-            for p in self.points for part in p.parts
-        ]  # fmt: skip
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a part of a call: its seconds, and those of the call."""
-        return Table.of(self.rows()).to_pandas()
-
-
-def _sizes(problem: AttentionProblem) -> dict[str, Any]:
+def sizes_of(problem: AttentionProblem) -> dict[str, Any]:
     each = problem.sequences
     return {"batch": len(each), "heads": problem.heads, "kv_heads": problem.kv_heads, "seq_q": problem.longest_q,
             "seq_k": max(k for _, k in each), "head_dim": problem.head_dim}  # fmt: skip
 
 
 def latencies(
-    problems: Sequence[AttentionProblem],
-    stacks: Iterable[str] = ("vllm",),
-    gpus: Iterable[str | HardwareProfile] = ("h100",),
-    *,
-    write: bool | None = None,
-    launched: str = "graph",
-    l2_start: str = "warm",
-    clocks: str | float = "boost",
-    method: str | None = None,
+    problems: Sequence[tuple[Layers | None, AttentionProblem]],
+    request: LatencyRequest,
     calibration: Calibration | None = None,
-    layers: Sequence[Layers | None] | None = None,
-) -> Latencies:
-    """Every problem in every stack on every GPU.
+) -> tuple[Latency, ...]:
+    """Every problem in every stack on every GPU of a request, under its conditions.
 
     Args:
-        write: whether the call first writes the new tokens' K and V; by default as the stack does.
-        launched: "graph" (a CUDA graph, call after call), or "alone" (each launch as a profiler times it; no gap).
-        l2_start, clocks, method: as in `predict`.
+        problems: each with the layers of a model that it is of.
         calibration: of the stack on that GPU, in place of its shipped constants.
-        layers: which layers of a model each problem is of.
 
     Raises:
         InputError: an unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
     """
-    which = [None] * len(problems) if layers is None else layers
-    asked = [(read_stack(name), load_profile(gpu) if isinstance(gpu, str) else gpu, problem, of)
-             for name in stacks for gpu in gpus for problem, of in zip(problems, which, strict=True)]  # fmt: skip
+    r = request
+    profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in r.gpu]
+    asked = [(read_stack(name), profile, *one) for name in r.stack for profile in profiles for one in problems]
     requests = []
-    for stack, profile, given, _ in asked:
+    for stack, profile, _, given in asked:
         problem = in_pages(given, stack)
-        writes = (stack.append_kv if write is None else write) and problem.seq_lens is None and _has_new_keys(problem)
-        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), l2_start=l2_start,
-                                method=method, clocks=clocks, launched=launched))  # fmt: skip
-    made = predict_many(requests)
-    return Latencies(tuple(
+        writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
+        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), l2_start=r.l2,
+                                method=r.method, clocks=r.clocks, launched=r.launched))  # fmt: skip
+    return tuple(
         replace(
-            latency_of(stack, prediction, stack.append_kv if write is None else write, launched, calibration), layers=of
+            latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers
         )
-        for (stack, _, _, of), prediction in zip(asked, made, strict=True)
-    ))  # fmt: skip
+        for (stack, _, layers, _), prediction in zip(asked, predict_many(requests), strict=True)
+    )
 
 
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:

@@ -1,21 +1,168 @@
-"""The calls that a model makes for the lengths asked for: a problem for every kind of layer."""
+"""A model as it is asked for, with what options put in place of its own numbers, and its calls at given lengths."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from iosim.base.errors import InputError
-from iosim.problem.asked import check_queries, lengths, usual
+from iosim.base.fields import whole
+from iosim.base.units import some
+from iosim.problem.asked import check_queries, lengths, problems, usual
 from iosim.problem.attention import AttentionProblem
-from iosim.problem.fields import FIELDS
-from iosim.studies.models.layers import LayerKind, Model
+from iosim.problem.fields import FIELDS, MAX_TOKENS
+from iosim.studies.models.layers import LayerKind, Layers, Model
 
-OF_MODEL = ("heads", "kv_heads", "head_dim", "head_dim_v", "window", "mask", "window_right", "mask_block",
-            "mask_stride", "global_tokens", "mask_file", "mask_blocks", "bias", "offset", "latent_kv")  # fmt: skip
+SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
+"""Fields that a model says and an option may say in its place."""
+OTHER_MASKS = ("mask_block", "mask_stride", "global_tokens", "mask_file", "mask_blocks")
+FIXED = ("mask", "window_right", *OTHER_MASKS, "offset", "bias")
+"""Fields that a model says and no option may: another mask is another model."""
+MAX_GPUS = 1024
+OF_MODEL = (*SHAPE, *FIXED, "latent_kv")
 """Fields that a model's layers decide."""
 OF_LENGTH = ("seq_q", "seq_k", "prefix", "causal", "seq_lens", "seq_lens_k")
+LENGTHS = ("seq_q", "seq_lens", "seq_lens_k")
+"""Fields whose lists are one value."""
+ALWAYS = ("heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "batch", "passes", "mask", "window")
+
+
+def chosen(
+    model: Model | None, values: Mapping[str, Any], layers: int | None = None, tensor_parallel: int | None = None
+) -> Model | None:
+    """`changed` of the model that was asked for; None without one.
+
+    Raises:
+        InputError: what goes with a model without one, or as `changed`.
+    """
+    if model is not None:
+        single = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in values.items()}
+        return changed(model, single, layers=layers, tensor_parallel=tensor_parallel)
+    for name, value in (("layers", layers), ("tensor_parallel", tensor_parallel)):
+        if value is not None:
+            raise InputError(f"`{name}` {value} goes with `model`, which is not given")
+    return None
+
+
+def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The values of one problem for every combination of lists, but for those of lengths, which `problems` reads."""
+    axes = {name: value for name, value in values.items() if isinstance(value, list) and name not in LENGTHS}
+    return [{**values, **dict(zip(axes, one, strict=True))} for one in product(*axes.values())]
+
+
+def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple[Layers | None, AttentionProblem]]:
+    """A problem for every combination of the values asked for, and with a model for every kind of its layers.
+
+    Raises:
+        InputError: values that make no sense, or as `calls_of`.
+    """
+    if model is None:
+        return [(None, problem) for one in combinations(values) for problem in problems(one)]
+    return [
+        (Layers(call.kind.name, call.kind.count, model.title), call.problem)
+        for one in combinations(values)
+        for calls in calls_of(model, one)
+        for call in calls
+    ]
+
+
+def changed(
+    model: Model, values: Mapping[str, Any], *, layers: int | None = None, tensor_parallel: int | None = None
+) -> Model:
+    """The model with the values that were asked for beside it, each said in its notes.
+
+    Args:
+        values: fields of a problem that were given; of `SHAPE`, they take the place of the model's own in every kind of
+            layer that has them. A window goes to the layers that have one, to all where none has.
+        layers: the first so many of its layers.
+        tensor_parallel: GPUs that share the heads of each layer.
+
+    Raises:
+        InputError: a value that contradicts the model.
+    """
+    for name in FIXED:
+        if values.get(name) is not None:
+            raise InputError(f"`{name}` contradicts `model` '{model.name}', which says what its tokens see; accepted "
+                             f"with a model: {', '.join(f'`{one}`' for one in SHAPE)}")  # fmt: skip
+    if values.get("causal") and not model.causal:
+        raise InputError(f"`causal=True` contradicts `model` '{model.name}', whose tokens see all others; accepted: "
+                         "without it")  # fmt: skip
+    if layers is not None:
+        model = _first(model, layers)
+    for name in SHAPE:
+        if values.get(name) is not None:
+            model = _with(model, name, values[name])
+    if tensor_parallel is not None:
+        gpus = whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
+        on_several = any(kind.latent is None and kind.kv_heads < gpus for kind in model.kinds)
+        kinds = tuple(kind.split(gpus) for kind in model.kinds)
+        model = replace(model, kinds=kinds, tensor_parallel=gpus)
+        if gpus > 1:
+            more = "; key/value heads fewer than GPUs are on several" if on_several else ""
+            note = f"each of {some(gpus, 'GPU')}: its share of the heads{more}; what GPUs exchange is not counted"
+            model = _noted(model, note)
+    return model
+
+
+def _noted(model: Model, note: str) -> Model:
+    return replace(model, notes=(*model.notes, note))
+
+
+def _with(model: Model, name: str, value: Any) -> Model:
+    """The model with another number of one of `SHAPE`."""
+    if isinstance(value, list | tuple):
+        several = ",".join(map(str, value))
+        raise InputError(f"`{name}` {several} are {len(value)} values; accepted beside `model`: one of them")
+    if name == "window":
+        value = whole("window", value, 0, MAX_TOKENS) + 1  # the query itself counts
+    windows = any(kind.window is not None for kind in model.kinds)
+    kinds: list[LayerKind] = []
+    before: dict[Any, None] = {}
+    for kind in model.kinds:
+        if name == "window" and windows and kind.window is None:
+            kinds.append(kind)
+            continue
+        if kind.latent is not None and name != "heads":
+            raise InputError(f"`{name}` {value} contradicts `model` '{model.name}', whose {kind.name} layers make "
+                             "keys and "
+                             "values of one latent vector; accepted: `heads`")  # fmt: skip
+        before[getattr(kind, name)] = None
+        kinds.append(_kind_with(kind, name, value))
+    if list(before) == [value]:
+        return model
+    said = " and ".join("none" if old is None else str(old) for old in before)
+    note = f"{name} {value} in place of the model's {said}"
+    if name == "window":
+        note = f"window of {some(value, 'token')}, the query's own among them, in place of the model's {said}"
+    return _noted(replace(model, kinds=tuple(kinds)), note)
+
+
+def _kind_with(kind: LayerKind, name: str, value: int) -> LayerKind:
+    changes: dict[str, Any] = {name: value}
+    if name == "heads" and kind.kv_heads == kind.heads:
+        changes["kv_heads"] = value
+    if name == "head_dim" and kind.head_dim_v == kind.head_dim:
+        changes["head_dim_v"] = value
+    if name == "window" and kind.name == "full":
+        changes["name"] = "sliding"
+    return replace(kind, **changes)
+
+
+def _first(model: Model, layers: int) -> Model:
+    """The model's first layers."""
+    if isinstance(layers, bool) or not 1 <= layers <= len(model.order):
+        raise InputError(f"`layers` {layers} is out of range; accepted: 1 to {len(model.order)}, the layers of "
+                         f"'{model.name}'")  # fmt: skip
+    order = model.order[:layers]
+    kinds = tuple(replace(kind, count=count) for kind in model.kinds if (count := order.count(kind.name)))
+    if not kinds:
+        raise InputError(f"`layers` {layers}: none of the first {layers} layers of '{model.name}' attends; accepted: "
+                         f"more")  # fmt: skip
+    if layers == len(model.order):
+        return model
+    return _noted(replace(model, order=order, kinds=kinds), f"the first {layers} of {some(len(model.order), 'layer')}")
 
 
 @dataclass(frozen=True)
@@ -67,3 +214,54 @@ def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, .
             for kind in model.kinds
         ))  # fmt: skip
     return asked
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """One kind of layers at lengths at which it attends alike: a window that is longer than a sequence is none."""
+
+    kind: LayerKind
+    calls: tuple[LayerCall, ...]
+
+    @property
+    def problems(self) -> tuple[AttentionProblem, ...]:
+        """A problem a length."""
+        return tuple(call.problem for call in self.calls)
+
+    @property
+    def lengths(self) -> dict[int, int]:
+        """Query tokens of a problem -> of one sequence."""
+        return {call.problem.seq_q: call.queries for call in self.calls}
+
+
+def groups_of(model: Model, values: Mapping[str, Any]) -> list[LayerGroup]:
+    """The groups of a model's calls, in the order of its layers."""
+    found: dict[Any, list[LayerCall]] = {}
+    for calls in calls_of(model, values):
+        for call in calls:
+            found.setdefault((model.kinds.index(call.kind), _but_length(call.problem)), []).append(call)
+    return [LayerGroup(calls[0].kind, tuple(calls)) for _, calls in sorted(found.items(), key=lambda one: one[0][0])]
+
+
+def _but_length(problem: AttentionProblem) -> tuple[Any, ...]:
+    return tuple(getattr(problem, name) for name in FIELDS if name not in ("seq_q", "seq_k"))
+
+
+def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each kind of layers and length: the model, the kind, its count and the fields of its problem.
+
+    Raises:
+        InputError: a call of several packed sequences, which a row cannot hold, or as `calls_of`.
+    """
+    rows = []
+    for calls in calls_of(model, values):
+        for call in calls:
+            if call.problem.seq_lens is not None:
+                raise InputError(f"`model` '{model.name}': {call.kind.name} layers over more than one chunk are "
+                                 "sequences of "
+                                 "several lengths, which no sweep takes; accepted: `iosim predict`, or fewer "
+                                 "tokens")  # fmt: skip
+            fields = {name: getattr(call.problem, name) for name, about in FIELDS.items()
+                      if name in ALWAYS or getattr(call.problem, name) != about.resolve(call.problem)}  # fmt: skip
+            rows.append({"model": model.name, "layer": call.kind.name, "count": call.kind.count, **fields})
+    return rows

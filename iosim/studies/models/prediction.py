@@ -7,19 +7,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.prediction.answer import against, left_in_l2, trust
+from iosim.prediction.estimates import legend, marked
+from iosim.prediction.face import body
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Moved, Prediction
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Cell, Column, Table
 from iosim.studies.models.asked import LayerCall, calls_of
 from iosim.studies.models.layers import LayerKind, Model
 
 if TYPE_CHECKING:
-    import pandas
-
     from iosim.kernel.kernel import Kernel
+
+COLUMNS = (
+    Column("layer", "layer"), Column("count", "layers", "count"), Column("sees", "a query sees"),
+    Column("kernel", "kernel"), Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
+    Column("time_s", "time", "seconds"), Column("share", "of the time"), Column("bound_by", "bound by"),
+    Column("kv_cache_bytes", "KV cache", "bytes"),
+)  # fmt: skip
+MOST_NAMED = 6
+"""Results that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +73,6 @@ class LayerPrediction:
 @dataclass(frozen=True, repr=False)
 class ModelPrediction(Shown):
     """The attention of all of a model's layers, on one GPU (or each of several that share the heads)."""
-
-    FACE = "iosim.studies.models.face"
 
     model: Model
     """The model."""
@@ -164,11 +175,7 @@ class ModelPrediction(Shown):
         """The command line's JSON, but for its answer."""
         return as_json([self])
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a kind of layer, of one layer, and its count."""
-        return Table.of(self.rows()).to_pandas()
-
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[dict[str, Any]]:
         """A row a kind of layer: what one layer moves, and how many there are."""
         for one in self.layers:
             p = one.prediction
@@ -180,6 +187,37 @@ class ModelPrediction(Shown):
                 "hbm_read_bytes": p.hbm.read if known else None, "hbm_write_bytes": p.hbm.write if known else None,
                 "time_s": p.time_s, "bound_by": p.bound_by, "kv_cache_bytes": one.cache_bytes // one.count,
             }  # fmt: skip
+
+    def to_text(self) -> str:
+        return several([self])
+
+    def _line(self) -> str:
+        hbm = f", reads HBM {bytes_text(self.hbm.read)}" if self.hbm_known else ""
+        tokens = f"{self.queries:,} x {some(self.keys, 'token')}"
+        took = f"attention of {some(self.model.layers, 'layer')} {seconds_text(self.time_s)}"
+        return f"{self.model.title} on {self.profile.name}, {tokens}: {took}{hbm}"
+
+    def _parts(self) -> list[Part]:
+        return [answer([self]), f"{self.model.line}.", table(self), notes([self])]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        shown = []
+        for level, title in (("hbm", "HBM"), ("l2", "SM<->L2")):
+            if level == "hbm" and not self.hbm_known:
+                continue
+            names = [one.kind.name for one in self.layers]
+            data, readings = [], []
+            for n, (direction, word) in enumerate((("read", "read"), ("write", "written"))):
+                values = [one.count * one.prediction.total(level, direction) for one in self.layers]
+                hover = [f"{name} layers {word}<br>{bytes_text(v)}" for name, v in zip(names, values, strict=True)]
+                data.append(axes.bar(word, names, values, hover, n))
+                readings += [f"{name} {word} {bytes_text(v)}" for name, v in zip(names, values, strict=True)]
+            heading_ = f"{title} bytes of all layers of a kind: {self.model.title} on {self.profile.name}"
+            sums = [one.count * one.prediction.total(level) for one in self.layers]
+            layout = axes.layout(axes.category_axis(names), axes.linear_axis(sums, f"{title} bytes", bytes_text),
+                                 barmode="stack")  # fmt: skip
+            shown.append(Panel(level, heading_, f"{heading_}: {', '.join(readings)}.", tuple(data), layout))
+        return tuple(shown)
 
 
 def as_json(results: Sequence[ModelPrediction]) -> dict[str, Any]:
@@ -222,3 +260,83 @@ def predict_model(
     made: Iterable[Prediction] = iter(predict_many([one for job in jobs for one in job], progress=progress))
     found = iter(made)
     return [ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls)) for calls in asked]
+
+
+def several(results: Sequence[ModelPrediction]) -> str:
+    """The answer; of each result the table by kind of layer; what one layer of each kind does."""
+    parts = [answer(results), results[0].model.line + "."]
+    for one in results:
+        parts.append(f"{heading(one)}\n{table(one).text().rstrip()}")
+    told = notes(results)
+    parts.append("\n".join(f"note: {note}" for note in told))
+    for one in results:
+        for layer in one.layers:
+            parts.append(f"{layer.kind.title}. {body(layer.prediction)}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def heading(result: ModelPrediction) -> str:
+    """What a table is of."""
+    queries = "" if result.queries == result.keys else f"{result.queries:,} x "
+    return f"{result.profile.name}, batch {result.batch}, {queries}{some(result.keys, 'token')}"
+
+
+def table(result: ModelPrediction) -> Table:
+    """A row a kind of layer, all its layers together, and one of all."""
+    rows: list[tuple[Cell, ...]] = []
+    for one in result.layers:
+        p = one.prediction
+        hbm = one.count * p.total("hbm") if p.hbm_known else None
+        seconds = one.count * p.time_s
+        rows.append((one.kind.name, one.count, one.kind.sees, p.kernel.name, one.count * p.l2.total, marked(hbm, p),
+                     seconds, f"{seconds / result.time_s:.0%}", p.bound_by, one.cache_bytes))  # fmt: skip
+    if len(rows) > 1:
+        hbm = result.total("hbm") if result.hbm_known else None
+        rows.append(("all", result.model.layers, "", "", result.l2.total, marked(hbm, *result.predictions),
+                     result.time_s, "100%", "", result.cache_bytes))  # fmt: skip
+    return Table(COLUMNS, tuple(rows))
+
+
+def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
+    """What was read of the model, and what marks mean."""
+    told = legend(p for one in results for p in one.predictions)
+    return (*([] if told is None else [told]), *results[0].model.all_notes)
+
+
+def answer(results: Sequence[ModelPrediction]) -> str:
+    """One sentence on a model, on each GPU and with each kernel, at the longest length."""
+    longest = max((one.keys, one.queries) for one in results)
+    taken = [one for one in results if (one.keys, one.queries) == longest]
+    first = taken[0]
+    batches = len({one.batch for one in taken}) > 1
+    clauses = [_clause(one) + (f" at batch {one.batch:,}" if batches else "") for one in taken[:MOST_NAMED]]
+    more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
+    largest = max(one.cache_bytes for one in taken)
+    kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
+    cache = f"; the key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
+    basis = trust([p for one in taken for p in one.predictions])
+    return f"{_subject(first, batches)} {'; '.join((*clauses, *more))}{cache}; {basis}."
+
+
+def _subject(one: ModelPrediction, batches: bool) -> str:
+    layers = f"the {some(one.model.layers, 'layer')}" if one.model.layers > 1 else "the one layer"
+    sequences = "" if one.batch == 1 or batches else f"{some(one.batch, 'sequence')} of "
+    if one.keys == one.queries:
+        at = f"over {sequences}{some(one.keys, 'token')}"
+    else:
+        news = "one new token" if one.queries == 1 else some(one.queries, "new token")
+        at = f"of {news} over {sequences}{one.keys:,}"
+    gpus = f" (each of {one.model.tensor_parallel} GPUs)" if one.model.tensor_parallel > 1 else ""
+    passes = {"bwd": " backward", "fwd+bwd": " forward and backward"}.get(one.predictions[0].problem.passes, "")
+    return f"Attention{passes} of {layers} of {one.model.title}{gpus} {at} takes"
+
+
+def _clause(one: ModelPrediction) -> str:
+    text = f"{seconds_text(one.time_s)} on {one.profile.name} with {one.kernels}"
+    if one.hbm_known:
+        read, least = one.hbm.read, one.compulsory.read
+        how = against(read, least)
+        if left_in_l2(read, least, one.predictions[0].l2_start):
+            how = f"each layer finds of the compulsory {bytes_text(least)} what its own call before left in the L2"
+        text += f", reading {bytes_text(read)} from HBM ({how}) and {bytes_text(one.l2.read)} from L2"
+    return text

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iosim.kernel.caching_allocator import Block, CachingAllocator
 from iosim.kernel.launch import Role, Tensor
+from iosim.readers.replay.caching_allocator import Block, CachingAllocator
 from iosim.studies.program.operators import Operator, Program, View
 
 PIECE_BYTES = 32768
@@ -31,7 +31,6 @@ class Addresses:
     storages: tuple[int, ...]
     temporaries: tuple[dict[str, int], ...]
     reserved: int
-    most_in_use: int
 
 
 def addresses(program: Program) -> Addresses:
@@ -57,8 +56,7 @@ def addresses(program: Program) -> Addresses:
             temporaries.append({name: block.address for name, block in own.items()})
             _release(allocator, own.values())
         _release(allocator, (block for n, block in live.items() if n not in there))
-    return Addresses(tuple(at.get(n, 0) for n in range(len(program.storages))), tuple(temporaries),
-                     allocator.reserved, allocator.most)  # fmt: skip
+    return Addresses(tuple(at.get(n, 0) for n in range(len(program.storages))), tuple(temporaries), allocator.reserved)
 
 
 def _by_turn(program: Program) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

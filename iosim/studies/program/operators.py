@@ -1,4 +1,11 @@
-"""A program: storages that come and go, and operators that run in between."""
+"""A program: storages that come and go, operators that run in between, and the launches of those that are no attention:
+passes that stream their tensors, and matrix products.
+
+A product's CTAs take tiles of the result along the tile's shorter side, eight of its longer side next to each other: so
+the bytes of a GPT-2's kernels say of cuBLAS (experiments/measurements/h200_torch_kernels.csv). Its activations are read
+again where a product has more columns than eight tiles of 256, and its head goes through 77 MB of weights for every 8 x
+192 tokens. NB: which tile, order or split a library takes is not published.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +13,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain
+from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.matrix_tiles import fp32_tile, wave_tile
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.launch import Chain, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor, tensors
+from iosim.kernel.schedule import Schedule
 from iosim.problem.attention import AttentionProblem
+
+CTA_THREADS = 256
+RASTER_TILES = 8
+"""Tiles of a product that are walked side by side."""
+INNER_ROWS = 128
+"""Of the axis that a product sums over, what a CTA takes in a step."""
+ROW_THREADS = 1024
+PASS_THREADS, PASS_VALUES = 128, 8
+"""Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +128,68 @@ class Program:
             ends[view.storage] = max(ends.get(view.storage, 0), (last + 1) * view.element_bytes)
         count = max(ends, default=-1) + 1
         return cls(tuple(Storage(ends.get(n, 0)) for n in range(count)), (operator,))
+
+
+def streamed(
+    name: str, element_bytes: int, reads: Mapping[str, int], writes: Mapping[str, int], *, rows: int | None = None,
+    times: Mapping[str, int] | None = None,
+) -> Launch:  # fmt: skip
+    """A pass that reads and writes tensors of so many elements, by name.
+
+    Args:
+        rows: CTAs of `ROW_THREADS` threads take a row each, in place of a piece of all elements.
+        times: how often a CTA goes through its row of a tensor, where that is more than once.
+    """
+    elements = max((*reads.values(), *writes.values()), default=1)
+    threads = PASS_THREADS if rows is None else ROW_THREADS
+    blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
+    accesses = (
+        *(load(n, Rows.OWN, Per.LAUNCH, times=(times or {}).get(n, 1)) for n in reads),
+        *(store(n, Rows.OWN, Per.LAUNCH) for n in writes),
+    )
+    return Launch(name, Domain(1, 1, blocks, 1, 1, 1), Outer.FLAT, accesses, resources=Resources(threads),
+                  tensor_cores=False, values_per_thread=max(1, 16 // element_bytes))  # fmt: skip
+
+
+def flat(name: str, elements: int, element_bytes: int, role: Role) -> Tensor:
+    """A tensor that launches stream whole."""
+    return Tensor(name, 1, 1, 1, max(1, elements), element_bytes, role)
+
+
+def product(
+    name: str, batch: int, rows: int, cols: int, inner: int, element_bytes: int, sm_count: int, *,
+    beside: tuple[Tensor, ...] = (), output_bytes: int | None = None,
+) -> Chain:  # fmt: skip
+    """C [batch, rows, cols] = A [batch, rows, inner] B [batch, inner, cols].
+
+    A CTA takes a tile of C and walks `inner`. Tiles side by side are the launch's heads, which share the other side's
+    operand.
+
+    Args:
+        beside: what the epilogue reads: a bias.
+    """
+    size = output_bytes or element_bytes
+    half = element_bytes <= 2
+    taken = wave_tile(rows, cols, batch, sm_count) if half else fp32_tile(rows, cols, batch, narrow=False)
+    sides = [("A", rows, taken.rows), ("B", cols, taken.cols)]
+    sides.sort(key=lambda side: (-side[2], side[1]))
+    (across, across_rows, width), (along, along_rows, block) = sides
+    heads = -(-across_rows // width)
+    launch = Launch(
+        name, Domain(batch, heads, along_rows, inner, block, INNER_ROWS), Outer.QUERY,
+        (load(along, Rows.PAIR, Per.PAIR), load(across, Rows.KEY, Per.PAIR),
+         *(load(t.name, Rows.OWN, Per.LAUNCH) for t in beside), store("C", Rows.QUERY, Per.QUERY)),
+        schedule=Schedule(section_heads=RASTER_TILES), resources=Resources(CTA_THREADS), flops_per_pair=2 * width,
+        stages=3,
+    )  # fmt: skip
+    operands = (
+        Tensor(along, batch, 1, along_rows, inner, element_bytes, Role.INPUT),
+        Tensor(across, batch, heads, inner, width, element_bytes, Role.INPUT),
+        Tensor("C", batch, heads, along_rows, width, size, Role.OUTPUT),
+    )
+    return Chain(tensors((*operands, *beside)), (launch,))
+
+
+def nothing_special(name: str) -> Kernel:
+    """The kernel of an operator that is no attention: its launches say all."""
+    return Kernel(name, "naive", Tile(128, 128))

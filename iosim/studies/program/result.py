@@ -1,34 +1,132 @@
-"""A program's traffic: a row an operator, sums by module, notes."""
+"""A program's traffic: a row an operator, sums by module, notes, what it looks like, and a trace of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
+from iosim.base.files import write_whole
+from iosim.base.units import bytes_text, seconds_text
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
 from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.prediction.result import Moved
-from iosim.show.shown import Shown
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part, Shown
 from iosim.show.tables import Column, Table
 from iosim.studies.program.operators import Operator, Program
 from iosim.studies.program.play import Alone, Bytes, Playing, operators_with_bytes
-from iosim.studies.program.row import OperatorTraffic
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
+US = 1e6
+Event = dict[str, Any]
 WHOLE, OWN = "whole program", "(own)"
+DEPTH = 2
+MOST_BARS, MOST_ROWS = 12, 5
+
+
+@dataclass(frozen=True)
+class OperatorTraffic:
+    """One operator as it ran: `hbm_*` are what moves while it runs, dirty lines of others among the written ones."""
+
+    module: tuple[str, ...]
+    """Where it stands in the module tree, the root first."""
+    operator: str
+    """Its name."""
+    phase: str
+    """forward or backward."""
+    kernel: str
+    """The attention kernel; empty for others."""
+    launches: int
+    """Kernel launches."""
+    hbm_read: int
+    """Bytes read from HBM."""
+    hbm_write: int
+    """Bytes written to HBM."""
+    l2_read: int
+    """Bytes read between SMs and L2."""
+    l2_write: int
+    """Bytes written between SMs and L2."""
+    compulsory: int
+    """Bytes of its inputs and outputs, each once."""
+    flops: int
+    """Operations of matrix products."""
+    time_s: float
+    """Seconds on the GPU."""
+    known: bool = True
+    """Whether there is a rule for it; else inputs and outputs are counted once."""
+    is_attention: bool = False
+    """Whether it is attention."""
+
+    @property
+    def hbm(self) -> int:
+        """Bytes read and written at HBM."""
+        return self.hbm_read + self.hbm_write
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "module": ".".join(self.module)}
+
+
+def write(rows: Sequence[OperatorTraffic], title: str, path: str | Path) -> None:
+    """Write the trace of a program's operators.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    document = {"displayTimeUnit": "ms", "traceEvents": list(events(rows, title))}
+    write_whole(Path(path), json.dumps(document) + "\n")
+
+
+def events(rows: Sequence[OperatorTraffic], title: str) -> Iterator[Event]:
+    """Operators on one line of time, the modules that they stand in above them, and HBM's rate as a counter."""
+    yield {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}
+    open_modules: list[tuple[str, float]] = []
+    now = 0.0
+    for row in rows:
+        path = (row.phase, *row.module)
+        shared = 0
+        names = [name for name, _ in open_modules]
+        while shared < min(len(path), len(names)) and path[shared] == names[shared]:
+            shared += 1
+        yield from _closed(open_modules, shared, now)
+        open_modules += [(name, now) for name in path[shared:]]
+        length = row.time_s * US
+        yield _operator(row, now, length)
+        yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now, "args": _rates(row)}
+        now += length
+    yield from _closed(open_modules, 0, now)
+    yield {"ph": "C", "pid": 0, "name": "HBM GB/s", "ts": now, "args": {"read": 0, "written": 0}}
+
+
+def _closed(open_modules: list[tuple[str, float]], keep: int, now: float) -> Iterator[Event]:
+    """Modules that end here, the innermost first."""
+    while len(open_modules) > keep:
+        name, begin = open_modules.pop()
+        yield {"ph": "X", "pid": 0, "tid": 0, "cat": "module", "name": name, "ts": begin, "dur": now - begin}
+
+
+def _operator(row: OperatorTraffic, begin: float, length: float) -> Event:
+    values = row.to_dict()
+    told = ("module", "kernel", "hbm_read", "hbm_write", "compulsory", "l2_read", "l2_write", "flops", "known")
+    return {"ph": "X", "pid": 0, "tid": 0, "cat": row.phase, "name": row.operator, "ts": begin, "dur": length,
+            "args": {name: values[name] for name in told}}  # fmt: skip
+
+
+def _rates(row: OperatorTraffic) -> dict[str, float]:
+    seconds = max(row.time_s, 1e-12) * 1e9
+    return {"read": row.hbm_read / seconds, "written": row.hbm_write / seconds}
 
 
 @dataclass(frozen=True, repr=False)
 class ProgramTraffic(Shown):
     """What a program moves on one GPU, operator by operator, through one L2."""
-
-    FACE = "iosim.studies.program.face"
 
     profile: HardwareProfile
     """The GPU."""
@@ -119,9 +217,57 @@ class ProgramTraffic(Shown):
             "notes": list(self.notes),
         }
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def records(self) -> Iterator[dict[str, Any]]:
         """A row an operator, in the order in which they ran."""
-        return Table.of(row.to_dict() for row in self.rows).to_pandas()
+        return (row.to_dict() for row in self.rows)
+
+    @property
+    def answer(self) -> str:
+        """One sentence: bytes at HBM, what part attention has, and what its inputs and outputs alone would come to."""
+        once = sum(r.compulsory for r in self.rows)
+        text = (f"{len(self.rows):,} operators on {self.profile.name} read {bytes_text(self.hbm.read)} from HBM and "
+                f"write {bytes_text(self.hbm.write)}")  # fmt: skip
+        if once:
+            text += f", {100 * self.hbm.total / once:.0f} % of their inputs and outputs ({bytes_text(once)})"
+        attention = self.attention
+        if attention.rows:
+            kernels = ", ".join(dict.fromkeys(r.kernel for r in attention.rows if r.kernel)) or "decomposed"
+            share = 100 * attention.hbm.total / max(1, self.hbm.total)
+            text += f"; attention ({kernels}) moves {bytes_text(attention.hbm.total)} of it, {share:.0f} %"
+        return f"{text}; {seconds_text(self.time_s)}, {self.flops / 1e9:,.1f} GFLOP in matrix products."
+
+    def to_text(self) -> str:
+        tables = f"{self.table(DEPTH).text()}\n{self.by_operator(MOST_ROWS).text()}\n"
+        return f"{self.answer}\n\n{tables}" + "".join(f"note: {n}\n" for n in self._notes())
+
+    def _line(self) -> str:
+        return (f"{len(self.rows):,} operators on {self.profile.name}: HBM read {bytes_text(self.hbm.read)}, written "
+                f"{bytes_text(self.hbm.write)}; {seconds_text(self.time_s)}")  # fmt: skip
+
+    def _notes(self) -> tuple[str, ...]:
+        """What a reader should know, and what the model rests on."""
+        return (*self.notes, f"evidence: {self.evidence}")
+
+    def _parts(self) -> list[Part]:
+        return [self.answer, self.table(DEPTH), self.by_operator(), self._notes()]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        sums: dict[str, list[int]] = {}
+        for row in self.rows:
+            mine = sums.setdefault(row.operator, [0, 0])
+            mine[0] += row.hbm_read
+            mine[1] += row.hbm_write
+        names = sorted(sums, key=lambda n: -sum(sums[n]))[:MOST_BARS]
+        data, readings = [], []
+        for n, word in enumerate(("read", "written")):
+            values = [sums[name][n] for name in names]
+            hover = [f"{name} {word}<br>{bytes_text(v)}" for name, v in zip(names, values, strict=True)]
+            data.append(axes.bar(word, names, values, hover, n))
+            readings += [f"{name} {word} {bytes_text(v)}" for name, v in zip(names, values, strict=True)]
+        y = axes.linear_axis((sum(sums[name]) for name in names), "HBM bytes", bytes_text)
+        title = f"HBM bytes by operator on {self.profile.name}"
+        return (Panel("operators", title, f"{title}: {', '.join(readings)}.", tuple(data),
+                      axes.layout(axes.category_axis(names), y, barmode="stack")),)  # fmt: skip
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a trace for chrome://tracing or ui.perfetto.dev: modules above operators over predicted time, and the
@@ -130,8 +276,6 @@ class ProgramTraffic(Shown):
         Raises:
             InputError: the file cannot be written.
         """
-        from iosim.studies.program.chrome import write
-
         write(self.rows, f"{self.profile.name} (predicted)", path)
 
 

@@ -67,8 +67,7 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
         given: what was asked of the problems, as `iosim.studies.models.asked.calls_of` takes it.
         grid: all that was asked, by column.
     """
-    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL
-    from iosim.studies.models.rows import rows_of
+    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, rows_of
 
     of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
     rows = [row for one in given for row in rows_of(model, one)]

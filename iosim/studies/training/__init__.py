@@ -7,10 +7,9 @@ what fits.
 
 from iosim.studies.training.frontier import Frontier, frontier, longest_sequence
 from iosim.studies.training.graph import Graph, Kind
-from iosim.studies.training.model import Decoder
+from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.prediction import TrainingPrediction, predict_training
-from iosim.studies.training.setup import Setup
 
 __all__ = [
     "Decoder", "Frontier", "Graph", "Kind", "Setup", "TrainingPrediction", "frontier", "longest_sequence", "plan",

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Part, Storage
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.model import Decoder, Setup
 
 STATISTIC_BYTES = 4
 

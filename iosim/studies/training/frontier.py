@@ -1,34 +1,103 @@
-"""What fits: peak memory over a grid of sequence lengths and widths (or batches), and the longest sequence of each."""
+"""What fits: peak memory over a grid of sequence lengths and widths (or batches), and the longest sequence of each.
+
+Models of many layers follow from two of few: layers are alike, so that every event's bytes, and the step's seconds,
+grow by the same for each layer. An event of the first, second, last but one or last layer lies on a straight line over
+the number of layers, and events between the second and the last but one lie between these two. Four and five layers
+give the lines.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.units import bytes_text, length_text, some
 from iosim.hardware.profile import HardwareProfile
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
-from iosim.studies.training.layers import peak_bytes
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import MAX_TOKENS, Setup
+from iosim.show import axes
+from iosim.show.page import Panel
+from iosim.show.shown import Part, Shown
+from iosim.show.tables import Column, Table
+from iosim.studies.training.model import MAX_TOKENS, Decoder, Setup
+from iosim.studies.training.plan import plan
+from iosim.studies.training.step_time import step_time
+from iosim.studies.training.timeline import Timeline, play
 
-if TYPE_CHECKING:
-    import pandas
-
+FEW = 4
 AXES = ("width", "batch", "layers")
 MAX_CELLS = 2500
 TOKEN_STEP = 64
 """Longest sequences are found to this many tokens."""
+GB = 1e9
+MOST_WORDS = 9
+"""Columns of the map up to which its cells hold numbers."""
+_LAYER = re.compile(r"^layer(\d+)\.")
+
+Place = tuple[str, int, str]
+"""Phase, layer (counted from the front, or below zero from the back), name within the layer."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Bytes of every event at `FEW` layers, and what one layer more adds."""
+
+    lines: tuple[tuple[int, int], ...]
+
+    def peak_bytes(self, layers: int) -> int:
+        """The most bytes of tensors that live at once, of a model with `layers` layers, `FEW` or more."""
+        return max(at + (layers - FEW) * more for at, more in self.lines)
+
+
+def peak_bytes(model: Decoder, setup: Setup) -> int:
+    """The most bytes of tensors that live at once in a step of `model`."""
+    if model.layers <= FEW:
+        return _play(model, setup).peak_bytes
+    return memory_lines(replace(model, layers=FEW), setup).peak_bytes(model.layers)
+
+
+@lru_cache(maxsize=4096)
+def memory_lines(model: Decoder, setup: Setup) -> Lines:
+    """The lines of a model, whose own number of layers does not matter."""
+    few, more = (_places(replace(model, layers=n), setup) for n in (FEW, FEW + 1))
+    return Lines(tuple((few[place], more[place] - few[place]) for place in few))
+
+
+def _play(model: Decoder, setup: Setup) -> Timeline:
+    return play(plan(model, setup), setup.rule, setup.number.parameter_bytes, accumulate=setup.accumulate)
+
+
+def _places(model: Decoder, setup: Setup) -> dict[Place, int]:
+    peaks: dict[Place, int] = {}
+    for event in _play(model, setup).events:
+        match = _LAYER.match(event.name)
+        layer = int(match[1]) if match else 0
+        if 1 < layer < model.layers - 2:
+            continue
+        place = layer if layer < 2 else layer - model.layers
+        key = (event.phase, place, event.name[match.end() :] if match else f"/{event.name}")
+        peaks[key] = max(peaks.get(key, 0), event.peak_bytes)
+    return peaks
+
+
+def step_seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str, float]:
+    """Seconds of a step by phase, on a straight line over the number of layers."""
+    few, more = (_seconds(replace(model, layers=n), setup, profile) for n in (1, 2))
+    return {phase: few[phase] + (model.layers - 1) * (more[phase] - few[phase]) for phase in few}
+
+
+@lru_cache(maxsize=4096)
+def _seconds(model: Decoder, setup: Setup, profile: HardwareProfile) -> dict[str, float]:
+    time = step_time(plan(model, setup), model, setup, profile)
+    return {phase: time.phase_s(phase) for phase in time.parts}
 
 
 @dataclass(frozen=True, repr=False)
 class Frontier(Shown):
     """What fits on a GPU: peak memory over values of one axis and sequence lengths."""
-
-    FACE = "iosim.studies.training.frontier_face"
 
     axis: str
     """What the rows are of: width, batch or layers."""
@@ -53,12 +122,8 @@ class Frontier(Shown):
         """Whether a cell stays within the capacity."""
         return self.peak_bytes[row][column] <= self.capacity_bytes
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """A DataFrame with a row a cell of the map: the axis, seq_len, peak_bytes, fits."""
-        return Table.of(self.cells()).to_pandas()
-
-    def cells(self) -> Iterator[dict[str, Any]]:
-        """Every cell of the map, row by row."""
+    def records(self) -> Iterator[dict[str, Any]]:
+        """A row a cell of the map: the axis, seq_len, peak_bytes, fits."""
         for value, peaks in zip(self.values, self.peak_bytes, strict=True):
             for seq_len, peak in zip(self.seq_lens, peaks, strict=True):
                 yield {self.axis: value, "seq_len": seq_len, "peak_bytes": peak, "fits": peak <= self.capacity_bytes}
@@ -69,6 +134,45 @@ class Frontier(Shown):
             "peak_bytes": [list(row) for row in self.peak_bytes], "longest_seq_len": list(self.longest),
             "capacity_bytes": self.capacity_bytes,
         }  # fmt: skip
+
+    @property
+    def answer(self) -> str:
+        """The answer in one sentence."""
+        ends = dict.fromkeys(((self.values[0], self.longest[0]), (self.values[-1], self.longest[-1])))
+        at = {v: some(v, "layer") if self.axis == "layers" else f"{self.axis} {v:,}" for v, _ in ends}
+        said = " and ".join(f"{some(n, 'token') if n else 'nothing'} at {at[v]}" for v, n in ends)
+        cells = sum(p <= self.capacity_bytes for row in self.peak_bytes for p in row)
+        of = some(len(self.values) * len(self.seq_lens), "cell")
+        return (f"On {self.profile.name} ({bytes_text(self.capacity_bytes)}) with {self.setup.attention} attention the "
+                f"longest sequence that fits has {said}; {cells} of {of} fit{'s' * (cells == 1)}.")  # fmt: skip
+
+    def to_text(self) -> str:
+        return f"{self.answer}\n\n{self._head()}\n\n{self._table().text()}"
+
+    def _line(self) -> str:
+        ends = f"{self.axis} {self.values[0]:,} to {self.values[-1]:,}"
+        return f"{self.profile.name}, {ends}: longest {self.longest[0]:,} to {some(self.longest[-1], 'token')}"
+
+    def _parts(self) -> list[Part]:
+        return [self.answer, self._head(), self._table()]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return (frontier_panel(self),)
+
+    def _head(self) -> str:
+        """What the table's numbers are."""
+        setup = self.setup
+        return (f"Peak memory in GB on {self.profile.name} ({bytes_text(self.capacity_bytes)}; x does not fit), by "
+                f"{self.axis} and tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, "
+                f"recompute {setup.recompute}")  # fmt: skip
+
+    def _table(self) -> Table:
+        """Peak gigabytes, a row a value of the axis and a column a length, and the longest sequence that fits."""
+        return Table.of(
+            {self.axis: f"{v:,}"} | {some(n, "token"): f"{p / 1e9:.2f}{'' if p <= self.capacity_bytes else ' x'}"
+                               for n, p in zip(self.seq_lens, row, strict=True)} | {"longest": f"{longest:,}"}
+            for v, row, longest in zip(self.values, self.peak_bytes, self.longest, strict=True)
+        )  # fmt: skip
 
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
@@ -155,3 +259,54 @@ def longest_sequence(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low * TOKEN_STEP
+
+
+def frontier_table(frontier: Frontier) -> Table:
+    """Peak bytes a length, and the longest sequence that fits, a row a value of the axis."""
+    columns = (Column(frontier.axis, frontier.axis, "count"),
+               *(Column(f"peak_bytes_{n}", f"{n:,} tokens", "bytes") for n in frontier.seq_lens),
+               Column("longest_seq_len", "longest that fits", "count"))  # fmt: skip
+    rows = zip(frontier.values, frontier.peak_bytes, frontier.longest, strict=True)
+    return Table(columns, tuple((v, *peaks, longest) for v, peaks, longest in rows))
+
+
+def frontier_panel(frontier: Frontier) -> Panel:
+    """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
+    share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
+    text = [
+        [
+            f"{frontier.axis} {v:,}, {some(n, 'token')}: {bytes_text(p)}"
+            for n, p in zip(frontier.seq_lens, row, strict=True)
+        ]
+        for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
+    ]
+    xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]
+    cells = [[f"{p / GB:.3g}" + " ✕" * (not frontier.fits(r, c)) for c, p in enumerate(row)]
+             for r, row in enumerate(frontier.peak_bytes)]  # fmt: skip
+    in_words = len(xs) <= MOST_WORDS and len(ys) <= 2 * MOST_WORDS
+    heat = {
+        "type": "heatmap", "x": xs, "y": ys, "z": [[min(2.0, s) for s in row] for row in share], "text": cells,
+        "hovertext": text, "hovertemplate": "%{hovertext}<extra></extra>", "zmin": 0, "zmax": 2, "xgap": 1, "ygap": 1,
+        **({"texttemplate": "%{text}", "textfont": {"size": 11}} if in_words else {}),
+        "colorscale": [[0, "#2f9a6c"], [0.5, "#f2e6c9"], [0.5001, "#e9a46a"], [1, "#cf4357"]],
+        "colorbar": {"tickvals": [0, 1, 2], "ticktext": ["0 %", "100 %", "200 %"], "thickness": 10},
+    }  # fmt: skip
+    outside = [(xs[c], ys[r]) for r in range(len(ys)) for c in range(len(xs)) if not frontier.fits(r, c)]
+    marks = {
+        "type": "scatter", "mode": "markers", "x": [x for x, _ in outside], "y": [y for _, y in outside],
+        "hoverinfo": "skip", "name": "does not fit",
+        "marker": {"symbol": "x-thin", "size": 26, "line": {"color": "#5a2a2a", "width": 1}},
+    }  # fmt: skip
+    layout = axes.layout(axes.axis("sequence length N (tokens)", type="category"),
+                         axes.axis(frontier.axis, type="category"))  # fmt: skip
+    fitting = len(xs) * len(ys) - len(outside)
+    alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(frontier.capacity_bytes)}."
+    title = f"Peak memory in GB, {frontier.axis} against tokens" if in_words else f"{frontier.axis} against tokens"
+    return Panel(
+        "frontier-0",
+        title,
+        alt,
+        (heat,) if in_words else (heat, marks),
+        layout,
+        min(26.0, max(12.0, 5.0 + 2.2 * len(ys))),
+    )

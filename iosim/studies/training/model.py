@@ -1,12 +1,152 @@
-"""Decoder: a GPT-like transformer as sizes and choices, and its parameters."""
+"""What is trained and how: a decoder, and its setup with a precision and an optimizer.
+
+Sources of the optimizers' states and temporaries: PyTorch, torch/optim/adam.py (`_multi_tensor_adam`,
+`_single_tensor_adam`) and sgd.py; bitsandbytes, bitsandbytes/optim/optimizer.py (`Optimizer2State.init_state`) for Adam
+with 8-bit states (arXiv 2110.02861). The counters of Adam's steps are tensors on the host unless the step is fused.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 from iosim.base.errors import InputError, unknown_name
-from iosim.base.fields import UNSET, Resolved, whole
+from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
+from iosim.base.units import some
+from iosim.problem.dtypes import dtype, is_dtype
 from iosim.studies.training.graph import Parameter
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`parameter_bytes` an element of parameters, gradients and optimizer states; `compute_bytes` an element of what
+    matrix products read and write; `dtype` names their type. With `autocast` the two differ: products get half copies
+    of fp32 operands, and the residual stream stays in fp32."""
+
+    name: str
+    dtype: str
+    parameter_bytes: int
+    compute_bytes: int
+
+    @property
+    def autocast(self) -> bool:
+        return self.parameter_bytes != self.compute_bytes
+
+
+_PRECISIONS = {
+    p.name: p
+    for p in (
+        Precision("fp32", "fp32", 4, 4),
+        Precision("fp16", "fp16", 2, 2),
+        Precision("bf16", "bf16", 2, 2),
+        Precision("amp-fp16", "fp16", 4, 2),
+        Precision("amp-bf16", "bf16", 4, 2),
+    )
+}
+_AUTOCAST = {"amp": "amp-bf16", "autocast": "amp-bf16"}
+PRECISIONS = tuple(_PRECISIONS)
+
+
+def precision(name: str) -> Precision:
+    """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters).
+
+    Raises:
+        InputError: no such precision.
+    """
+    key = str(name).strip().lower()
+    key = _AUTOCAST.get(key, key)
+    if key not in _PRECISIONS and is_dtype(key):
+        key = dtype(key).name
+    if key not in _PRECISIONS:
+        raise unknown_name("`precision`", str(name), PRECISIONS)
+    return _PRECISIONS[key]
+
+
+STEPS = ("foreach", "loop", "fused")
+BLOCK_ELEMENTS = 2048
+"""Elements of a block with an fp32 scale of its own (arXiv 2110.02861, section 2.1)."""
+MIN_8BIT_ELEMENTS = 4096
+"""Tensors with fewer elements keep fp32 states there (`min_8bit_size`)."""
+QUANTILES_BYTES = 2 * 256 * 4
+"""Two tables of 256 fp32 values, signed and unsigned, shared by all parameters."""
+COUNTER_BYTES = 4
+"""A fused step's counter, fp32, one a parameter."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`moments` states of the parameters' type; `temporaries` copies of a tensor that a step makes for itself;
+    `passes` over such tensors that it reads or writes, fused or not."""
+
+    name: str
+    step: str
+    moments: int
+    temporaries: int
+    loop_temporaries: int
+    passes: int
+    fused_passes: int
+    eight_bit: bool = False
+
+    def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Device bytes of all states."""
+        if self.eight_bit:
+            return QUANTILES_BYTES + sum(_eight_bit_state(p.elements) for p in parameters)
+        counters = COUNTER_BYTES * len(parameters) if self.step == "fused" and self.name != "momentum" else 0
+        total = sum(p.elements for p in parameters)
+        return self.moments * total * element_bytes + (counters if self.moments else 0)
+
+    def step_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Bytes that live within a step alone."""
+        if self.step == "fused" or self.eight_bit:
+            return 0
+        if self.step == "loop":
+            return self.loop_temporaries * max((p.elements for p in parameters), default=0) * element_bytes
+        return self.temporaries * sum(p.elements for p in parameters) * element_bytes
+
+    def moved_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
+        """Bytes that a step reads and writes."""
+        total = sum(p.elements for p in parameters)
+        if self.eight_bit:  # parameter in and out, gradient in, both states in and out
+            return 3 * total * element_bytes + 2 * self.state_bytes(parameters, element_bytes)
+        return (self.fused_passes if self.step == "fused" else self.passes) * total * element_bytes
+
+
+def _eight_bit_state(elements: int) -> int:
+    if elements < MIN_8BIT_ELEMENTS:
+        return 2 * elements * 4
+    return 2 * (elements + -(-elements // BLOCK_ELEMENTS) * 4)
+
+
+_ADAM_PASSES = 18
+"""lerp 3, multiply 2, addcmul 3, sqrt 2, divide 2, add 2, addcdiv 4; decoupled weight decay 2 more."""
+_RULES = {
+    "none": (0, 0, 0, 0, 0),
+    "sgd": (0, 0, 0, 3, 3),
+    "momentum": (1, 0, 0, 8, 5),
+    "adam": (2, 1, 2, _ADAM_PASSES, 7),
+    "adamw": (2, 1, 2, _ADAM_PASSES + 2, 7),
+    "adam8bit": (0, 0, 0, 0, 0),
+}
+_ALIASES = {"sgd+momentum": "momentum", "sgd-momentum": "momentum", "adam-8bit": "adam8bit", "8bit-adam": "adam8bit"}
+OPTIMIZERS = tuple(_RULES)
+
+
+def optimizer(name: str, step: str = "foreach") -> Optimizer:
+    """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel.
+
+    Raises:
+        InputError: no such optimizer or step, or a step that it does not have.
+    """
+    key = str(name).strip().lower()
+    key = _ALIASES.get(key, key)
+    if key not in _RULES:
+        raise unknown_name("`optimizer`", str(name), OPTIMIZERS)
+    if step not in STEPS:
+        raise unknown_name("`step`", str(step), STEPS)
+    if key == "adam8bit" and step == "loop":
+        raise InputError("`step` loop: adam8bit has one kernel a tensor; accepted: foreach, fused")
+    return Optimizer(key, step, *_RULES[key], eight_bit=key == "adam8bit")
+
 
 NORMS = ("layer", "rms", "none")
 ACTIVATIONS = ("gelu", "silu", "relu")
@@ -20,56 +160,42 @@ MAX_VOCABULARY = 1 << 24
 class Decoder:
     """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))).
 
-    Args:
-        layers: of them.
-        width: columns of the residual stream.
-        heads: query heads; width / heads is the head dimension.
-        kv_heads: key/value heads, a divisor of `heads`; by default as many.
-        mlp_width: columns inside the MLP; 4 x width by default, 0 for layers without an MLP.
-        gated: down(activation(gate(x)) * up(x)), three matrices in place of two.
-        activation: gelu, silu or relu.
-        vocabulary: tokens; 0 for a stack with neither embedding nor head, fed with hidden states.
-        tied: the head's matrix is the embedding.
-        norm: layer, rms or none.
-        positions: learned (an embedding a position) or none.
-        bias: whether linear layers have one (the head has none).
-
     Raises:
         InputError: a value out of range, or two that contradict each other.
     """
 
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    kv_heads: Resolved[int] = UNSET
-    mlp_width: Resolved[int] = UNSET
-    gated: bool = False
-    activation: str = "gelu"
-    vocabulary: int = 50257
-    tied: bool = True
-    norm: str = "layer"
-    positions: str = "learned"
-    bias: bool = True
+    layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
+    width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)
+    heads: int = about(12, Kind.WHOLE, "query heads; width / heads is the head dimension", high=MAX_WIDTH)
+    kv_heads: Resolved[int] = about(UNSET, Kind.WHOLE, "key/value heads, by default as many")
+    mlp_width: Resolved[int] = about(
+        UNSET, Kind.WHOLE, "columns inside the MLP; by default 4 x width, 0 for none", low=0, high=64 * MAX_WIDTH
+    )
+    gated: bool = about(False, Kind.FLAG, "down(activation(gate(x)) * up(x)), three matrices in place of two")
+    activation: str = about("gelu", Kind.WORD, "between them", words=ACTIVATIONS)
+    vocabulary: int = about(
+        50257, Kind.WHOLE, "tokens; 0: neither embedding nor head, fed with hidden states", low=0, high=MAX_VOCABULARY
+    )
+    tied: bool = about(True, Kind.FLAG, "the head's matrix is the embedding")
+    norm: str = about("layer", Kind.WORD, "before attention and MLP", words=NORMS)
+    positions: str = about("learned", Kind.WORD, "learned: an embedding a position", words=POSITIONS)
+    bias: bool = about(True, Kind.FLAG, "linear layers have one; the head has none")
 
     def __post_init__(self) -> None:
+        put_checked(self)
         put = object.__setattr__
-        whole("layers", self.layers, 1, MAX_LAYERS)
-        whole("width", self.width, 1, MAX_WIDTH)
-        whole("heads", self.heads, 1, self.width)
+        if self.heads > self.width:
+            raise InputError(f"`heads` {self.heads} is out of range; accepted: 1 to {self.width}")
         if self.width % self.heads:
             raise InputError(f"`heads` {self.heads} does not divide `width` {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
-        whole("kv_heads", self.kv_heads, 1, self.heads)
+        if self.kv_heads > self.heads:
+            raise InputError(f"`kv_heads` {self.kv_heads} is out of range; accepted: 1 to {self.heads}")
         if self.heads % self.kv_heads:
-            raise InputError(f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors "
-                             "of it")  # fmt: skip
+            raise InputError(
+                f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors of it"
+            )
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
-        whole("mlp_width", self.mlp_width, 0, 64 * MAX_WIDTH)
-        whole("vocabulary", self.vocabulary, 0, MAX_VOCABULARY)
-        for option, value, known in (("`norm`", self.norm, NORMS), ("`activation`", self.activation, ACTIVATIONS),
-                                     ("`positions`", self.positions, POSITIONS)):  # fmt: skip
-            if value not in known:
-                raise unknown_name(option, str(value), known)
 
     @property
     def head_dim(self) -> int:
@@ -116,9 +242,74 @@ class Decoder:
         return [Parameter(f"{name}.weight", self.width), *bias]
 
     def to_dict(self) -> dict[str, object]:
-        return {
-            "layers": self.layers, "width": self.width, "heads": self.heads, "kv_heads": self.kv_heads,
-            "head_dim": self.head_dim, "mlp_width": self.mlp_width, "gated": self.gated,
-            "activation": self.activation, "vocabulary": self.vocabulary, "tied": self.tied, "norm": self.norm,
-            "positions": self.positions, "bias": self.bias,
-        }  # fmt: skip
+        sizes = asdict(self)
+        first = {name: sizes.pop(name) for name in ("layers", "width", "heads", "kv_heads")}
+        return {**first, "head_dim": self.head_dim, **sizes}
+
+
+ATTENTIONS = ("naive", "flash")
+RECOMPUTE = ("none", "full", "attention")
+BACKENDS = ("cuda", "cpu")
+MAX_BATCH = 1 << 16
+MAX_TOKENS = 1 << 24
+FLASH_COLUMNS = 8
+"""FlashAttention's kernels take head dimensions that are multiples of this (csrc/flash_attn/flash_api.cpp)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained.
+
+    Raises:
+        InputError: a value out of range or an unknown word.
+    """
+
+    batch: int = about(1, Kind.WHOLE, "sequences", high=MAX_BATCH)
+    seq_len: int = about(1024, Kind.WHOLE, "tokens of each", high=MAX_TOKENS)
+    attention: str = about("flash", Kind.WORD, "naive: scores, mask, softmax and values as tensors", words=ATTENTIONS)
+    causal: bool = about(True, Kind.FLAG, "a token sees no later ones")
+    precision: str = "amp-bf16"
+    optimizer: str = "adamw"
+    step: str = "foreach"
+    recompute: str = about(
+        "none", Kind.WORD, "full: each layer; attention: the N x N part (arXiv 2205.05198, section 5)", words=RECOMPUTE
+    )
+    backend: str = about("cuda", Kind.WORD, "whose kernels' saved statistics and random state", words=BACKENDS)
+    accumulate: bool = about(False, Kind.FLAG, "gradients of an earlier backward are there and are added to")
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+        object.__setattr__(self, "precision", precision(self.precision).name)
+        object.__setattr__(self, "optimizer", optimizer(self.optimizer, self.step).name)
+
+    @property
+    def tokens(self) -> str:
+        """The sequences and their length in words."""
+        return f"{self.batch:,} x {some(self.seq_len, 'token')}"
+
+    @property
+    def number(self) -> Precision:
+        return precision(self.precision)
+
+    @property
+    def rule(self) -> Optimizer:
+        return optimizer(self.optimizer, self.step)
+
+    @property
+    def fused_kernel(self) -> str:
+        """Which fused kernel runs for "flash": FlashAttention's has no fp32, for which CUDA has the memory-efficient
+        kernel. NB: on GPUs before cc 8.0 that one runs in fp16 too, with rows of the log-sum-exp padded to 32."""
+        return "memory-efficient" if self.backend == "cuda" and self.number.compute_bytes == 4 else "flash"
+
+    def check(self, model: Decoder) -> None:
+        """Refuse what PyTorch would not run without another kernel or a padded copy.
+
+        Raises:
+            InputError: says which head dimensions are accepted.
+        """
+        if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
+            raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
+                             f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)

@@ -1,15 +1,141 @@
-"""From a model and how it is trained to the graph of one step."""
+"""From a model and how it is trained to the graph of one step.
+
+Attention's nodes: `naive` is what a hand-written module does: ((q * scale) @ k^T).masked_fill(mask, -inf), softmax, @
+v. A matmul of 4-D tensors needs contiguous copies of q, k and v where batch and heads do not lie in one stride (more
+than one of each). `flash` keeps q, k, v, the output and a log-sum-exp a row. On CUDA FlashAttention adds the random
+state, a seed and an offset; the memory-efficient kernel's lie on the host unless there is dropout.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.attention import attention
-from iosim.studies.training.builder import Builder
-from iosim.studies.training.graph import Gradient, Graph, Kind
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.builder import STATISTIC_BYTES, Builder
+from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Part
+from iosim.studies.training.model import Decoder, Setup
+
+RANDOM_STATE_BYTES = 8
+"""Seed and offset are 64-bit integers."""
+LSE_ROWS = 32
+"""The memory-efficient kernel pads the log-sum-exp to whole blocks of rows (mem_eff_attention/kernel_forward.h)."""
+
+
+def attention(b: Builder, at: str, qkv: str) -> str:
+    """Nodes from the packed projection [batch, seq, (heads + 2 kv_heads) head_dim] to the output [rows, width]."""
+    if b.setup.recompute == "attention":
+        b.begin_segment(f"{at}attention", qkv)
+    parts = _split(b, at, qkv)
+    output = _flash(b, at, *parts) if b.setup.attention == "flash" else _naive(b, at, qkv, *parts)
+    if b.setup.recompute == "attention":
+        b.end_segment()
+    return output
+
+
+def _split(b: Builder, at: str, qkv: str) -> tuple[str, str, str]:
+    """q, k and v as views; their gradients are put together in one tensor. Each is then a view by heads, of which the
+    naive path's gradients lie the other way round and are copied."""
+    m = b.model
+    sizes = {f"{at}{n}.columns": b.rows * h * m.head_dim for n, h in
+             (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads))}  # fmt: skip
+    b.view(f"{at}split", sizes, qkv, gradient=b.bytes_of(qkv))
+    for n, heads in (("q", m.heads), ("k", m.kv_heads), ("v", m.kv_heads)):
+        source = f"{at}{n}.columns"
+        copied = b.setup.attention == "naive" and heads > 1 and b.setup.seq_len > 1
+        b.view(f"{at}{n}", {f"{at}{n}": b.elements[source]}, source, b.bytes_of(source) if copied else None)
+    return f"{at}q", f"{at}k", f"{at}v"
+
+
+def _flash(b: Builder, at: str, q: str, k: str, v: str) -> str:
+    s, size = b.setup, b.number.compute_bytes
+    elements = b.elements[q]
+    name = f"{at}attention"
+    rows = s.batch * b.model.heads * s.seq_len
+    if s.fused_kernel == "memory-efficient":
+        rows = rows // s.seq_len * -(-s.seq_len // LSE_ROWS) * LSE_ROWS
+    extra = [b.storage(f"{name}.lse", Kind.ATTENTION, rows * STATISTIC_BYTES)]
+    if s.backend == "cuda" and s.fused_kernel == "flash":
+        extra += [b.storage(f"{name}.{x}", Kind.ATTENTION, RANDOM_STATE_BYTES) for x in ("seed", "offset")]
+    output = b.pointwise(name, (q, k, v), Kind.ATTENTION, elements, size, saved=(q, k, v), saves_output=True,
+                       extra=tuple(extra), part=Part.ATTENTION)  # fmt: skip
+    if s.backend == "cuda":
+        b.nodes[-1] = _with_workspace(b, b.nodes[-1])
+    return output
+
+
+def _with_workspace(b: Builder, node: Node) -> Node:
+    """The backward's own tensors: dQ in fp32, a row sum of dO * O, and dK and dV a query head before groups are
+    added up (pytorch, aten/src/ATen/native/transformers/cuda, as in FlashAttention's flash_api.cpp)."""
+    m, s = b.model, b.setup
+    padded = -(-s.seq_len // 128) * 128
+    wide = -(-m.head_dim // 32) * 32
+    scratch = s.batch * m.heads * padded * (wide + 1) * STATISTIC_BYTES
+    if m.heads != m.kv_heads:
+        scratch += 2 * b.rows * m.width * b.number.compute_bytes
+    return replace(node, backward_scratch=scratch)
+
+
+def _naive(b: Builder, at: str, qkv: str, q: str, k: str, v: str) -> str:
+    m, s, size = b.model, b.setup, b.number.compute_bytes
+    columns = b.rows * m.width
+    scores = s.batch * m.heads * s.seq_len * s.seq_len
+    copies = s.batch > 1 and m.heads > 1
+    k, v = (_repeat(b, f"{at}{n}.repeated", x) for n, x in (("k", k), ("v", v)))
+    q = scaled = b.pointwise(f"{at}q.scaled", [q], Kind.QKV, columns, size, part=Part.ATTENTION)
+    if copies:
+        q = b.copy(f"{at}q.contiguous", q, Kind.QKV)
+        k = k if m.heads != m.kv_heads else b.copy(f"{at}k.contiguous", k, Kind.QKV)
+    flops = 2 * scores * m.head_dim
+    x = _product(b, f"{at}scores", (q, k), Kind.SCORES, scores, flops)
+    b.hold(scaled)
+    if s.causal:
+        x = b.pointwise(f"{at}masked", [x], Kind.SCORES, scores, size, saved=["mask"], part=Part.ATTENTION)
+    softmax = _softmax(b, at, x, scores)
+    p = b.to_compute(softmax, f"{at}softmax.half", Kind.SCORES)
+    if copies and m.heads == m.kv_heads:
+        v = b.copy(f"{at}v.contiguous", v, Kind.QKV)
+    o = _product(b, f"{at}values", (p, v), Kind.ATTENTION, columns, flops)
+    b.hold(softmax)
+    if copies:  # its gradient comes with tokens and heads the other way round, and is copied
+        b.view(f"{at}heads", {f"{at}heads": columns}, o, b.bytes_of(o))
+        o = f"{at}heads"
+    if m.heads > 1 and s.seq_len > 1:
+        o = b.copy(f"{at}merged", o, Kind.ATTENTION)
+        b.hold(qkv, *(x for x in (k, v) if x.endswith("repeated")))
+    return o
+
+
+def _softmax(b: Builder, at: str, x: str, scores: int) -> str:
+    """Softmax keeps its result. On CUDA autocast has it in fp32: of fp16 scores in one kernel, of bf16 scores after a
+    copy (pytorch, aten/src/ATen/native/SoftMax.cpp); and its backward first writes the gradient times the result
+    (aten/src/ATen/native/cuda/SoftMax.cu)."""
+    cuda, size = b.setup.backend == "cuda", b.sizes[x]
+    wide = STATISTIC_BYTES if b.number.autocast and cuda else size
+    source = x
+    if wide != size and b.number.dtype == "bf16":
+        source = b.cast(f"{at}scores.fp32", x, wide, Kind.SCORES)
+    weights = b.pointwise(f"{at}softmax", [source], Kind.SCORES, scores, wide, saves_output=True, part=Part.ATTENTION)
+    b.nodes[-1] = replace(b.nodes[-1], backward_scratch=scores * wide * cuda)
+    b.hold(x)
+    return weights
+
+
+def _repeat(b: Builder, name: str, source: str) -> str:
+    """Key/value heads written out once a query head, where they are shared; the gradients of a group are added up."""
+    m = b.model
+    if m.heads == m.kv_heads:
+        return source
+    return b.pointwise(name, [source], Kind.QKV, b.rows * m.width, b.number.compute_bytes)
+
+
+def _product(b: Builder, name: str, operands: tuple[str, str], kind: Kind, elements: int, flops: int) -> str:
+    """A batched product, which keeps both operands."""
+    size = b.number.compute_bytes
+    b.pointwise(name, operands, kind, elements, size, saved=operands, part=Part.ATTENTION)
+    b.nodes[-1] = replace(b.nodes[-1], flops=flops)
+    return name
+
 
 INDEX_BYTES = 8
 """Tokens, targets and positions are 64-bit integers."""

@@ -1,35 +1,50 @@
-"""predict_training(): from a model, how it is trained and a GPU to memory by kind and over time, and step time."""
+"""run(): from a request to memory by kind and over time and the time of a training step, and how that shows itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from iosim.base.errors import unknown_name
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.progress import Progress, silent
+from iosim.base.units import bytes_text, seconds_text, some
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.show.shown import Shown
-from iosim.show.tables import Table
-from iosim.studies.training import allocator, saved
-from iosim.studies.training.asked import AXES, SEQ_LENS, several
-from iosim.studies.training.frontier import Frontier, frontier
-from iosim.studies.training.graph import Graph, Kind
-from iosim.studies.training.model import Decoder
+from iosim.prediction.estimates import legend_of
+from iosim.problem.asked import lengths
+from iosim.show import axes
+from iosim.show.page import Page, Panel, Section, Series
+from iosim.show.shown import Part, Shown, panels_of
+from iosim.show.tables import Column, Table
+from iosim.studies.requests import TrainRequest
+from iosim.studies.training.frontier import GB, Frontier, frontier, frontier_panel, frontier_table, longest_sequence
+from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
+from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
-from iosim.studies.training.setup import Setup
 from iosim.studies.training.step_time import StepTime, step_time
-from iosim.studies.training.timeline import Timeline, play
+from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
 
-if TYPE_CHECKING:
-    import pandas
+AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
+"""Rows of the map of what fits, where no list is given."""
+SEQ_LENS = "2k:16k:2k"
+"""Its columns, likewise."""
+HEAD_DIM = 64
+"""Columns of a head, where the number of heads is not given."""
+MAX_POINTS = 1500
+LEAST_SHOWN = 0.01
+"""Share of the peak below which a kind of tensors has no area of its own."""
+NARROWEST = 0.12
+"""Share of the step below which a phase has no name in the plot."""
+MEMORY_REM = 24.0
+MORE_COLOURS = ("#1d3f6e", "#8f4a12", "#175c3f", "#5f2d6b", "#7d2030", "#c9b458")
+CAPACITY_SHOWN_FROM = 0.3
+"""Share of the GPU's memory from which its line stands in the plot; below, it would flatten the rest."""
 
 
 @dataclass(frozen=True, repr=False)
 class TrainingPrediction(Shown):
     """Memory and time of one training step."""
-
-    FACE = "iosim.studies.training.face"
 
     model: Decoder
     """What is trained."""
@@ -64,12 +79,12 @@ class TrainingPrediction(Shown):
     @cached_property
     def saved_by_kind(self) -> dict[Kind, int]:
         """Bytes kept between forward and backward, by what they hold."""
-        return saved.by_kind(saved.saved_storages(self.graph))
+        return by_kind(saved_storages(self.graph))
 
     @cached_property
-    def allocator(self) -> allocator.AllocatorPeaks:
+    def allocator(self) -> AllocatorPeaks:
         """The same requests played through PyTorch's caching allocator."""
-        return allocator.peaks(self.timeline.requests)
+        return peaks(self.timeline.requests)
 
     def frontier(
         self,
@@ -89,7 +104,8 @@ class TrainingPrediction(Shown):
         """
         if axis not in AXES:
             raise unknown_name("`axis`", axis, AXES)
-        rows, columns = several(AXES[axis] if values is None else values, axis), several(seq_lens, "seq_lens")
+        rows = lengths(AXES[axis] if values is None else values, axis)
+        columns = lengths(seq_lens, "seq_lens")
         return frontier(self.model, self.setup, self.profile, axis, rows, columns, reserve_bytes=self.reserve_bytes)
 
     def curve(self) -> list[tuple[float, str, dict[Kind, int]]]:
@@ -128,15 +144,54 @@ class TrainingPrediction(Shown):
             },
             "fits": self.fits,
             "time": self.time.to_dict() if self.time else None,
-            "timeline": [
-                {"phase": e.phase, "name": e.name, "peak": e.peak_bytes, "after": e.after_bytes}
-                for e in self.timeline.events
-            ],
+            "timeline": self.records(),
         }
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """The step over time as a DataFrame, a row an event: phase, name, peak bytes, bytes after."""
-        return Table.of(self.to_dict()["timeline"]).to_pandas()
+    def records(self) -> list[dict[str, Any]]:
+        """The step over time, a row an event: phase, name, peak bytes, bytes after."""
+        return [
+            {"phase": e.phase, "name": e.name, "peak": e.peak_bytes, "after": e.after_bytes}
+            for e in self.timeline.events
+        ]
+
+    @property
+    def answer(self) -> str:
+        """One sentence on the step, with the longest sequence that fits."""
+        t = self
+        s, peak = t.setup, t.timeline.peak
+        fits = "fits" if t.fits else "does not fit"
+        most = max(peak.by_kind, key=lambda k: peak.by_kind[k])
+        parts = [f"Training with {s.tokens} and {s.attention} attention {fits} on {t.profile.name}: "
+                 f"{bytes_text(t.peak_bytes)} at the peak of {bytes_text(t.capacity_bytes)}, "
+                 f"{bytes_text(peak.by_kind[most])} of them {most}"]  # fmt: skip
+        longest = longest_sequence(t.model, s, t.capacity_bytes)
+        parts.append(
+            f"the longest sequence that fits has {some(longest, 'token')}" if longest else "not even 64 tokens fit"
+        )
+        if t.time is not None:
+            parts.append(f"a step takes {seconds_text(t.time.total_s)}")
+        parts.append("tensors alone are counted: the driver's own memory and fragments come on top")
+        return f"{'; '.join(parts)}."
+
+    def to_text(self) -> str:
+        return f"{self.answer}\n\n{as_text(self)}"
+
+    def as_page(self, limits: Frontier | None = None, command: str = "") -> Page:
+        """The whole page, with a map of what fits. `command` is the command line that makes it again."""
+        return as_page(self, limits, command)
+
+    def _line(self) -> str:
+        time = "" if self.time is None else f", a step {seconds_text(self.time.total_s)}"
+        fits = "fits" if self.fits else "does not fit"
+        return (f"{some(self.model.layers, 'layer')} of width {self.model.width}, {self.setup.tokens} on "
+                f"{self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}")  # fmt: skip
+
+    def _parts(self) -> list[Part]:
+        above, _, below = as_text(self).partition(memory_table(self).text())
+        return [self.answer, above.strip(), memory_table(self), tuple(below.strip().splitlines())]
+
+    def _panels(self) -> tuple[Panel, ...]:
+        return panels_of(self.as_page())
 
 
 def predict_training(
@@ -166,3 +221,223 @@ def predict_training(
     timed = times and setup.backend == "cuda"
     seconds = step_time(graph, model, setup, gpu, kernel) if timed else None
     return TrainingPrediction(model, setup, gpu, graph, line, seconds, reserve_bytes)
+
+
+def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
+    """The step of a request; of a map over `axis`, that of its first cell.
+
+    Raises:
+        InputError: values that make no sense or contradict each other, or an attention that cannot run on the GPU.
+    """
+    model, setup = asked_for(request, axis)
+    return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
+
+
+def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
+    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request.
+
+    Raises:
+        InputError: as `run`, an unknown axis, or more than 2,500 cells.
+    """
+    if axis not in AXES:
+        raise unknown_name("`frontier`", axis, AXES)
+    profile = load_profile(request.gpu) if isinstance(request.gpu, str) else request.gpu
+    model, setup = asked_for(request, axis)
+    rows, columns = _several(request, axis, AXES[axis]), _several(request, "seq_len", SEQ_LENS)
+    return frontier(model, setup, profile, axis, rows, columns, reserve_bytes=request.reserve, progress=progress)
+
+
+def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
+    """What is trained, and how: what the request leaves open is the model's, or the usual.
+
+    Args:
+        axis: whose values, and those of the sequence length, may be several; the first is taken.
+
+    Raises:
+        InputError: several values where one is wanted, or values that make no sense.
+    """
+    r, its = request, dict(request.of_model or {})
+    on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
+    sizes: dict[str, Any] = {}
+    for name in ("layers", "width", "batch", "seq_len"):
+        values = _several(r, name, on_axes.get(name, its.get(name)))
+        if len(values) > 1 and name not in on_axes:
+            raise InputError(
+                f"`{name}` {getattr(r, name)} are {len(values)} values; accepted: one, or a list on an axis of "
+                "`frontier`"
+            )
+        sizes |= {name: values[0]} if values else {}
+    width, mlp = sizes.setdefault("width", Decoder.width), r.mlp_width
+    if r.mlp_ratio is not None:
+        if mlp is not None:
+            raise InputError(f"`mlp_ratio` {r.mlp_ratio:g} contradicts `mlp_width` {mlp}; give one of them")
+        mlp = round(r.mlp_ratio * width)
+    elif mlp is None and r.width is None:
+        mlp = its.get("mlp_width")
+    given = {name: getattr(r, name) for name in ("heads", "kv_heads", "activation", "vocabulary", "norm", "positions")}
+    chosen = {name: its.get(name) if value is None else value for name, value in given.items()}
+    chosen["heads"] = max(1, width // HEAD_DIM) if chosen["heads"] is None else chosen["heads"]
+    of_setup = {name: sizes.pop(name) for name in ("batch", "seq_len") if name in sizes}
+    model = Decoder(
+        **sizes, **{name: value for name, value in chosen.items() if value is not None}, mlp_width=mlp,
+        gated=r.gated or its.get("gated", False), tied=not (r.untied or its.get("untied", False)),
+        bias=r.linear_bias and its.get("linear_bias", True),
+    )  # fmt: skip
+    setup = Setup(
+        **of_setup, attention=r.attention, causal=r.causal and its.get("causal", True), precision=r.precision,
+        optimizer=r.optimizer, step=r.step, recompute=r.recompute, backend=r.backend, accumulate=r.accumulate_gradients,
+    )  # fmt: skip
+    return model, setup
+
+
+def _several(request: TrainRequest, name: str, usual: Any) -> list[int]:
+    """The values of a size; none where neither the request nor `usual` has one."""
+    asked = getattr(request, name)
+    value = usual if asked is None else asked
+    return [] if value is None else lengths(value, name)
+
+
+def memory_table(prediction: TrainingPrediction) -> Table:
+    """Bytes at the peak and bytes kept for the backward, by what they hold."""
+    at, kept = prediction.timeline.peak.by_kind, prediction.saved_by_kind
+    columns = (Column("kind", "holds"), Column("peak_bytes", "at the peak", "bytes"),
+               Column("saved_bytes", "saved by the forward", "bytes"))  # fmt: skip
+    kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
+    rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
+    return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
+
+
+def as_text(prediction: TrainingPrediction) -> str:
+    """A table and a few sentences."""
+    m, s, peak = prediction.model, prediction.setup, prediction.timeline.peak
+    heads = some(m.heads, "head") + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
+    phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in prediction.timeline.phase_peaks().items())
+    fits = "fits" if prediction.fits else "does not fit"
+    lines = [
+        f"{some(m.layers, 'layer')} of width {m.width}, {heads}, {prediction.graph.parameter_elements / 1e6:,.1f} M "
+        f"parameters; batch {s.tokens}, {s.attention} attention, {s.precision}, {s.optimizer} "
+        f"({s.step}), recompute {s.recompute}; {prediction.profile.name}",
+        "",
+        memory_table(prediction).text(),
+        f"peak in {peak.phase}, at {peak.name}; {phases}",
+        f"{fits} in {bytes_text(prediction.capacity_bytes)}; caching allocator: "
+        f"{bytes_text(prediction.allocator.reserved_bytes)} reserved if no segment is given back",
+        *([] if prediction.time is None else _time_lines(prediction.time)),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _time_lines(time: StepTime) -> list[str]:
+    phases = ", ".join(f"{p} {seconds_text(time.phase_s(p))}" for p in time.parts if time.phase_s(p))
+    parts: dict[str, float] = {}
+    for of_phase in time.parts.values():
+        for part, seconds in of_phase.items():
+            parts[part] = parts.get(part, 0.0) + seconds
+    longest_first = sorted(parts.items(), key=lambda x: -x[1])
+    shares = ", ".join(f"{part} {seconds_text(seconds)}" for part, seconds in longest_first)
+    told = legend_of([time.method])
+    return [f"step {seconds_text(time.total_s)}: {phases}", f"of it {shares} (attention as {time.kernel})",
+            *([] if told is None else [f"attention's {told}"])]  # fmt: skip
+
+
+def as_page(prediction: TrainingPrediction, frontier: Frontier | None, command: str) -> Page:
+    """The whole page. `command` is the command line that makes it again."""
+    m, s = prediction.model, prediction.setup
+    gpu = prediction.profile.name
+    title = (f"How much memory does a training step take on {gpu}?" if frontier is None else
+             f"Which models train on {gpu}?")  # fmt: skip
+    subject = (f"{some(m.layers, 'layer')} of width {m.width}, {some(m.heads, 'head')}, "
+               f"{prediction.graph.parameter_elements / 1e6:,.1f} M parameters; batch {s.tokens}, "
+               f"{s.attention} attention, {s.precision}, {s.optimizer}, recompute {s.recompute}.")  # fmt: skip
+    fits = []
+    if frontier is not None:
+        caption = (f"Peak memory by {frontier.axis} and sequence length; colours show it as a share of the GPU's "
+                   f"{bytes_text(frontier.capacity_bytes)}, a cross what does not fit.")  # fmt: skip
+        fits = [Section("frontier", "What fits", (caption,), panels=(frontier_panel(frontier),),
+                        table=frontier_table(frontier))]  # fmt: skip
+    top = prediction.peak_bytes
+    size = bytes_text(prediction.capacity_bytes)
+    memory = (f"The dashed line is the GPU's memory, {size}." if _shows_capacity(prediction) else
+              f"The GPU's memory, {size}, lies far above: the peak takes {top / prediction.capacity_bytes:.0%} of "
+              "it.")  # fmt: skip
+    caption = f"Bytes of tensors that live at once, by what they hold. {memory}"
+    panel, legend = memory_panel(prediction)
+    sections = (
+        *fits,
+        Section("memory", "Memory over one step", (caption,), legend, (panel,), table=memory_table(prediction),
+                folded=frontier is not None),
+    )  # fmt: skip
+    said = prediction.answer if frontier is None else frontier.answer
+    return Page(title, subject, sections, command=command, answer=(said,))
+
+
+def _shows_capacity(prediction: TrainingPrediction) -> bool:
+    return prediction.peak_bytes > CAPACITY_SHOWN_FROM * prediction.capacity_bytes
+
+
+def memory_panel(prediction: TrainingPrediction) -> tuple[Panel, tuple[Series, ...]]:
+    """A stacked area a kind, and their legend; long steps are thinned, each bin showing the event with the most bytes.
+    Kinds that never take a hundredth of the peak are one."""
+    curve = prediction.curve()
+    step = -(-len(curve) // MAX_POINTS)
+    bins = [max(curve[n : n + step], key=lambda e: sum(e[2].values())) for n in range(0, len(curve), step)]
+    unit = 1e3 if prediction.time else 1.0
+    xs = [round(t * unit, 6) for t, _, _ in bins]
+    large = [k for k in Kind if max(by.get(k, 0) for _, _, by in curve) >= LEAST_SHOWN * prediction.peak_bytes]
+    small = [k for k in Kind if k not in large and any(by.get(k) for _, _, by in bins)]
+    parts = [(str(k), [k]) for k in large] + ([("all others", small)] if small else [])
+    colours = (*axes.COLOURS, *MORE_COLOURS)
+    data: list[dict[str, Any]] = []
+    for n, (name, kinds) in enumerate(parts):
+        amounts = [sum(by.get(k, 0) for k in kinds) for _, _, by in bins]
+        hover = [f"{name}: {bytes_text(v)}, {phase}" for v, (_, phase, _) in zip(amounts, bins, strict=True)]
+        data.append({
+            "type": "scatter", "mode": "lines", "name": name, "x": xs, "y": [v / GB for v in amounts], "text": hover,
+            "hovertemplate": "%{text}<extra></extra>", "stackgroup": "bytes",
+            "fillcolor": colours[n % len(colours)],
+            "line": {"color": colours[n % len(colours)], "width": 0, "shape": "vh"},
+        })  # fmt: skip
+    capacity, top = prediction.capacity_bytes / GB, prediction.peak_bytes / GB
+    words: list[dict[str, Any]] = []
+    if _shows_capacity(prediction):
+        data.append(axes.guide("memory", [xs[0], xs[-1]], [capacity] * 2, f"memory: {capacity:.4g} GB", "dash"))
+        words.append({"xref": "paper", "x": 1, "xanchor": "right", "y": capacity, "yanchor": "bottom",
+                      "showarrow": False, "text": f"memory of the GPU, {capacity:.4g} GB",
+                      "font": {"size": 11}})  # fmt: skip
+        top = max(top, capacity)
+    borders, names = _phases(bins, xs)
+    layout = axes.layout(
+        axes.axis("time (ms)" if prediction.time else "event", range=[xs[0], xs[-1]]),
+        axes.axis("GB", range=[0, 1.1 * top]), annotations=[*words, *names], shapes=borders,
+        margin={"l": 8, "r": 12, "t": 24, "b": 8},
+    )  # fmt: skip
+    peak = prediction.timeline.peak
+    alt = (f"Peak {bytes_text(prediction.peak_bytes)} in {peak.phase} at {peak.name}; the GPU has "
+           f"{bytes_text(prediction.capacity_bytes)}."
+           + (f" A step takes {seconds_text(prediction.time.total_s)}." if prediction.time else ""))  # fmt: skip
+    legend = tuple(Series(trace["name"], trace["line"]["color"], "■") for trace in data if "stackgroup" in trace)
+    return Panel("memory-0", prediction.profile.name, alt, tuple(data), layout, MEMORY_REM), legend
+
+
+def _phases(
+    bins: Sequence[tuple[float, str, dict[Kind, int]]], xs: Sequence[float]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Lines where a phase begins, and the names of those that are wide enough, above the plot."""
+    begins: dict[str, float] = {}
+    before = xs[0]
+    for (_, phase, _), x in zip(bins, xs, strict=True):
+        begins.setdefault(phase, before)
+        before = x
+    ends = [*list(begins.values())[1:], xs[-1]]
+    lines = [
+        {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
+         "line": {"color": axes.NEUTRAL, "width": 1, "dash": "dot"}}
+        for x in list(begins.values())[1:]
+    ]  # fmt: skip
+    names = [
+        {"x": (first + last) / 2, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "text": phase,
+         "font": {"size": 11}}
+        for (phase, first), last in zip(begins.items(), ends, strict=True)
+        if last - first >= NARROWEST * (xs[-1] - xs[0])
+    ]  # fmt: skip
+    return lines, names

@@ -16,8 +16,7 @@ from iosim.prediction.estimates import method_of
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.training.graph import Graph, Node, Part
-from iosim.studies.training.model import Decoder
-from iosim.studies.training.setup import Setup
+from iosim.studies.training.model import Decoder, Setup
 
 PHASES = ("forward", "backward", "recompute", "step")
 KERNELS = {"naive": "eager", "flash": "sdpa"}

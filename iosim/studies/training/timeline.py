@@ -10,11 +10,12 @@ that wants something saved runs the segment's forward again, up to the last thin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from iosim.readers.replay.caching_allocator import MIB, Block, CachingAllocator
 from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Storage
-from iosim.studies.training.optimizers import Optimizer
+from iosim.studies.training.model import Optimizer
 
 
 @dataclass(frozen=True)
@@ -306,3 +307,26 @@ def play(
         in_place: gradients that meet may be added in place. PyTorch never does so under a dispatch mode.
     """
     return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
+
+
+__all__ = ["MIB", "AllocatorPeaks", "CachingAllocator", "peaks"]
+
+
+@dataclass(frozen=True)
+class AllocatorPeaks:
+    """`blocks_bytes`: of blocks in use, at most (`memory_allocated`); `reserved_bytes`: of all segments at the end."""
+
+    blocks_bytes: int
+    reserved_bytes: int
+
+
+def peaks(requests: Iterable[tuple[str, int]]) -> AllocatorPeaks:
+    """What the allocator hands out and holds for a timeline's requests (`Timeline.requests`)."""
+    allocator = CachingAllocator()
+    live: dict[str, Block] = {}
+    for name, size in requests:
+        if size > 0:
+            live[name] = allocator.allocate(size)
+        elif size < 0:
+            allocator.release(live.pop(name))
+    return AllocatorPeaks(allocator.most, allocator.reserved)

@@ -161,12 +161,13 @@ class ChainBuilder:
         mine, other, per = (Rows.QUERY, Rows.KEY, Per.QUERY) if by_query else (Rows.KEY, Rows.QUERY, Per.KEY)
         product_tile = self.tile(self.problem.seq_q if by_query else self.problem.seq_k, cols, narrow=True)
         edge = Edge.WHOLE if product_tile.cluster > 1 else Edge.EXACT
-        own = product_tile.rows * product_tile.cluster
+        own, beside = product_tile.rows * product_tile.cluster, -(-cols // product_tile.cols)
         self.launches.append(
             Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
-                   (load(scores, Rows.PAIR, Per.PAIR, times=-(-cols // product_tile.cols), edge=edge),
+                   (load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge),
                     load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
-                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+                   resources=Resources(256), product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
+                   stages=3)
         )  # fmt: skip
 
     def pass_over_scores(

@@ -1,0 +1,483 @@
+"""Keywords of Python's functions, for type checkers and editors.
+
+Made by `python docs/generated/make_keywords.py` from what the fields say of themselves; a test compares.
+"""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from iosim.problem.masks.blocks import BlockMask
+
+class ProblemKeywords(TypedDict, total=False):
+    """What a problem is."""
+
+    batch: int | str
+    """Sequences; by default 1."""
+    heads: int | str
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216); by default 4096."""
+    seq_len_k: int | str | None
+    """Key tokens (1 to 16777216); by default as many as query tokens."""
+    head_dim: int | str
+    """Columns of Q and K; by default 128."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    dtype: str
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default fp16."""
+    accumulate: str
+    """Type of the running sums (fp32, fp16, tf32, fp64); by default fp32."""
+    output_dtype: str | None
+    """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
+    """
+    mask: str
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks); by default none.
+    """
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    window_right: int | str | None
+    """Keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys before
+    the diagonal are kept; under causal none after it; by default 0 beside a window.
+    """
+    offset: int | str | None
+    """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
+    since 2.1); by default seq_k - seq_q.
+    """
+    dropout: float
+    """Dropout probability (0 <= P < 1); by default 0.0."""
+    passes: str
+    """Forward, backward or both (fwd, bwd, fwd+bwd); by default fwd."""
+    layout: str
+    """Heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's (bhsd, bshd); by default bhsd."""
+    bias: str
+    """What is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, seq_k]
+    that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which only the fp32
+    slopes are stored (none, full, alibi); by default none.
+    """
+    bias_shared: str | None
+    """Axes of the bias that have size 1 (none, heads, batch, both); by default none; for alibi batch."""
+    bias_dtype: str | None
+    """Type of a full bias and of an additive mask (fp32, fp16, bf16); by default that of the inputs; fp32 for tf32, the
+    output's for fp8.
+    """
+    bias_grad: bool
+    """The backward makes the bias's gradient. It has the bias's shape and type."""
+    key_padding: bool
+    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    mask_storage: str
+    """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
+    visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
+    (implicit, bool, additive); by default implicit.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
+    mask_block: int | tuple[int, int] | str | None
+    """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
+    mask_stride: int | str | None
+    """In blocks: of strided; the largest of butterfly (1 to 16777216); by default for strided the square root of the
+    blocks, for butterfly none.
+    """
+    global_tokens: int | str | None
+    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
+    mask_file: str | None
+    """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
+    mask_blocks: BlockMask | None
+    """The blocks of mask blocks: a BlockMask."""
+    seq_lens: Sequence[int] | str | None
+    """Query tokens of each of several sequences packed in one batch. They lie one after the other (FlashAttention's
+    cu_seqlens): seq_q and seq_k are their sums, batch is 1, and a causal diagonal ends in each one's corner (whole
+    numbers of 1 to 16777216).
+    """
+    seq_lens_k: Sequence[int] | str | None
+    """Their key tokens (whole numbers of 1 to 16777216); by default as many as query tokens."""
+    causal: bool
+    """Keep keys up to the query's own position. Short for mask 'causal'."""
+    prefix: int | str | None
+    """Tokens cached before the queries: as many more keys than queries."""
+
+class SettingKeywords(TypedDict, total=False):
+    """Settings over a kernel's own choice; None leaves the choice."""
+
+    tile: tuple[int, int] | str | None
+    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
+    warps: int | str | None
+    """Warps a CTA (1 to 32)."""
+    stages: int | str | None
+    """Key/value buffers of the software pipeline (1 to 16)."""
+    order: str | None
+    """Grid order: what runs fastest. query: blocks, then heads, then batch; head: heads; batch: blocks, then batch
+    (query, head, batch).
+    """
+    heavy_first: bool | None
+    """Long query blocks first."""
+    fold: bool | None
+    """The longest query block, the shortest, the second longest and so on."""
+    section_heads: int | str | None
+    """Heads per section of the grid."""
+    direction: str | None
+    """Of the key loop (ascending, descending, alternating)."""
+    scheduler: str | None
+    """How CTAs take tiles (static, persistent, dynamic)."""
+    cluster: int | str | None
+    """Neighbouring CTAs that fetch keys and values once for all of them (1 to 16)."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""
+    registers: int | str | None
+    """Registers a thread, from the compiler's report (1 to 255)."""
+    smem: int | str | None
+    """Bytes of shared memory a CTA."""
+    pack_group: bool | None
+    """Query heads of a group in the rows of one tile."""
+    append_kv: bool
+    """A launch before writes the queries' K and V to the cache."""
+
+class Keywords(ProblemKeywords, SettingKeywords, total=False):
+    """What a problem is, and settings over a kernel's own choice."""
+
+class PredictKeywords(Keywords, total=False):
+    """What is asked of a prediction."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    method: str | None
+    """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
+    long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
+    seconds.
+    """
+    clocks: str | float
+    """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
+    limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
+    in hertz; by default boost.
+    """
+    launched: str
+    """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+
+class CompareKeywords(ProblemKeywords, total=False):
+    """What is asked of a comparison."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    baseline: str | None
+    """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+    method: str | None
+    """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
+    long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
+    seconds.
+    """
+
+class TileKeywords(ProblemKeywords, total=False):
+    """What is asked of a ranking of tiles."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    matrix_unit: str
+    """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
+    library: bool
+    """Whether the library kernels with their own tiles are predicted, too; by default True."""
+    compile: int | str | None
+    """Compile the first N tiles of which no build is recorded, and rank them with what the compiler says: nvcc, or
+    Triton with --triton; without a number 16.
+    """
+
+class OneTileKeywords(ProblemKeywords, total=False):
+    """What is asked of one tile."""
+
+    warps: int | str | None
+    """Warps a CTA (1 to 32)."""
+    stages: int | str | None
+    """Key/value buffers of the software pipeline (1 to 16)."""
+    matrix_unit: str
+    """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
+
+class OrderKeywords(ProblemKeywords, total=False):
+    """What is asked of a ranking of orders."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    weights: Sequence[float] | None
+    """How often each of several problems is called: one order for all of them; by default once; with a model as often
+    as it has such layers.
+    """
+    order: str | None
+    """Keep this one: grid order: what runs fastest. query: blocks, then heads, then batch; head: heads; batch: blocks,
+    then batch (query, head, batch).
+    """
+    heavy_first: bool | None
+    """Keep this one: long query blocks first."""
+    fold: bool | None
+    """Keep this one: the longest query block, the shortest, the second longest and so on."""
+    section_heads: int | str | None
+    """Keep this one: heads per section of the grid."""
+    direction: str | None
+    """Keep this one: of the key loop (ascending, descending, alternating)."""
+    scheduler: str | None
+    """Keep this one: how CTAs take tiles (static, persistent, dynamic)."""
+    cluster: int | str | None
+    """Keep this one: neighbouring CTAs that fetch keys and values once for all of them (1 to 16)."""
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+
+class ClaimKeywords(Keywords, total=False):
+    """What is claimed."""
+
+    hbm: str | None
+    """Bytes that are said to move between HBM and the L2, such as 4.3GB."""
+    l2: str | None
+    """Bytes that are said to move between the L2 and the SMs, such as 2.2GB."""
+    time: str | None
+    """Time that a call is said to take, such as 1.4ms."""
+    flops: str | None
+    """Operations that a call is said to take, such as 137GFLOP."""
+    tolerance: str | float | None
+    """How far a count may be from it, such as 2%; by default 1 %, or half a unit of its last digit up to 5 %."""
+    layers: int | str | None
+    """Layers of the model, where the number may be of all of them."""
+
+class FormulaKeywords(TypedDict, total=False):
+    """What is known of a formula's problem; sizes left out stay symbols."""
+
+    batch: int | str | None
+    """Sequences."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query)."""
+    kv_heads: int | str | None
+    """Key/value heads."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216)."""
+    seq_len_k: int | str | None
+    """Key tokens (1 to 16777216)."""
+    head_dim: int | str | None
+    """Columns of Q and K."""
+    head_dim_v: int | str | None
+    """Columns of V and O."""
+    dtype: str | None
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8)."""
+    mask: str | None
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks).
+    """
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    window_right: int | str | None
+    """Keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys before
+    the diagonal are kept; under causal none after it; by default 0 beside a window.
+    """
+    offset: int | str | None
+    """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
+    since 2.1); by default seq_k - seq_q.
+    """
+    dropout: float
+    """Dropout probability (0 <= P < 1); by default 0.0."""
+    passes: str
+    """Forward, backward or both (fwd, bwd, fwd+bwd); by default fwd."""
+    layout: str
+    """Heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's (bhsd, bshd); by default bhsd."""
+    bias: str
+    """What is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, seq_k]
+    that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which only the fp32
+    slopes are stored (none, full, alibi); by default none.
+    """
+    bias_shared: str | None
+    """Axes of the bias that have size 1 (none, heads, batch, both); by default none; for alibi batch."""
+    bias_dtype: str | None
+    """Type of a full bias and of an additive mask (fp32, fp16, bf16); by default that of the inputs; fp32 for tf32, the
+    output's for fp8.
+    """
+    bias_grad: bool
+    """The backward makes the bias's gradient. It has the bias's shape and type."""
+    key_padding: bool
+    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
+    mask_storage: str
+    """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
+    visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
+    (implicit, bool, additive); by default implicit.
+    """
+    mask_block: int | tuple[int, int] | str | None
+    """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
+    mask_stride: int | str | None
+    """In blocks: of strided; the largest of butterfly (1 to 16777216); by default for strided the square root of the
+    blocks, for butterfly none.
+    """
+    global_tokens: int | str | None
+    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
+    mask_file: str | None
+    """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
+    causal: bool
+    """Keep keys up to the query's own position. Short for mask 'causal'."""
+    tile: tuple[int, int] | str | None
+    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""
+
+class DecodeKeywords(TypedDict, total=False):
+    """What is asked of decoding."""
+
+    layers: int | str | None
+    """Attention layers; with `model` the first N of its layers; by default 32."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    batch: int | str
+    """Sequences; by default 1."""
+    context: int | str | Sequence[int | str]
+    """Tokens in the cache: 4096, 1k,8k or 1k:128k:x2; by default 1k:128k:x2."""
+    batch_contexts: int | str | Sequence[int | str] | None
+    """In place of `batch` and `context`: sequences of these contexts in one launch, or a file."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default 8; 1 for a latent cache."""
+    head_dim: int | str | None
+    """Columns of Q and K; by default 128."""
+    dtype: str | None
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default bf16."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    window: int | str | None
+    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
+    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
+    new_tokens: int | str
+    """Query tokens of a sequence in a step; by default 1."""
+    append_kv: bool
+    """A launch before writes the queries' K and V to the cache."""
+    splits: int | str | None
+    """Parts that the keys of a head are split into."""
+    split_rule: str | Sequence[str] | None
+    """In place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer."""
+    launched: str
+    """Alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
+    """
+
+class LatencyKeywords(ProblemKeywords, total=False):
+    """What is asked of calls in serving stacks."""
+
+    layers: int | str | None
+    """The first N layers of `model`; by default all."""
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    batch_contexts: int | str | Sequence[int | str] | None
+    """Decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
+    cache_write: bool
+    """The write of new K and V to the cache; by default True."""
+    calibration: str | None
+    """Constants that 'iosim calibrate --times' fitted."""
+    method: str | None
+    """How HBM bytes are found, as in `predict` (bounds, capacity, sampled, replay)."""
+    l2: str
+    """The L2 at the start: cold, or warm as the call before left it (cold, warm); by default warm."""
+    clocks: str | float
+    """Boost, sustained or the SMs' clock in MHz. A number, rather than a text, is in hertz; by default boost."""
+    launched: str
+    """Graph (call after call from a CUDA graph) or alone (launches as a profiler times them) (alone, graph); by default
+    graph.
+    """
+
+class RingKeywords(ProblemKeywords, total=False):
+    """What is asked of several GPUs."""
+
+    layers: int | str | None
+    """Layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s; by default 1, or all of the
+    model's.
+    """
+    tensor_parallel: int | str | None
+    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+    link: str | float
+    """Nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction; by default nvlink."""
+    gpus_per_node: int | str | None
+    """GPUs joined by `link`; needs `network`."""
+    network: str | float | None
+    """Link between nodes, as `link`."""
+    shared_network: bool
+    """One network port a node, not one a GPU."""
+    overlap: bool
+    """Messages beside the computations of their step; by default True."""
+    schedule: str | Sequence[str] | None
+    """Ring, vanilla, balanced, zigzag, striped, megatron, rsa; by default all that can run."""
+
+class TrainKeywords(TypedDict, total=False):
+    """What is asked of a training step."""
+
+    seq_len: int | str | Sequence[int | str] | None
+    """Tokens; by default 1024; with `frontier` 2k:16k:2k."""
+    batch: int | str | Sequence[int | str] | None
+    """Sequences; by default 1."""
+    layers: int | str | Sequence[int | str] | None
+    """Layers; by default 12."""
+    width: int | str | Sequence[int | str] | None
+    """Columns of the residual stream; by default 768."""
+    heads: int | str | None
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default width / 64."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    causal: bool
+    """Keep keys up to the query's own position; by default True."""
+    mlp_ratio: float | None
+    """Columns inside the MLP over width (0 to 64); by default 4."""
+    mlp_width: int | str | None
+    """Columns inside the MLP; 0 for none."""
+    gated: bool
+    """Gated MLP: three matrices."""
+    activation: str | float | None
+    """Gelu, silu or relu; by default gelu."""
+    vocabulary: int | str | None
+    """Tokens; 0 for no embedding and head; by default 50257."""
+    untied: bool
+    """The head has a matrix of its own."""
+    norm: str | float | None
+    """Layer, rms or none; by default layer."""
+    positions: str | float | None
+    """Learned or none; by default learned."""
+    linear_bias: bool
+    """A bias in linear layers; by default True."""
+    attention: str | float
+    """Naive (eager) or flash; by default flash."""
+    precision: str | float
+    """Fp32, fp16, bf16, amp-fp16 or amp-bf16; by default amp-bf16."""
+    optimizer: str | float
+    """None, sgd, momentum, adam, adamw or adam8bit; by default adamw."""
+    step: str | float
+    """How the optimizer runs: foreach, loop or fused; by default foreach."""
+    recompute: str | float
+    """None, full (each layer) or attention; by default none."""
+    backend: str | float
+    """Whose kernels' saved tensors: cuda or cpu (no times); by default cuda."""
+    accumulate_gradients: bool
+    """Gradients of an earlier backward are there."""
+    reserve: int | str
+    """Bytes of memory that tensors cannot use, such as 512m (0 to 1125899906842624); by default 0."""

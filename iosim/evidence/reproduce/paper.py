@@ -1,0 +1,183 @@
+"""Reads a paper's claims from its TOML file, and computes each.
+
+A file names its section, and holds `[defaults]`, keys that all claims share; `[kernels]`, keys that a claim's `kernel`
+stands for; and `[[claim]]`, whose keys are those of a `Side` (a problem, a kernel, a GPU, a `quantity`), of the
+arithmetic that it `computes` by, or words of its texts:
+
+    claim, claimed, unit, arithmetic, note, mistake   a `Row`; `claimed` may name a key
+    over          the keys in which a second side differs: the row is the quotient
+    each          tables of columns, each crossed with the others: a row for every combination
+    each_of       the same from code, such as the points of a recorded table
+    among, choose columns of which the claim takes the row with the least ("min") or the largest ("max") number
+    row           several claims that share all other keys
+    takes         which of the arithmetic's values is the number, where it is not `computed`
+    whole         rounded down
+
+Texts are format strings of the keys, of `of` and `over`, and of what the arithmetic gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from iosim.base.errors import InputError, unknown_name
+from iosim.base.progress import Progress, silent
+from iosim.base.schema import read_toml
+from iosim.evidence.reproduce.row import Row
+from iosim.evidence.reproduce.side import SIDE, Side, scaled
+
+Keys = Mapping[str, Any]
+TEXTS = ("claim", "arithmetic", "note", "mistake")
+ROW = (*TEXTS, "claimed", "unit", "computes", "over", "each", "each_of", "among", "choose", "row", "takes", "whole",
+       "kernels")  # fmt: skip
+PLACE = Path(__file__).parent
+ARITHMETIC = ("attention_counts", "chunk_schedules", "published", "training_grid")
+"""Modules with arithmetic of their own, loaded when a section is computed."""
+
+_COMPUTES: dict[str, Callable[..., Keys]] = {}
+_EACH: dict[str, Callable[[], Iterable[Keys]]] = {}
+
+
+def arithmetic(function: Callable[..., Keys]) -> Callable[..., Keys]:
+    """Register what rows `compute` by: takes a side as `of`, and keys of the row as its other arguments; gives
+    `computed`, in the row's unit, and words for its texts."""
+    assert function.__name__ not in _COMPUTES
+    _COMPUTES[function.__name__] = function
+    return function
+
+
+def each_of(function: Callable[[], Iterable[Keys]]) -> Callable[[], Iterable[Keys]]:
+    """Register an axis that code gives: the keys of each point."""
+    _EACH[function.__name__] = function
+    return function
+
+
+@dataclass(frozen=True)
+class Section:
+    """Claims of one source or several: their letter, their title, and the files that hold them."""
+
+    letter: str
+    title: str
+    files: tuple[Path, ...]
+
+    def rows(self) -> Iterator[Row]:
+        for name in ARITHMETIC:
+            importlib.import_module(f"{__package__}.{name}")
+        sides: dict[str, Side] = {}  # equal ones are predicted once
+        for path in self.files:
+            yield from _rows(read_toml(path), self.letter, sides)
+
+
+@cache
+def sections() -> tuple[Section, ...]:
+    """All sections, by letter. A section's title stands in one of its files."""
+    files: dict[str, list[Path]] = {}
+    papers = {path: read_toml(path) for path in sorted(PLACE.glob("*.toml"))}
+    titles = {head["section"]: head["title"] for head in papers.values() if "title" in head}
+    for path, head in sorted(papers.items(), key=lambda one: "title" not in one[1]):
+        files.setdefault(head["section"], []).append(path)
+    return tuple(Section(letter, titles[letter], tuple(files[letter])) for letter in sorted(files))
+
+
+def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent) -> list[Row]:
+    """The rows of the sections asked for; of all when none is named. `progress` hands on the sections one by one, and
+    may show how far it is.
+
+    Raises:
+        InputError: no such section.
+    """
+    known = {s.letter: s for s in sections()}
+    wanted = list(known) if letters is None else [letter.strip().upper() for letter in letters]
+    for letter in wanted:
+        if letter not in known:
+            raise InputError(f"`section` '{letter}' is not known; accepted: {', '.join(known)}")
+    return [row for one in progress([known[letter] for letter in dict.fromkeys(wanted)]) for row in one.rows()]
+
+
+def _rows(paper: Keys, letter: str, sides: dict[str, Side]) -> Iterator[Row]:
+    defaults, read = paper.get("defaults", {}), set[str]()
+    for claim in paper["claim"]:
+        shared = {"kernels": paper.get("kernels", {}), **defaults, **claim}
+        points, several = list(_points(claim)), claim.get("row", [{}])
+        for row in several:
+            _refuse_unread(row, _read({**shared, **row}))
+        here = set[str]().union(*(_read({**shared, **points[0], **row}) for row in several))
+        _refuse_unread(claim, here)
+        _refuse_unread(points[0] if "each" in claim else (), here)
+        read |= here
+        for point, row in product(points, several):
+            yield _row({**shared, **point, **row}, letter, sides)
+    _refuse_unread(defaults, read)
+
+
+def _points(claim: Keys) -> Iterator[dict[str, Any]]:
+    axes: list[Iterable[Keys]] = [_columns(table) for table in claim.get("each", ())]
+    axes += [_EACH[claim["each_of"]]()] if "each_of" in claim else []
+    for several in product(*axes):
+        yield {key: value for one in several for key, value in one.items()}
+
+
+def _columns(table: Keys) -> Iterator[dict[str, Any]]:
+    """The rows of a table that stands by columns, or as `columns` and `rows`."""
+    names, rows = (table["columns"], table["rows"]) if "rows" in table else (table, zip(*table.values(), strict=True))
+    for row in rows:
+        yield dict(zip(names, row, strict=True))
+
+
+def _parameters(keys: Keys) -> set[str]:
+    return set(inspect.signature(_COMPUTES[keys["computes"]]).parameters) if "computes" in keys else set()
+
+
+def _read(keys: Keys) -> set[str]:
+    """The keys that something reads of a row with these."""
+    texts = (name for text in TEXTS for _, name, _, _ in Formatter().parse(keys.get(text, "")) if name)
+    return {*SIDE, *ROW, *(name.split(".")[0] for name in texts), *_parameters(keys), str(keys.get("claimed"))}
+
+
+def _refuse_unread(stated: Iterable[str], read: set[str]) -> None:
+    """Raises InputError for a key that nothing reads: one that is misspelt."""
+    for key in stated:
+        if key not in read:
+            raise unknown_name("key", key, sorted(read))
+
+
+def _row(keys: Keys, letter: str, sides: dict[str, Side]) -> Row:
+    if "among" in keys:
+        points = [_valued({**keys, **point}, sides) for point in _columns(keys["among"])]
+        found = {"min": min, "max": max}[keys["choose"]](points, key=lambda values: float(values["computed"]))
+    else:
+        found = _valued(keys, sides)
+    claimed = keys.get("claimed")
+    texts = {name: str(found.get(name, "")).format_map(found) for name in TEXTS}
+    return Row(letter, texts["claim"], keys[claimed] if isinstance(claimed, str) else claimed, found["computed"],
+               keys["unit"], texts["arithmetic"], texts["note"], texts["mistake"])  # fmt: skip
+
+
+def _valued(keys: Keys, sides: dict[str, Side]) -> dict[str, Any]:
+    """The keys with both sides and what is computed."""
+    values: dict[str, Any] = {**keys, "of": _side(keys, sides)}
+    if "over" in keys:
+        values["over"] = _side({**keys, **keys["over"]}, sides)
+    if "computes" in keys:
+        names = _parameters(keys) & values.keys()
+        values |= _COMPUTES[keys["computes"]](**{name: values[name] for name in names})
+        return values | {"computed": values[keys.get("takes", "computed")]}
+    if "quantity" not in keys:
+        return values | {"computed": None}
+    numbers = [getattr(side, side.keys["quantity"]) for side in (values["of"], values.get("over")) if side]
+    number = numbers[0] / numbers[1] if "over" in keys else scaled(numbers[0], keys["unit"])
+    return values | {"computed": int(number) if keys.get("whole") else number}
+
+
+def _side(keys: Keys, sides: dict[str, Side]) -> Side:
+    keys = {**keys, **keys["kernels"].get(keys.get("kernel"), {})}
+    mine = {name: keys[name] for name in SIDE if name in keys}
+    return sides.setdefault(repr(sorted(mine.items())), Side(mine))

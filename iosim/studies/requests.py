@@ -1,0 +1,231 @@
+"""What decoding, latency, rings and training are asked for: a record each, whose fields say all about themselves.
+
+The command line makes its options of them and `import iosim` its keywords; the study of the same name runs one. Loads
+nothing heavy, so that a command line can be parsed, and refused, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from iosim.base.fields import Kind, about, fields_of, like, put_checked
+from iosim.base.words import DEFAULT, L2_STARTS, LAUNCHED, METHODS
+from iosim.kernel.conditions import CONDITIONS
+from iosim.kernel.overrides import OVERRIDES
+from iosim.problem.fields import FIELDS
+
+if TYPE_CHECKING:
+    from iosim.hardware.profile import HardwareProfile
+    from iosim.kernel.kernel import Kernel
+    from iosim.problem.attention import AttentionProblem
+    from iosim.studies.models.layers import Model
+
+CONTEXTS = "1k:128k:x2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModel:
+    """What goes with a model in place of one problem's sizes."""
+
+    model: Model | None = None
+    layers: int | None = about(None, Kind.WHOLE, "the first N layers of `model`", metavar="N", default_text="all")
+    tensor_parallel: int | None = about(
+        None,
+        Kind.WHOLE,
+        "GPUs that share the heads of `model`'s layers: numbers are of each",
+        metavar="GPUS",
+        default_text="1",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeRequest(OfModel):
+    """Attention of a model that generates text, on every GPU and with every kernel, over the context's length.
+
+    Sizes that are None are those of the model, or of Llama-3-8B.
+    """
+
+    gpu: Sequence[str | HardwareProfile] = ()
+    kernel: Sequence[str] | None = None
+    batch: int = like(FIELDS["batch"], 1)
+    context: Any = about(CONTEXTS, Kind.SIZES, "tokens in the cache: 4096, 1k,8k or 1k:128k:x2", metavar="N,...")
+    batch_contexts: Any = about(
+        None,
+        Kind.SIZES,
+        "in place of `batch` and `context`: sequences of these contexts in one launch, or a file",
+        metavar="N,...",
+    )
+    heads: int | None = like(FIELDS["heads"], default_text="32")
+    kv_heads: int | None = like(FIELDS["kv_heads"], default_text="8; 1 for a latent cache")
+    head_dim: int | None = like(FIELDS["head_dim"], default_text="128")
+    dtype: str | None = like(FIELDS["dtype"], default_text="bf16")
+    layers: int | None = about(
+        None, Kind.WHOLE, "attention layers; with `model` the first N of its layers", metavar="N", default_text="32"
+    )
+    head_dim_v: int | None = like(FIELDS["head_dim_v"])
+    window: int | None = like(FIELDS["window"])
+    latent_kv: bool = like(FIELDS["latent_kv"], False)
+    page_size: int | None = like(FIELDS["page_size"])
+    new_tokens: int = about(1, Kind.WHOLE, "query tokens of a sequence in a step", metavar="N")
+    append_kv: bool = like(OVERRIDES["append_kv"], False)
+    splits: int | None = like(OVERRIDES["splits"])
+    split_rule: Sequence[str] | None = about(
+        None,
+        Kind.NAMES,
+        "in place of `kernel`, whose rule splits the keys: fa2, fa3, vllm, sglang, flashinfer",
+        metavar="NAME,...",
+    )
+    launched: str = about(
+        LAUNCHED[0],
+        Kind.WORD,
+        "alone (launches as a profiler times them) or graph (replayed in a CUDA graph)",
+        words=LAUNCHED,
+        metavar="HOW",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfProblem(OfModel):
+    """Problems: those of `problems`, or what `values` of a problem's fields ask for, with a model or without."""
+
+    problems: Sequence[AttentionProblem] | None = None
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyRequest(OfProblem):
+    """Attention calls in serving stacks; the mask is causal where none is named."""
+
+    gpu: Sequence[str | HardwareProfile]
+    stack: Sequence[str] = about(
+        ("vllm",),
+        Kind.NAMES,
+        "vllm, sglang, flashinfer; 'list' says what each runs",
+        metavar="NAME,...",
+        default_text="vllm",
+    )
+    batch_contexts: Any = about(
+        None,
+        Kind.SIZES,
+        "decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file",
+        metavar="N,...",
+    )
+    cache_write: bool = about(True, Kind.FLAG, "the write of new K and V to the cache", option="--no-cache-write")
+    calibration: str | None = about(None, Kind.FILE, "constants that 'iosim calibrate --times' fitted", metavar="FILE")
+    method: str | None = about(
+        None, Kind.WORD, "how HBM bytes are found, as in `predict`", words=METHODS, metavar="METHOD"
+    )
+    l2: str = about(
+        "warm",
+        Kind.WORD,
+        "the L2 at the start: cold, or warm as the call before left it",
+        words=L2_STARTS,
+        metavar="START",
+    )
+    clocks: str | float = like(CONDITIONS["clocks"], "boost", help="boost, sustained or the SMs' clock in MHz")
+    launched: str = about(
+        "graph",
+        Kind.WORD,
+        "graph (call after call from a CUDA graph) or alone (launches as a profiler times them)",
+        words=LAUNCHED,
+        metavar="HOW",
+    )
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingRequest(OfProblem):
+    """One attention over several GPUs, by several schedules of chunks."""
+
+    gpu: str | HardwareProfile
+    kernel: str | Kernel = DEFAULT
+    num_gpus: int = about(8, Kind.WHOLE, "number of GPUs", metavar="P")
+    link: str | float = about(
+        "nvlink", Kind.TEXT, "nvlink, pcie, ib (400 Gb/s), ib-100g, ib-200g, or GB/s in one direction", metavar="LINK"
+    )
+    gpus_per_node: int | None = about(None, Kind.WHOLE, "GPUs joined by `link`; needs `network`", metavar="N")
+    network: str | float | None = about(None, Kind.TEXT, "link between nodes, as `link`", metavar="LINK")
+    shared_network: bool = about(False, Kind.FLAG, "one network port a node, not one a GPU")
+    overlap: bool = about(True, Kind.FLAG, "messages beside the computations of their step", option="--no-overlap")
+    schedule: Sequence[str] | None = about(
+        None,
+        Kind.NAMES,
+        "ring, vanilla, balanced, zigzag, striped, megatron, rsa",
+        metavar="NAME,...",
+        default_text="all that can run",
+    )
+    layers: int | None = about(
+        None,
+        Kind.WHOLE,
+        "layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s",
+        metavar="N",
+        default_text="1, or all of the model's",
+    )
+
+
+def _word(default: str | None, help: str, default_text: str = "", **rest: Any) -> Any:
+    """A field of a word that what is asked for checks itself, since it has other names, too."""
+    return about(default, Kind.TEXT, help, metavar="WORD", default_text=default_text, **rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A training step on one GPU. Sizes and words that are None are those of the model, or of GPT-2 small."""
+
+    gpu: str | HardwareProfile
+    kernel: str | None = None
+    of_model: Mapping[str, Any] | None = None
+    """The model's own sizes and words, by the names of these fields."""
+    seq_len: Any = like(
+        FIELDS["seq_q"],
+        None,
+        kind=Kind.SIZES,
+        help="tokens",
+        metavar="N,...",
+        default_text="1024; with `frontier` 2k:16k:2k",
+    )
+    batch: Any = about(None, Kind.SIZES, "sequences", metavar="N,...", default_text="1")
+    layers: Any = about(None, Kind.SIZES, "layers", metavar="N,...", default_text="12")
+    width: Any = about(None, Kind.SIZES, "columns of the residual stream", metavar="N,...", default_text="768")
+    heads: int | None = like(FIELDS["heads"], default_text="width / 64")
+    kv_heads: int | None = like(FIELDS["kv_heads"])
+    causal: bool = about(True, Kind.FLAG, "keep keys up to the query's own position")
+    mlp_ratio: float | None = about(
+        None, Kind.NUMBER, "columns inside the MLP over width", low=0, high=64, metavar="R", default_text="4"
+    )
+    mlp_width: int | None = about(None, Kind.WHOLE, "columns inside the MLP; 0 for none", low=0, metavar="N")
+    gated: bool = about(False, Kind.FLAG, "gated MLP: three matrices")
+    activation: str | None = _word(None, "gelu, silu or relu", "gelu")
+    vocabulary: int | None = about(
+        None, Kind.WHOLE, "tokens; 0 for no embedding and head", low=0, metavar="N", default_text="50257"
+    )
+    untied: bool = about(False, Kind.FLAG, "the head has a matrix of its own")
+    norm: str | None = _word(None, "layer, rms or none", "layer")
+    positions: str | None = _word(None, "learned or none", "learned")
+    linear_bias: bool = about(
+        True, Kind.FLAG, "a bias in linear layers", option="--no-linear-bias", spellings=("--no-bias",)
+    )
+    attention: str = _word("flash", "naive (eager) or flash")
+    precision: str = _word("amp-bf16", "fp32, fp16, bf16, amp-fp16 or amp-bf16")
+    optimizer: str = _word("adamw", "none, sgd, momentum, adam, adamw or adam8bit")
+    step: str = _word("foreach", "how the optimizer runs: foreach, loop or fused")
+    recompute: str = _word("none", "none, full (each layer) or attention")
+    backend: str = _word("cuda", "whose kernels' saved tensors: cuda or cpu (no times)")
+    accumulate_gradients: bool = about(
+        False, Kind.FLAG, "gradients of an earlier backward are there", spellings=("--accumulate",)
+    )
+    reserve: int = about(
+        0, Kind.WHOLE, "bytes of memory that tensors cannot use, such as 512m", low=0, high=1 << 50, metavar="BYTES"
+    )
+
+    def __post_init__(self) -> None:
+        put_checked(self)
+
+
+OF_MODEL, DECODE, LATENCY, RING, TRAIN = map(
+    fields_of, (OfModel, DecodeRequest, LatencyRequest, RingRequest, TrainRequest)
+)
