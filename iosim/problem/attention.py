@@ -211,10 +211,12 @@ class AttentionProblem(ProblemFields):
 
     @property
     def forward(self) -> bool:
+        """Whether the forward pass is asked for."""
         return self.passes in ("fwd", "fwd+bwd")
 
     @property
     def backward(self) -> bool:
+        """Whether the backward pass is asked for."""
         return self.passes in ("bwd", "fwd+bwd")
 
     def with_(self, **changes: Any) -> AttentionProblem:
