@@ -73,43 +73,51 @@ AREAS = {
     "replay": area(
         "readers/replay/*.py", "@engine @replay lowering", "once_missed engine sharing trace coarse sampling"
     ),
-    "timing": area("readers/timing/*.py", "@timing once_missed", "energy timing time_mechanisms one_time"),
-    "count": area("readers/*.py", "count level_bounds", "traffic_laws memory_bounds what_fits"),
-    "formula": area("readers/formula/*.py", "floor_sums theory formula", "level_bounds"),
+    "timing": area("readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time"),
+    "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
+    "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
     "execute": area("readers/execute/*.py", "execute readers_agree", "paged varlen uniform mla"),
     "algorithms": area(
         "kernel/algorithms/*.py",
-        "count chain_launches execute uniform",
+        "once_missed @counts execute uniform chain_launches",
         "@timing @replay paged mla efficient bias varlen",
     ),
-    "libraries": area("kernel/libraries/*.py", "@catalog once_missed catalog", "inference cudnn scope own_kernels"),
+    "libraries": area(
+        "kernel/libraries/*.py", "once_missed @catalog catalog", "inference cudnn scope own_kernels @commands"
+    ),
     "kernel": area(
-        "kernel/*.py", "residency @catalog @tiles lowering", "serving uniform orders triton_compiled what_fits"
+        "kernel/*.py",
+        "residency @catalog @tiles lowering",
+        "serving uniform orders triton_compiled what_fits @commands",
     ),
-    "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli"),
-    "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range"),
+    "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"),
+    "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"),
     "prediction": area(
-        "prediction/*.py", "time_range hbm_range replay_cache", "many answers reason_and_ceiling grammar"
+        "prediction/*.py", "time_range hbm_range replay_cache", "many answers reason_and_ceiling grammar @commands"
     ),
-    "tiles": area("studies/tiles/*.py", "@tiles once_missed", "tile_study tiles"),
-    "training": area("studies/training/*.py", "@training once_missed", "training"),
-    "distributed": area("studies/distributed/*.py", "@distributed once_missed", "distributed"),
-    "comparing": area("studies/compare/*.py studies/*.py", "compare explain", "answers_studies"),
-    "models": area("studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies"),
-    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders"),
+    "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
+    "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
+    "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
+    "comparing": area("studies/compare/*.py studies/*.py", "compare explain", "answers_studies @commands"),
+    "models": area(
+        "studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies @commands"
+    ),
+    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "@commands"),
     "report": area("studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"),
-    "trace": area("studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values"),
-    "validate": area("evidence/validate/*.py", "validate_ncu validation_report validate", "validation_own ncu_rule"),
+    "trace": area("studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"),
+    "validate": area(
+        "evidence/validate/*.py", "validate_ncu validation_report validate", "validation_own ncu_rule @commands"
+    ),
     "measure": area("evidence/measure/*.py", "calibrate bundle", "measure measure_chains fit_published"),
     "times": area("evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"),
-    "reproduce": area("evidence/reproduce/*.py evidence/claims/*.py", "check_claim reproduce", "reproduce_f"),
+    "reproduce": area("evidence/reproduce/*.py evidence/claims/*.py", "check_claim reproduce", "reproduce_f @commands"),
     "integrations": area("integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"),
-    "base": area("base/*.py", "schema progress scope", "show many replay_cache report_files hardware"),
-    "show": area("show/*.py", "show terminal", "looks notebook"),
+    "base": area("base/*.py", "schema progress scope", "show many replay_cache report_files hardware @commands"),
+    "show": area("show/*.py", "show terminal", "looks notebook @commands"),
     "commands": area(
         "commands/*.py api/*.py",
         "cli completion schemas vocabulary python_api",
-        "bad_input tiles orders ncu_rule measure",
+        "bad_input tiles orders ncu_rule measure @commands",
     ),
 }
 """By room, so that a file that moves within one, or is new, is of an area."""
@@ -210,6 +218,9 @@ CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "round": "int"}
 TEXTS = ("__repr__", "__str__", "to_text", "as_text", "notes", "_time_lines")
 """Functions that make sentences: their numbers are those of others."""
 
+ASSERTED = ("strict", "repr")
+"""Arguments that assert something, as of zip, or are for who reads messages."""
+
 
 class Finder(ast.NodeVisitor):
     """Collects the edits of a module as (start, end, text) in characters."""
@@ -266,6 +277,10 @@ class Finder(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         for statement in node.body:
             self.visit(statement)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in ASSERTED:
+            self.visit(node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name in TEXTS:

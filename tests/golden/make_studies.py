@@ -21,12 +21,14 @@ sys.path.append(str(HERE))
 
 STUDIES = {
     "catalog": ("catalog_cases", "cases"),
+    "counts": ("count_cases", "cases"),
     "timing": ("timing_cases", "cases"),
     "engine": ("replay_cases", "engine"),
     "replay": ("replay_cases", "replays"),
     "training": ("training_cases", "cases"),
     "distributed": ("distributed_cases", "cases"),
     "tiles": ("tile_cases", "cases"),
+    "commands": ("command_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 
