@@ -19,6 +19,8 @@ GPUS = ("a100", "h100", "b200")
 """The first that a kernel runs on is taken."""
 PROBLEMS: dict[str, dict[str, Any]] = {
     "whole": {"batch": 2, "heads": 4, "seq_q": 512, "head_dim": 64},
+    "in the L2": {"heads": 8, "seq_q": 2048, "head_dim": 128},  # a tensor has 4 MiB
+    "past the L2": {"heads": 32, "seq_q": 4096, "head_dim": 128},
     "ragged": {"heads": 6, "kv_heads": 2, "seq_q": 333, "seq_k": 700, "head_dim": 80, "mask": "causal"},
     "tall": {"heads": 2, "seq_q": 900, "seq_k": 300, "head_dim": 128, "mask": "causal", "offset": 0},
     "window": {"heads": 4, "seq_q": 1000, "head_dim": 96, "mask": "window", "window": 130},

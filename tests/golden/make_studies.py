@@ -28,6 +28,7 @@ STUDIES = {
     "training": ("training_cases", "cases"),
     "distributed": ("distributed_cases", "cases"),
     "tiles": ("tile_cases", "cases"),
+    "plans": ("plan_cases", "cases"),
     "commands": ("command_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""

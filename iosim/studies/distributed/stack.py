@@ -62,7 +62,7 @@ class RingStack:
                 f"{seconds_text(best['time_s'])}, a GPU receiving {bytes_text(best['received_bytes'])}"
                 f"{''.join(kernels)}.")  # fmt: skip
 
-    def to_dict(self, *, steps: bool = False) -> dict[str, Any]:
+    def to_dict(self, *, steps: bool) -> dict[str, Any]:
         """The command line's JSON."""
         layers = [{"layer": kind.name, "count": kind.count, **found.to_dict(steps=steps)} for kind, found in self.rings]
         return {
