@@ -73,7 +73,9 @@ AREAS = {
     "replay": area(
         "readers/replay/*.py", "@engine @replay lowering", "once_missed engine sharing trace coarse sampling"
     ),
-    "timing": area("readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time"),
+    "timing": area(
+        "readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time reason_and_ceiling"
+    ),
     "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
     "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
     "execute": area("readers/execute/*.py", "execute readers_agree", "paged varlen uniform mla"),
