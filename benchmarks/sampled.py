@@ -13,6 +13,7 @@ from iosim.hardware.profile import load_profile
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 
 M = 1 << 20
@@ -52,7 +53,7 @@ def played(kernel: str, gpu: str, of: dict[str, Any], order: str | None, *, part
     profile = load_profile(gpu)
     chosen = resolve(kernel, problem, profile, Overrides(order=order))
     start = time.perf_counter()
-    return Call.of(problem, chosen, profile).replay(part=part), time.perf_counter() - start
+    return Call.of(problem, chosen, profile).replay(Play(part=part)), time.perf_counter() - start
 
 
 def name(kernel: str, gpu: str, of: dict[str, Any], order: str | None) -> str:

@@ -6,7 +6,7 @@
     python tests/mutate.py --list              the changes, without running anything
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Each runs in a copy of
-the tree against the few test files that AREAS names for its file, the quick ones first; C is compiled anew. A seed
+the tree against the few test files that AREAS names for its file, without their slow tests; C is compiled anew. A seed
 draws the same changes again, as far as their lines are the same. Changes that alter nothing that can be seen stand with
 the reason in mutants.json, by the line's text, so that they survive its moving about; changes that were once missed
 stand there, too, and are always among those run. Ends with exit code 1 where fewer than 95 % of the others are caught.
@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import cycle
 from pathlib import Path
 
@@ -37,78 +38,122 @@ NOTES = Path(__file__).with_name("mutants.json")
 LEAST_CAUGHT = 0.95
 MEMORY_BYTES = 6 << 30
 """Address space of a run of tests: a change may ask for any amount."""
+MOST_CPU_S = 200
+"""What a run of tests may compute at most."""
 WAIT_S = 900.0
 """What a run of tests may last at most; its CPU seconds are limited more tightly."""
 
 
 @dataclass(frozen=True)
 class Area:
-    """Files that are changed, the tests that must notice, and more of them that are asked where the first do not."""
+    """Files that are changed, the quick tests that must notice, and more of them that are asked where the first do not.
+
+    Files are patterns, whose * crosses folders; a file that several match is of the longest.
+    """
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
     more: tuple[str, ...] = ()
 
 
-def studies(*names: str) -> tuple[str, ...]:
-    return tuple(f"tests/test_recorded_studies.py::test_studies_are_as_recorded[{name}]" for name in names)
+def area(files: str, first: str, more: str = "") -> Area:
+    """Of words: patterns below iosim/, and tests by their files' names; '@name' is a recorded study."""
+    asked = [tuple(map(test, words.split())) for words in (first, more)]
+    return Area(tuple(f"iosim/{pattern}" for pattern in files.split()), *asked)
+
+
+def test(word: str) -> str:
+    if word.startswith("@"):
+        return f"tests/test_recorded_studies.py::test_studies_are_as_recorded[{word[1:]}]"
+    return f"tests/test_{word}.py"
 
 
 AREAS = {
-    "engine": Area(
-        ("iosim/readers/replay/*.h", "iosim/readers/replay/*.c"),
-        (*studies("engine", "replay"), "tests/test_engine.py"),
-        (
-            "tests/test_once_missed.py",
-            "tests/test_l2_orders.py",
-            "tests/test_trace.py",
-        ),
+    "engine": area("readers/replay/*.[ch]", "@engine @replay engine", "once_missed l2_orders trace"),
+    "replay": area(
+        "readers/replay/*.py", "@engine @replay lowering", "once_missed engine sharing trace coarse sampling"
     ),
-    "simulator": Area(
-        ("iosim/readers/replay/*.py", "iosim/studies/trace/trace.py"),
-        (*studies("engine", "replay"), "tests/test_engine.py"),
-        (
-            "tests/test_once_missed.py",
-            "tests/test_lowering.py",
-            "tests/test_trace.py",
-            "tests/test_sharing.py",
-            "tests/test_residency.py",
-            "tests/test_default_method.py",
-        ),
+    "timing": area(
+        "readers/timing/*.py", "once_missed @timing", "energy timing time_mechanisms one_time reason_and_ceiling"
     ),
-    "timing": Area(
-        (
-            "iosim/readers/timing/chain_time.py",
-            "iosim/readers/timing/launch_time.py",
-            "iosim/readers/timing/energy.py",
-            "iosim/readers/timing/rates.py",
-            "iosim/readers/timing/step_time.py",
-            "iosim/readers/timing/makespan.py",
-        ),
-        studies("timing"),
-        ("tests/test_once_missed.py", "tests/test_energy.py", "tests/test_timing.py"),
+    "count": area("readers/*.py", "count @counts level_bounds", "traffic_laws memory_bounds what_fits"),
+    "formula": area("readers/formula/*.py", "floor_sums theory @counts formula", "level_bounds block_sparse"),
+    "execute": area("readers/execute/*.py", "execute readers_agree", "paged varlen uniform mla"),
+    "algorithms": area(
+        "kernel/algorithms/*.py",
+        "once_missed @counts execute uniform chain_launches",
+        "@timing @replay paged mla efficient bias varlen",
     ),
-    "catalog": Area(
-        ("iosim/kernel/libraries/*.py",),
-        studies("catalog"),
-        ("tests/test_once_missed.py", "tests/test_catalog.py", "tests/test_inference.py"),
+    "libraries": area(
+        "kernel/libraries/*.py", "once_missed @catalog catalog", "inference cudnn scope own_kernels @commands"
     ),
-    "training": Area(
-        ("iosim/studies/training/*.py",), studies("training"), ("tests/test_once_missed.py", "tests/test_training.py")
+    "kernel": area(
+        "kernel/*.py",
+        "residency @catalog @tiles lowering",
+        "serving uniform orders triton_compiled what_fits @commands",
     ),
-    "distributed": Area(
-        ("iosim/studies/distributed/*.py",),
-        studies("distributed"),
-        ("tests/test_once_missed.py", "tests/test_distributed.py"),
+    "problem": area("problem/*.py", "mask_files fields block_sparse", "varlen windows bias cli @commands"),
+    "hardware": area("hardware/*.py", "profile_file occupancy hardware", "trust hbm_range @commands"),
+    "prediction": area(
+        "prediction/*.py", "time_range hbm_range replay_cache", "many answers reason_and_ceiling grammar @commands"
     ),
-    "tiles": Area(
-        ("iosim/studies/tiles/pick.py", "iosim/studies/tiles/space.py"),
-        studies("tiles"),
-        ("tests/test_once_missed.py", "tests/test_tiles.py"),
+    "tiles": area("studies/tiles/*.py", "once_missed @tiles", "tile_study tiles @commands"),
+    "training": area("studies/training/*.py", "once_missed @training", "training @commands"),
+    "distributed": area("studies/distributed/*.py", "once_missed @distributed", "distributed @commands"),
+    "comparing": area("studies/compare/*.py studies/*.py", "compare explain", "answers_studies @commands"),
+    "models": area(
+        "studies/models/*.py studies/decode/*.py studies/latency/*.py", "models serving", "answers_studies @commands"
+    ),
+    "sweep": area("studies/sweep/*.py studies/orders/*.py", "sweep orders", "@commands"),
+    "report": area("studies/report/*.py studies/formulas/*.py", "report report_files", "formula answers"),
+    "trace": area("studies/trace/*.py studies/program/*.py", "trace", "torch_traffic torch_values @commands"),
+    "validate": area(
+        "evidence/validate/*.py", "validate_ncu validation_report validate", "validation_own ncu_rule @commands"
+    ),
+    "measure": area("evidence/measure/*.py", "calibrate @plans bundle", "measure measure_chains fit_published"),
+    "times": area("evidence/times/*.py evidence/*.py", "fitted validate_times", "shipped_is_validated"),
+    "reproduce": area("evidence/reproduce/*.py evidence/claims/*.py", "check_claim reproduce", "reproduce_f @commands"),
+    "integrations": area("integrations/*.py", "ncu_rule triton models", "torch_values torch_counts torch_traffic"),
+    "base": area("base/*.py", "schema progress scope", "show many replay_cache report_files hardware @commands"),
+    "show": area("show/*.py", "show terminal", "looks notebook @commands"),
+    "commands": area(
+        "commands/*.py api/*.py",
+        "cli completion schemas vocabulary python_api",
+        "bad_input tiles orders ncu_rule measure @commands",
     ),
 }
-APART = ("page.py", "build.py")
-"""Files of an area that only show what others found, or compile it."""
+"""By room, so that a file that moves within one, or is new, is of an area."""
+
+APART = {
+    "iosim/*/page.py": "lays out what a study found",
+    "iosim/*/face.py": "puts into words what a study found",
+    "iosim/*_face.py": "puts into words what a study found",
+    "iosim/evidence/cuda/*": "compiles and launches on a GPU",
+    "iosim/readers/replay/build.py": "compiles the engine",
+    "iosim/*__init__.py": "names what a room offers",
+    "iosim/__main__.py": "starts the command line",
+    "iosim/torch.py": "a short name of integrations/torch",
+    "iosim/triton.py": "a short name of integrations/triton",
+    "iosim/base/version.py": "a number",
+}
+"""Files in no area, which only show what others found, or start or compile something."""
+
+
+def apart(file: str) -> bool:
+    return any(fnmatchcase(file, pattern) for pattern in APART)
+
+
+def area_of(file: str) -> str | None:
+    """The area that a file of the tree is of; None where it is of none."""
+    if apart(file):
+        return None
+    matching = [(len(p), name) for name, a in AREAS.items() for p in a.files if fnmatchcase(file, p)]
+    return max(matching)[1] if matching else None
+
+
+def sources() -> list[str]:
+    """The package's Python and the engine's C, by their paths in the tree."""
+    return sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("iosim/**/*") if p.suffix in (".py", ".c", ".h"))
 
 
 @dataclass(frozen=True)
@@ -175,6 +220,9 @@ CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "round": "int"}
 TEXTS = ("__repr__", "__str__", "to_text", "as_text", "notes", "_time_lines")
 """Functions that make sentences: their numbers are those of others."""
 
+ASSERTED = ("strict", "repr")
+"""Arguments that assert something, as of zip, or are for who reads messages."""
+
 
 class Finder(ast.NodeVisitor):
     """Collects the edits of a module as (start, end, text) in characters."""
@@ -231,6 +279,10 @@ class Finder(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         for statement in node.body:
             self.visit(statement)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg not in ASSERTED:
+            self.visit(node.value)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name in TEXTS:
@@ -454,10 +506,10 @@ def closing(code: str, at: int) -> int:
 def changes(name: str) -> list[Change]:
     """Every change of an area, in the order of its files."""
     made: list[Change] = []
-    for file in sorted({p for pattern in AREAS[name].files for p in ROOT.glob(pattern) if p.name not in APART}):
-        source = file.read_text(encoding="utf-8")
-        edits = python_edits(source) if file.suffix == ".py" else c_edits(source)
-        found = (change(name, str(file.relative_to(ROOT)), source, *edit) for edit in sorted(edits))
+    for file in (f for f in sources() if area_of(f) == name):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        edits = python_edits(source) if file.endswith(".py") else c_edits(source)
+        found = (change(name, file, source, *edit) for edit in sorted(edits))
         made += {c.key: c for c in found if c.before != c.after}.values()
     return made
 
@@ -496,8 +548,7 @@ def line_of(key: tuple[str, str, str]) -> tuple[int, int, str] | None:
 def by_hand(key: tuple[str, str, str]) -> Change | None:
     """A change that is not of the kinds above, by its line; None where that line is not there."""
     file, before, after = key
-    area = next((n for n, a in AREAS.items() if any(Path(file).match(p) for p in a.files)), None)
-    found = line_of(key)
+    area, found = area_of(file), line_of(key)
     if area is None or found is None:
         return None
     number, at, line = found
@@ -548,18 +599,18 @@ def compiled(tree: Path) -> bool:
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def run(tree: Path, tests: tuple[str, ...], cpu_s: int, *, keep: bool = False) -> tuple[bool, float]:
+def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
     """(whether the tests pass in the tree, CPU seconds they took), in a child of this process, which has what they
     import.
 
     Args:
         cpu_s: CPU seconds after which they have failed; so have they after WAIT_S of idling.
-        keep: compiled Python is kept beside its source, for the runs to come.
     """
     child = os.fork()
     if child == 0:
         try:
-            sys.dont_write_bytecode = not keep
+            sys.dont_write_bytecode = False  # the next run need not compile what this one did
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
             resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -572,7 +623,8 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int, *, keep: bool = False) -
             os.environ["PYTHONPATH"] = str(tree)
             import pytest
 
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", *tests])
+            asked = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
+            code = pytest.main([*asked, *tests])
             os._exit(0 if code == 0 else 1)
         except BaseException:
             os._exit(1)
@@ -602,25 +654,28 @@ def warmed() -> None:
 
 
 class Runner:
-    """Runs changes in one copy of the tree."""
+    """Runs changes in one copy of the tree.
 
-    def __init__(self, tree: Path) -> None:
-        self.tree = tree
+    Args:
+        trusting: of an area's tests only the first are tried without a change, as where the whole suite is run, too.
+    """
+
+    def __init__(self, tree: Path, *, trusting: bool = False) -> None:
+        self.tree, self.trusting = tree, trusting
         copied_tree(tree)
-        if not compiled(tree):
-            raise SystemExit("mutate: the engine does not compile; is gcc there?")
         warmed()
         self.limits: dict[tuple[str, ...], int] = {}
+        self.planted_so_far = 0
 
     def limit(self, tests: tuple[str, ...]) -> int:
         """CPU seconds that these tests may take with a change: a few times what they take without one."""
-        if tests not in self.limits:
-            run(self.tree, tests, 900, keep=True)
-            passed, used = run(self.tree, tests, 900)
+        tried = tests[:1] if self.trusting else tests
+        if tried not in self.limits:
+            passed, used = run(self.tree, tried, MOST_CPU_S)
             if not passed:
-                raise SystemExit(f"mutate: {' '.join(tests)} fail without a change")
-            self.limits[tests] = int(5 + 3 * used)
-        return self.limits[tests]
+                raise SystemExit(f"mutate: {' '.join(tried)} fail without a change")
+            self.limits[tried] = MOST_CPU_S if self.trusting else int(5 + 3 * used)
+        return self.limits[tried]
 
     def caught(self, one: Change) -> bool | None:
         """Whether a test notices; None where the change is no program."""
@@ -641,13 +696,17 @@ class Runner:
         source, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
         is_c = file.suffix in (".c", ".h")
         engine = file.with_name("_engine.so")
+        if is_c and not engine.exists() and not compiled(self.tree):
+            raise SystemExit("mutate: the engine does not compile; is gcc there?")
         content = engine.read_bytes() if is_c else b""
         try:
             file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
+            self.planted_so_far += 1
+            os.utime(file, (self.planted_so_far, self.planted_so_far))  # compiled forms know their sources by it
             yield not is_c or compiled(self.tree)
         finally:
             file.write_text(source, encoding="utf-8")
-            os.utime(file, (written, written))  # so that its compiled form is taken for new
+            os.utime(file, (written, written))
             if is_c:
                 engine.unlink(missing_ok=True)
                 engine.write_bytes(content)
@@ -660,6 +719,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
     parser.add_argument("--all", action="store_true", help="every change")
     parser.add_argument("--list", action="store_true", help="say what would be run")
+    parser.add_argument("--trusting", action="store_true", help="try only an area's first tests without a change")
     parser.add_argument("--file", action="append", help="only changes of files whose path ends so")
     return parser.parse_args(words)
 
@@ -679,7 +739,7 @@ def report(done: Iterator[tuple[Change, bool | None]], notes: Notes) -> float:
         by_area.setdefault(one.area, []).append(int(noticed))
         if not noticed:
             missed.append(one)
-            print(f"not caught: {one}", flush=True)
+            print(f"not caught: {one.area} {one}", flush=True)
     for name, each in by_area.items():
         print(f"{name}: {sum(each)} of {len(each)}")
     share = caught / max(1, caught + len(missed))
@@ -700,7 +760,7 @@ def main(words: list[str] | None = None) -> int:
     for file, before, _ in notes.gone():
         print(f"mutants.json: {file} has no line '{before}' any more")
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
-        runner = Runner(Path(folder))
+        runner = Runner(Path(folder), trusting=asked.trusting)
         return int(report(((c, runner.caught(c)) for c in chosen), notes) < LEAST_CAUGHT)
 
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
@@ -389,6 +390,13 @@ def test_json_holds_results_links_and_schedules(capsys: pytest.CaptureFixture[st
     (steps,) = by_name["ring"]["schedules"]
     assert len(steps["steps"]) == 4
     assert steps["steps"][0]["sends"][0] == {"source": 0, "target": 1, "tensors": ["K", "V"], "chunks": [0]}
+
+
+def test_schedules_are_written_out_where_they_are_asked_for() -> None:
+    rings = iosim.ring(AttentionProblem(heads=8, seq_q=1024), num_gpus=2, gpu="h100")
+    for data, written in ((rings.to_dict(), False), (rings.to_dict(steps=True), True)):
+        assert data["results"]
+        assert all((r["schedules"] is not None) is written for r in data["results"])
 
 
 def test_table_csv_and_steps(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.l2 import model
+from iosim.readers.replay.play import Play
 
 MOST = 1.25
 SLOWER = 0.97
@@ -92,7 +93,7 @@ def stays_dirty(p: Prediction) -> int:
 def at_l2(p: Prediction, share: float, direction: str) -> int:
     """HBM bytes with an L2 of so many times the sets."""
     whole = model(p.call.profile)
-    played = p.call.replay(l2_model=replace(whole, sets=max(1, round(whole.sets * share))))
+    played = p.call.replay(Play(l2_model=replace(whole, sets=max(1, round(whole.sets * share)))))
     return int(played.traffic.total("hbm", direction))
 
 

@@ -14,6 +14,7 @@ from iosim.kernel.libraries import Overrides, fa2, fa3, resolve
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import LoweredLaunch, Template, lower
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.readers.timing.launch_time import reuses_keys
 from iosim.studies.distributed.links import Cluster, Link
@@ -50,7 +51,7 @@ def test_a_warm_l2_holds_what_the_same_call_left() -> None:
                      if chain.tensors[name].role is Role.INPUT)  # fmt: skip
         seen.append((int(touched.sum()), inputs, l2.dirty_bytes()))  # type: ignore[attr-defined]
 
-    found = Call.of(problem, kernel, profile, chain).replay(l2_start="warm", trace=look)  # type: ignore[arg-type]
+    found = Call.of(problem, kernel, profile, chain).replay(Play(l2_start="warm"), trace=look)  # type: ignore[arg-type]
     assert len(seen) == len(chain.launches)
     assert seen[0][0] > seen[0][1]
     assert seen[0][2] >= 2 * 512 * 64 * 2  # O

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def test_own_file_is_found_by_path_only_when_no_profile_has_the_name(
     assert load_profile("my-gpu").name == "mine"
     assert load_profile("./h100").name == "mine"
     assert load_profile("h100").name == "h100-sxm"
+
+
+@pytest.mark.parametrize("field", ["sources", "kinds", "taken", "validation"])
+def test_where_numbers_come_from_makes_no_other_gpu(field: str) -> None:
+    profile = load_profile("h200")
+    other: dict[str, Any] = {field: {"sm_count": "counted"}}
+    assert replace(profile, **other) == profile
+    assert replace(profile, sm_count=7) != profile
 
 
 def test_own_values_win_and_unknown_capabilities_stand_alone() -> None:

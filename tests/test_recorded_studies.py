@@ -27,7 +27,6 @@ def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
     return [] if recorded == made and type(recorded) is type(made) else [f"{at}: {recorded}, now {made}"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", list(STUDIES.STUDIES))
 def test_studies_are_as_recorded(name: str) -> None:
     recorded, differ = STUDIES.recorded(name), []

@@ -34,6 +34,7 @@ from iosim.readers.replay import engine
 from iosim.readers.replay.engine import L2, MAX_TENSORS, Ctas, TraceRecord
 from iosim.readers.replay.l2 import L2Model, model, sample_lines
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 
 LINE = 128
@@ -72,7 +73,7 @@ def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Cha
     kernel = replace(kernel, packs_group=kernel.packs_group and not problem.backward)
     chain = plan(problem, kernel)
     with patch.object(engine, "sample_lines", lambda made, size, *_: sample_lines(made, size, 1e9)):
-        played = Call.of(problem, kernel, H200, chain).replay(l2_model=l2, trace=watch)
+        played = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=l2), trace=watch)
     assert watch.l2 is not None
     assert int(watch.l2.config.sample_bytes) == LINE
     return chain, played, watch
@@ -154,7 +155,7 @@ FA = Kernel("flash", "flash", Tile(64, 64))
 
 
 def summary() -> str:
-    played = Call.of(PROBLEM, FA, H200).replay(l2_model=small_l2(256, 8))
+    played = Call.of(PROBLEM, FA, H200).replay(Play(l2_model=small_l2(256, 8)))
     return f"{[(r.tensor, r.direction, r.bytes) for r in played.traffic]} {played.dirty_bytes} {played.seconds!r}"
 
 
@@ -175,9 +176,9 @@ def test_the_start_of_a_chain_does_not_know_its_end() -> None:
     problem = AttentionProblem(batch=1, heads=4, seq_q=512, head_dim=64, dtype="fp16")
     kernel = replace(FA, splits=4)
     chain, made = plan(problem, kernel), small_l2(256, 8)
-    whole = Call.of(problem, kernel, H200, chain).replay(l2_model=made)
+    whole = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=made))
     for n in range(1, len(chain.launches)):
-        part = Call.of(problem, kernel, H200, replace(chain, launches=chain.launches[:n])).replay(l2_model=made)
+        part = Call.of(problem, kernel, H200, replace(chain, launches=chain.launches[:n])).replay(Play(l2_model=made))
         names = {launch.name for launch in chain.launches[:n]}
         assert list(part.traffic) == [r for r in whole.traffic if r.launch in names]
         assert part.launches == whole.launches[:n]
@@ -214,7 +215,7 @@ def test_a_persistent_kernel_of_whole_heads_skips_none() -> None:
 
 def test_an_l2_smaller_than_a_tile_is_refused() -> None:
     with pytest.raises(InputError, match=r"holds 512 B, less than one tile of 8\.\d+ kB; accepted"):
-        Call.of(PROBLEM, FA, H200).replay(l2_model=small_l2(1, 4, 1))
+        Call.of(PROBLEM, FA, H200).replay(Play(l2_model=small_l2(1, 4, 1)))
 
 
 ARGUMENTS = ["predict", "--gpu", "h200-sxm", "--kernel", "fa2"]

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ import pytest
 from iosim.base.errors import InputError
 from iosim.commands import common
 from iosim.commands.cli import build_parser, main
+from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.studies.report import Report, ReportRequest, build, render
+from iosim.studies.report.roofline import bandwidth
 
 FIGURES = [
     "overview",
@@ -409,3 +412,14 @@ def test_ticks_are_few_round_and_inside() -> None:
         assert 1 <= len(axis["tickvals"]) <= axes.MOST_TICKS
         assert all(low <= axes.math.log10(t) <= high for t in axis["tickvals"])
     assert axes.length_axis([1 << n for n in range(9, 19)])["ticktext"] == ["512", "4k", "32k", "256k"]
+
+
+def test_a_measured_roof_is_what_was_measured() -> None:
+    """Of a curve by footprint the best, else the one number; the specification's where that is asked for."""
+    h200 = load_profile("h200")
+    curve = {"l2_read_bandwidth_by_footprint_bytes_per_s": ((1e6, 3e12), (1e7, 4e12), (1e8, 2e12))}
+    gpu = replace(h200, l2_read_bandwidth_bytes_per_s=5e12, l2_read_bandwidth_measured_bytes_per_s=1e12, **curve)  # type: ignore[arg-type]
+    assert (bandwidth(gpu, "l2", True), bandwidth(gpu, "l2", False)) == (4e12, 5e12)
+    assert bandwidth(replace(gpu, l2_read_bandwidth_by_footprint_bytes_per_s=()), "l2", True) == 1e12
+    assert bandwidth(gpu, "hbm", True) == h200.dram_bandwidth_measured_bytes_per_s
+    assert bandwidth(gpu, "hbm", False) == h200.dram_bandwidth_bytes_per_s

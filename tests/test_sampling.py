@@ -17,6 +17,7 @@ from iosim.prediction.predictor import QUICK_ACCESSES, default_method, tile_acce
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.lowering import LoweredLaunch, Template
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 
@@ -29,7 +30,7 @@ def call(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2) -> tuple
 def played(kernel: str, gpu: str, mask: str, tokens: int, heads: int = 2, *, part: bool) -> Replay:
     problem, chain = call(kernel, gpu, mask, tokens, heads)
     profile = load_profile(gpu)
-    return Call.of(problem, resolve(kernel, problem, profile), profile, chain).replay(part=part)
+    return Call.of(problem, resolve(kernel, problem, profile), profile, chain).replay(Play(part=part))
 
 
 def budget(monkeypatch: pytest.MonkeyPatch, accesses: int) -> None:
@@ -88,7 +89,7 @@ def test_what_is_outside_the_loop_is_counted_for_skipped_tiles_too(monkeypatch: 
 def test_short_launches_are_played_whole() -> None:
     problem, chain = call("fa2", "h200", "causal", 8192)
     profile = load_profile("h200")
-    found = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(part=True)
+    found = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(Play(part=True))
     assert found.launches[0].windows is None
     assert found == played("fa2", "h200", "causal", 8192, part=False)
 

@@ -24,7 +24,7 @@ from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order, Start
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.chain_time import ChainTime
+from iosim.readers.timing.chain_time import ChainTime, ceiling_s
 from iosim.readers.timing.makespan import Makespan, _tail, makespan, steps_per_tile
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.step_time import (
@@ -413,3 +413,17 @@ def test_own_kernel_outside_the_profiler() -> None:
     assert len(errors) == 32
     assert statistics.fmean(errors) < 0.04
     assert max(errors) < 0.10
+
+
+def test_nothing_is_faster_than_its_bytes_at_the_highest_rate_and_its_products() -> None:
+    """Two launches of an H200: the first bound by 4.8 TB/s, the second by what its tensor cores do at most."""
+    problem, gpu = AttentionProblem(heads=8, seq_q=4096, head_dim=128), load_profile("h200")
+    call = Call.of(problem, resolve("naive", problem, gpu), gpu)
+    moved = call.capacity()
+    apart = [replace(call.chain, launches=(launch,)) for launch in call.chain.launches]
+    seconds = [ceiling_s(problem, chain, moved, gpu, 0.0) for chain in apart]
+    assert len(seconds) > 1
+    assert min(seconds) > 0
+    assert gpu.dram_bandwidth_bytes_per_s is not None
+    assert sum(seconds) >= moved.total("hbm") / gpu.dram_bandwidth_bytes_per_s
+    assert ceiling_s(problem, call.chain, moved, gpu, 0.0) == pytest.approx(sum(seconds))

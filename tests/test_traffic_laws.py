@@ -35,6 +35,7 @@ from iosim.readers.replay import replay as replays
 from iosim.readers.replay.coarse import coarse_plan
 from iosim.readers.replay.l2 import L2Model, Samples, model, sample_lines
 from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import CODE, FOREIGN, Replay
 from iosim.readers.replay.sampling import sampling_plan
 from iosim.studies.explain import explain
@@ -221,7 +222,7 @@ def test_a_library_s_kernel_lies_between_its_bounds(
     """As above where a sample of the lines is followed: reads are bounded to the byte."""
     problem, chosen, chain, profile = call(kernel, gpu, arguments)
     worked_out = Call.of(problem, chosen, profile, chain)
-    played, limits = worked_out.replay(l2_model=part_of(profile, share)), worked_out.bounds
+    played, limits = worked_out.replay(Play(l2_model=part_of(profile, share))), worked_out.bounds
     assert limits.compulsory_read <= moved_bytes(played, "read") <= limits.no_l2_read
     assert moved_bytes(played, "write") <= limits.no_l2_write
 
@@ -234,7 +235,7 @@ def test_an_l2_of_twice_the_sets_moves_no_more(arguments: dict[str, Any], kernel
     problem, chosen, chain, profile = call(kernel, gpu, arguments)
     small = part_of(profile, share)
     before, after = (
-        moved_bytes(Call.of(problem, chosen, profile, chain).replay(l2_model=each))
+        moved_bytes(Call.of(problem, chosen, profile, chain).replay(Play(l2_model=each)))
         for each in (small, replace(small, sets=2 * small.sets))
     )
     assert after <= 1.02 * before + profile.line_bytes
@@ -275,7 +276,7 @@ def test_an_atomic_add_that_misses_reads_hbm() -> None:
     counted = count(chain)
     added = counted.total("l2", "write", launch="bwd.main", tensor="dQ_acc")
     assert Call.of(problem, kernel, profile, chain).bounds.no_l2_read == counted.total("l2", "read") + added
-    played = Call.of(problem, kernel, profile, chain).replay(l2_model=part_of(profile, 1 / 16)).traffic
+    played = Call.of(problem, kernel, profile, chain).replay(Play(l2_model=part_of(profile, 1 / 16))).traffic
     assert 0 < played.total("hbm", "read", launch="bwd.main", tensor="dQ_acc") <= added
 
 
@@ -363,7 +364,7 @@ def test_coarse_steps_are_no_longer_than_the_l2_holds(monkeypatch: pytest.Monkey
     problem, kernel, chain, profile = call("fa2", "l4", {"heads": 1, "seq_q": 1 << 18, "head_dim": 128})
     monkeypatch.setattr(replays, "coarse_plan", partial(coarse_plan, budget=10_000))
     monkeypatch.setattr(replays, "sampling_plan", partial(sampling_plan, budget=500_000))
-    played = Call.of(problem, kernel, profile, chain).replay(part=True)
+    played = Call.of(problem, kernel, profile, chain).replay(Play(part=True))
     limits = Call.of(problem, kernel, profile, chain).bounds
     assert played.launches[0].coarse is None
     assert played.launches[0].windows is not None

@@ -17,16 +17,19 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE))
+sys.path += [str(HERE), str(HERE.parent)]
 
 STUDIES = {
     "catalog": ("catalog_cases", "cases"),
+    "counts": ("count_cases", "cases"),
     "timing": ("timing_cases", "cases"),
     "engine": ("replay_cases", "engine"),
     "replay": ("replay_cases", "replays"),
     "training": ("training_cases", "cases"),
     "distributed": ("distributed_cases", "cases"),
     "tiles": ("tile_cases", "cases"),
+    "plans": ("plan_cases", "cases"),
+    "commands": ("command_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 

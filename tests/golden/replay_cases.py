@@ -22,6 +22,7 @@ from iosim.readers.replay.engine import L2, MAX_DEPTH, MAX_TENSORS, Ctas, TraceR
 from iosim.readers.replay.l2 import L2Model, model, sample_lines, sm_partitions
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template, lower, start_order
 from iosim.readers.replay.objects import refuse_bytes, tile_bytes
+from iosim.readers.replay.play import Play
 from iosim.readers.replay.replay import Replay
 from iosim.readers.replay.sampling import SamplingPlan, Windows, sampling_plan
 from iosim.readers.replay.scan import scan, with_capacity
@@ -420,7 +421,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                     coarse=lambda *_, **__: None,
                     sampling=lambda low, slots: sampling_plan(low, slots, 30_000, settle=8, window=20),
                 )
-                found = Call.of(p, chosen, profile, chain).replay(part=True)
+                found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
                 windows = found.launches[0].windows
                 yield (
                     f"windows {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
@@ -436,7 +437,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                     coarse=lambda *a, **k: planned.append(coarse_plan(*a, **k, budget=30_000)) or planned[-1],  # noqa: B023
                     sampling=lambda low, slots: None,
                 )
-                found = Call.of(p, chosen, profile, chain).replay(part=True)
+                found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
                 grain = planned[-1]
                 yield (
                     f"coarse {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",

@@ -1,0 +1,90 @@
+"""What commands print, line by line: of every command that predicts, a small call or two."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iosim.commands.cli import main
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+SMALL = "--heads 4 --seq-len 1k --head-dim 64"
+CALLS = (
+    f"predict --gpu h200 --kernel fa2 --causal {SMALL}",
+    f"predict --gpu a100 --kernel flash --splits 2 --method sampled {SMALL} --format json",
+    f"compare --gpu a100 --kernel naive,fa2,flash1 {SMALL}",
+    f"compare --gpu a100,t4 --kernel fa2,cutlass {SMALL} --format csv",
+    f"tiles --gpu rtx-4090 {SMALL}",
+    f"tiles --gpu a100 --tile 128x64 {SMALL}",
+    f"explain --gpu h200 --causal {SMALL}",
+    f"orders --gpu h100 --causal {SMALL}",
+    f"trace --gpu h200 {SMALL}",
+    "decode --context 1k,4k --gpu h100",
+    "latency --stack vllm --gpu h200 --seq-len 512",
+    "ring --num-gpus 4 --causal --heads 8 --seq-len 8k --gpu h100",
+    "ring --num-gpus 4 --gpu h100 --model llama-3-8b --seq-len 8k --format json",
+    "train-memory --gpu l4 --layers 2 --seq-len 512",
+    "train-memory --frontier layers --layers 2,4 --seq-len 1k,4k --gpu l4",
+    "formula fa2",
+    "formula flash1 --seq-len 1k --gpu a100",
+    "kernels list",
+    "kernels show flash-cu",
+    "kernels show fa2",
+    "kernels show cutlass --format json",
+    "profiles list",
+    "profiles show t4 --format csv",
+    "models list",
+    "models show gemma-2-9b",
+    "reproduce --section A",
+    "check-claim --hbm 1MB --kernel fa2 --gpu a100",
+    f"sweep --gpu a100,h100 --kernel fa2,flash {SMALL}",
+    f"sweep --gpu a100,h100 --kernel fa2,flash --causal --l2 warm {SMALL} --format json",
+    "schema",
+    f"predict --gpu a100 --kernel naive --method capacity --dropout 0.1 --pass fwd+bwd {SMALL} --format csv",
+    f"predict --gpu a100 --kernel flash --bias alibi --causal --l2 warm {SMALL}",
+    "predict --gpu a100 --kernel fa2 --heads 8 --kv-heads 2 --seq-len 1 --seq-len-k 4k --page-size 256 --batch 4",
+    "compare --gpu a100 --kernel naive,fa2 --pass fwd+bwd --seq-len 512 --heads 2 --head-dim 64 --format json",
+    "compare --gpu h100 --model llama-3-8b --kernel fa2,fa3 --seq-len 1k",
+    f"tiles --gpu a100 --tile 256x256 {SMALL} --format json",
+    f"tiles --gpu h100 --pass bwd {SMALL} --format csv",
+    f"explain --gpu a100 --kernel flash1 {SMALL} --format json",
+    f"explain --gpu a100 --kernel flash --direction alternating {SMALL}",
+    f"orders --gpu a100 --window 200 {SMALL} --format csv",
+    f"trace --gpu a100 --causal {SMALL} --format json",
+    "decode --context 1k,4k --gpu a100 --model llama-3-8b --format json",
+    "decode --context 4k --gpu h100 --batch 16 --model llama-3-8b",
+    "latency --stack vllm,sglang --gpu h200 --seq-len 1 --seq-len-k 512,4k --format json",
+    "ring --num-gpus 8 --causal --heads 8 --seq-len 8k --gpu a100 --pass bwd --format csv",
+    "train-memory --gpu a100 --model llama-3-8b --seq-len 2k",
+    "formula naive --pass bwd --causal --format json",
+    "formula fa2 --seq-len 2k --causal --gpu a100 --format json",
+    "reproduce --section B --format csv",
+    "check-claim --l2 40MB --kernel fa2 --gpu a100 --causal --heads 4 --seq-len 4k --format json",
+    "check-claim --hbm 33.5MB --kernel flash --gpu a100 --heads 8 --seq-len 4k",
+    "models show mistral-7b --format json",
+    "reproduce --list",
+    f"validate --ncu {DATA}/ncu_h200.csv --gpu h200",
+    f"validate --ncu {DATA}/ncu_h200.csv --gpu h200 --format csv",
+    "predict --gpu a100 --kernel fa3",
+    "predict --gpu a100 --kernel flash --tile 256x256 --head-dim 256",
+    "predict --gpu a100 --heads 3 --kv-heads 2",
+    "tiles --gpu a100 --tile 7x9",
+    "predict --model llama-3-8b --seq-len 2k --gpu h100",
+)
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for line in CALLS:
+        told, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+            try:
+                code: Any = main(line.split())
+            except SystemExit as end:
+                code = end.code
+        text = told.getvalue().replace(str(DATA), "data")
+        printed = json.loads(text) if line.endswith("json") and not code else text.splitlines()
+        yield line.replace(str(DATA), "data"), [code, errors.getvalue().splitlines(), printed]
