@@ -127,7 +127,6 @@ AREAS = {
 APART = {
     "iosim/*/page.py": "lays out what a study found",
     "iosim/*/face.py": "puts into words what a study found",
-    "iosim/*_face.py": "puts into words what a study found",
     "iosim/evidence/cuda/*": "compiles and launches on a GPU",
     "iosim/readers/replay/build.py": "compiles the engine",
     "iosim/*__init__.py": "names what a room offers",

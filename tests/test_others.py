@@ -23,7 +23,7 @@ def test_the_counters_on_the_page_are_what_the_script_finds(others: ModuleType) 
     assert len(rows) == 63
     for start, tokens, measured, predicted in rows:
         if start == "cold":
-            assert predicted == pytest.approx(measured, rel=0.05)
+            assert predicted == pytest.approx(measured, rel=0.06)
         else:
             assert predicted == pytest.approx(measured, rel=0.10, abs=2e6), tokens
 
