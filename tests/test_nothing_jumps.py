@@ -238,7 +238,7 @@ def test_neighbours_move_alike(data: st.DataObject) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(MANY, max_examples=examples(120))
+@settings(MANY, max_examples=examples(24))
 @given(data=st.data())
 def test_neighbours_of_every_kernel_move_alike(kernel: str, data: st.DataObject) -> None:
     check_neighbours(kernel, data)

@@ -331,14 +331,14 @@ def test_k_counted_per_the_wrong_head(case: str, factor: float, monkeypatch: pyt
 
 @pytest.mark.parametrize("case", ["flash", "flash backward", "flash rereads", "flash split", "flash1 to the letter"])
 def test_causal_halved_without_its_diagonal(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = iosim.problem.masks.mask.key_blocks
+    real = iosim.problem.masks.mask.IntervalMask.key_blocks
 
     def wrong(*args: Any) -> KeyBlocks:
         blocks = real(*args)
         end = np.maximum(blocks.end - 1, blocks.first)
         return replace(blocks, end=end, end_row=np.minimum(blocks.end_row, end * args[4]))
 
-    monkeypatch.setattr(iosim.problem.masks.mask, "key_blocks", wrong)
+    monkeypatch.setattr(iosim.problem.masks.mask.IntervalMask, "key_blocks", wrong)
     assert disagreements(*CASES[case])
 
 

@@ -130,7 +130,7 @@ MORE = {
 CASES = QUICK | MORE
 NOT_FAKE = ("switch_transformers",)
 """Its router converts its own weights, which PyTorch does not do to fake ones."""
-NAMES = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+NAMES = quick_first([*QUICK, *MORE], 2)
 
 
 def model_of(name: str) -> Any:
@@ -185,7 +185,7 @@ def on_fake(name: str) -> tuple[ProgramTraffic, Any]:
     return t.result, model
 
 
-@pytest.mark.parametrize("name", quick_first(NAMES, 2))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_on_meta_and_on_fake_tensors(name: str) -> None:
     totals = []
     for run in (on_meta,) if name in NOT_FAKE else (on_meta, on_fake):
