@@ -20,9 +20,8 @@ USUAL_WAYS = 16
 WAYS = tuple(sorted({8, 12, 16, 20, 24, USUAL_WAYS}))
 CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(17))
 FINER = (-0.01, 0.0, 0.01)
-CLEARLY_BETTER = 0.75
-"""Ways other than the model's own are taken where the error falls to less than this share: where a buffer lies in
-memory moves the error of scans by as much."""
+CLEARLY_BETTER = 0.9
+"""Ways other than the model's own are taken where the error falls to less than this share."""
 TRIALS = len(CAPACITY) + len(FINER) + len(WAYS)
 ON_CLIFF = (0.002, 0.998)
 """Share of re-reads that miss, between which a footprint is on the cliff."""
