@@ -118,6 +118,6 @@ def test_changes_once_missed_are_noticed_by_quick_tests() -> None:
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="the engine is compiled anew with gcc")
 def test_planted_changes_are_noticed() -> None:
     """Those once missed, and a few others."""
-    caught, run, told = scored("--count", "8")
+    caught, run, told = scored("--count", "20")
     assert caught >= MUTATE.LEAST_CAUGHT * run, told
     assert run >= 18, told

@@ -18,10 +18,12 @@ from iosim.readers.replay.scan import PATTERNS, block_scan, scan, with_capacity
 USUAL_WAYS = 16
 """Ways of the L2s that were measured set by set (H100 and H200)."""
 WAYS = tuple(sorted({8, 12, 16, 20, 24, USUAL_WAYS}))
-CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(17))
+CAPACITY = tuple(round(0.8 + 0.02 * n, 2) for n in range(11))
+"""An L2 holds no more than its size, though a curve may fit better so."""
 FINER = (-0.01, 0.0, 0.01)
-CLEARLY_BETTER = 0.9
-"""Ways other than the model's own are taken where the error falls to less than this share."""
+CLEARLY_BETTER = 0.7
+"""Ways other than the usual are taken where the error falls to less than this share: with 12 it falls to 0.73 on curves
+of an H100 PCIe, whose chip has 16."""
 TRIALS = len(CAPACITY) + len(FINER) + len(WAYS)
 ON_CLIFF = (0.002, 0.998)
 """Share of re-reads that miss, between which a footprint is on the cliff."""
@@ -147,7 +149,7 @@ def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], N
         return mean
 
     coarse = min(CAPACITY, key=error)
-    fraction = min((round(coarse + step, 2) for step in FINER), key=error)
+    fraction = min((min(round(coarse + step, 2), 1.0) for step in FINER), key=error)
     by_ways = {ways: error(fraction, ways) for ways in WAYS}
     best = min(WAYS, key=lambda w: by_ways[w])
     ways = best if by_ways[best] < CLEARLY_BETTER * by_ways[USUAL_WAYS] else USUAL_WAYS
