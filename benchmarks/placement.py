@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pandas as pd
 from recorders import asked_gpu, measurements
 
-import iosim
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
 
 SAME = ("base 0 MiB", "base 0 MiB again")
 PROBLEM = ["implementation", "batch", "heads", "seq", "head_dim", "causal"]
@@ -24,7 +25,7 @@ class Row:
     lie apart, recorded without regard to places, predicted."""
 
     implementation: str
-    problem: iosim.AttentionProblem
+    problem: AttentionProblem
     least: float
     median: float
     largest: float
@@ -42,7 +43,7 @@ def measured(gpu: str = "h200") -> pd.DataFrame:
     return pd.read_csv(measurements(f"{gpu}_placement.csv"))
 
 
-def recorded(implementation: str, p: iosim.AttentionProblem) -> tuple[int, ...]:
+def recorded(implementation: str, p: AttentionProblem) -> tuple[int, ...]:
     """HBM reads of the recorded launches of a call."""
     t = pd.read_csv(measurements("h200_library_kernels.csv"))
     t = t[(t.implementation == implementation) & (t.batch == p.batch) & (t.heads == p.heads)]
@@ -57,12 +58,10 @@ def rows(gpu: str = "h200") -> list[Row]:
     for key, table in measured(gpu).groupby(PROBLEM, sort=False):
         implementation, batch, heads, seq, head_dim, causal = key
         mask = "causal" if causal else "none"
-        p = iosim.AttentionProblem(
-            batch=batch, heads=heads, seq_q=seq, seq_k=seq, head_dim=head_dim, dtype="bf16", mask=mask
-        )
+        p = AttentionProblem(batch=batch, heads=heads, seq_q=seq, seq_k=seq, head_dim=head_dim, dtype="bf16", mask=mask)
         read = table.hbm_read
         one, other = (float(table[table.place == place].hbm_read.iloc[0]) for place in SAME)
-        predicted = float(iosim.predict(p, implementation, gpu).total("hbm", "read"))
+        predicted = float(predict(p, implementation, gpu).total("hbm", "read"))
         known = recorded(implementation, p) if gpu == "h200" else ()
         made.append(Row(implementation, p, float(read.min()), float(read.median()), float(read.max()),
                         abs(one / other - 1), known, predicted))  # fmt: skip

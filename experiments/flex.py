@@ -46,7 +46,7 @@ def block_mask(tokens: int, mask: str, words: dict[str, int]) -> Any:
     import torch
     from torch.nn.attention.flex_attention import BlockMask
 
-    from iosim import AttentionProblem
+    from iosim.problem.attention import AttentionProblem
     from iosim.problem.masks import BlockMask as Blocks
 
     made = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask

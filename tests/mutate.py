@@ -131,8 +131,6 @@ APART = {
     "iosim/readers/replay/build.py": "compiles the engine",
     "iosim/*__init__.py": "names what a room offers",
     "iosim/__main__.py": "starts the command line",
-    "iosim/torch.py": "a short name of integrations/torch",
-    "iosim/triton.py": "a short name of integrations/triton",
     "iosim/base/version.py": "a number",
 }
 """Files in no area, which only show what others found, or start or compile something."""

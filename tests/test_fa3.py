@@ -399,7 +399,7 @@ class TestQuantisation:
 
 
 def test_the_figure_shows_every_fp16_point() -> None:
-    made = load_script(REPORTS / "make_utilisation.py")
+    made = load_script("benchmarks/make_utilisation.py")
     drawn = made.svg(made.panels())
     root = ElementTree.fromstring(drawn)
     dots = [c for c in root.iter("{http://www.w3.org/2000/svg}circle") if len(c)]

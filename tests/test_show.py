@@ -275,7 +275,7 @@ def test_the_gallery_is_small_and_shares_one_copy_of_plotly() -> None:
 
 
 def test_the_gallery_can_be_made_anywhere(tmp_path: Path) -> None:
-    script = load_script("reports/make_gallery.py")
+    script = load_script("docs/make_gallery.py")
     script.make(["decode"], tmp_path)
     (name,) = re.findall(r'<script src="([^"]+)">', (tmp_path / "decode.html").read_text(encoding="utf-8"))
     assert (tmp_path / name).resolve() == PLOTLY.resolve()

@@ -161,8 +161,8 @@ def sum_groups(problem: AttentionProblem, packets: int = 0, operations: int = 0)
             operations_per_value=operations,
         )
 
-    return (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (
-        summed("bwd.sum_groups", "dK", "dV"),
+    return (
+        (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (summed("bwd.sum_groups", "dK", "dV"),)
     )
 
 

@@ -34,7 +34,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-
 def answer(comparison: Comparison) -> str:
     """A sentence a GPU, and one on grouped heads where the problem has them."""
     sentences = [v.sentence for v in of_points(comparison.points, comparison.baseline.kernel)]

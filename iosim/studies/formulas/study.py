@@ -22,7 +22,6 @@ from iosim.studies.formulas.names import CHOICES, SIZES
 from iosim.studies.formulas.names import SYMBOLS as GIVEN
 
 if TYPE_CHECKING:
-
     from iosim.readers.formula.symbolic import Formula
 
 DEFAULT_GPU = "a100"

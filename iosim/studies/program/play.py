@@ -76,9 +76,9 @@ class Playing:
     def _worked_out(self, operator: Operator) -> Alone:
         if not operator.is_kernel:
             return Alone(Call.of(operator.problem, operator.kernel, self.profile, operator.chain), {})
-        prediction = Request(
-            operator.problem, operator.kernel, self.profile, chain=operator.chain
-        ).predict(self._replays)
+        prediction = Request(operator.problem, operator.kernel, self.profile, chain=operator.chain).predict(
+            self._replays
+        )
         streamed = self.streamed(Program.of_one(operator))[0]
         beyond = {}
         for launch in operator.chain.launches:

@@ -1,4 +1,4 @@
-"""Writes the gallery beside this file: `python reports/make_gallery.py [report] [decode] [validation]`. Two minutes.
+"""Writes the gallery in reports/: `python docs/make_gallery.py [report] [decode] [validation]`. Two minutes.
 
 Each page is what a command makes (`iosim report`, `iosim decode`, `iosim validate --report`), but that all share the
 copy of plotly.js that iosim ships. The same code and the same recorded rows give the same bytes.
@@ -16,7 +16,7 @@ from iosim.show.html import PLOTLY, html
 from iosim.show.markdown import markdown
 from iosim.show.page import Page
 
-HERE = Path(__file__).resolve().parent
+REPORTS = Path(__file__).resolve().parent.parent / "reports"
 
 
 def report() -> Page:
@@ -53,7 +53,7 @@ def validation() -> Page:
 PAGES = {"report": report, "decode": decode, "validation": validation}
 
 
-def make(names: list[str], folder: Path = HERE) -> None:
+def make(names: list[str], folder: Path = REPORTS) -> None:
     """Write the pages of those names, as HTML and as Markdown."""
     plotly = Path(os.path.relpath(PLOTLY, folder)).as_posix()
     for name in names:

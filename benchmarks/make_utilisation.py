@@ -1,5 +1,6 @@
-"""Writes utilisation.svg beside this file: `python reports/make_utilisation.py`. A few seconds; the same code and the
-same published points give the same bytes.
+"""Writes reports/utilisation.svg: `python benchmarks/make_utilisation.py`. A few seconds.
+
+The same code and the same published points give the same bytes.
 
 Published speeds are dots, predicted ones lines: one panel a head dimension, mask and pass, one colour a kernel.
 """
@@ -108,4 +109,4 @@ def svg(shown: Sequence[tuple[str, Speeds]]) -> str:
 
 
 if __name__ == "__main__":
-    write_whole(Path(__file__).resolve().parent / "utilisation.svg", svg(panels()))
+    write_whole(Path(__file__).resolve().parent.parent / "reports" / "utilisation.svg", svg(panels()))
