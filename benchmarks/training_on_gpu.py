@@ -6,7 +6,7 @@
 A row has what PyTorch counts: `requested_bytes` of torch.cuda.memory_stats at the peak of forward, backward and step,
 beyond what lived before the step, after a first step that fills cuBLAS' workspace. The last line says how many rows
 iosim.studies.training predicts to the byte. experiments/measurements/h200_training_bytes.csv and
-h200_training_times.csv are its output on an H200 with PyTorch 2.11; tests/test_training.py compares them with the
+h200_training_times.csv are its output on an H200 with PyTorch 2.11; test_training.py compares them with the
 predictions.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 import torch  # noqa: E402
 from torch_decoder import Step, saved_storages  # noqa: E402

@@ -18,7 +18,7 @@ os.environ["IOSIM_PROFILES"] = os.devnull  # nor the user's own profiles
 os.environ.pop("COLUMNS", None)  # output is as wide as it comes, whatever terminal the tests are started from
 QUICK = "not slow"
 TOGETHER = {
-    f"tests/{name}.py": "reproduce"
+    f"tests/evidence/{name}.py": "reproduce"
     for name in ("test_claims_doc", "test_reproduce", "test_reproduce_c", "test_reproduce_e", "test_reproduce_f")
 }
 """Files of which each needs what takes long to compute, by what that is."""

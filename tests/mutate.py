@@ -64,8 +64,9 @@ def area(files: str, first: str, more: str = "") -> Area:
 
 def test(word: str) -> str:
     if word.startswith("@"):
-        return f"tests/test_recorded_studies.py::test_studies_are_as_recorded[{word[1:]}]"
-    return f"tests/test_{word}.py"
+        return f"{test('recorded_studies')}::test_studies_are_as_recorded[{word[1:]}]"
+    (file,) = (ROOT / "tests").glob(f"*/test_{word}.py")
+    return file.relative_to(ROOT).as_posix()
 
 
 AREAS = {
@@ -616,7 +617,7 @@ def run(tree: Path, tests: tuple[str, ...], cpu_s: int) -> tuple[bool, float]:
             for stream in (0, 1, 2):
                 os.dup2(quiet, stream)
             os.chdir(tree)
-            sys.path[:0] = [str(tree), str(tree / "tests")]
+            sys.path[:0] = [str(tree), str(tree / "tests"), str(tree / "tests" / "support")]
             os.environ["PYTHONPATH"] = str(tree)
             import pytest
 

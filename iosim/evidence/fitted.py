@@ -1,7 +1,7 @@
 """Every fitted number of the package: where it stands, its present value and the rows on which it was fitted.
 
 A number is fitted where it was chosen so that predictions agree with measurements. Those of a user's own calibration
-are not here. tests/test_fitted.py finds fitted numbers that are missing.
+are not here. tests/evidence/test_fitted.py finds fitted numbers that are missing.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     model: tuple(name for group in groups for name in GROUPS[group]) for model, groups in READ_BY.items()
 }
 """The quantities of a profile that each model reads: every one that enters the time of a launch or the replay of an L2
-(tests/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
+(tests/hardware/test_trust.py watches both as they read), but for what decides how many CTAs an SM holds."""
 L2_KNOWN: Mapping[str, tuple[float, float]] = {
     "l2_partitions": (1, 2),
     "l2_ways": (8, 16),

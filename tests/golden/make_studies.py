@@ -2,9 +2,9 @@
 
 Names of studies after it make these alone.
 
-A case is a line, a name and its numbers. tests/test_recorded_studies.py holds the code to them, so that a change of any
-number is seen and has to be meant: run this script then, and say why in the commit. Cases are small, for every one of
-them is made again by each test run; rules that turn at a border have cases on both sides of it.
+A case is a line, a name and its numbers. tests/commands/test_recorded_studies.py holds the code to them, so that a
+change of any number is seen and has to be meant: run this script then, and say why in the commit. Cases are small, for
+every one of them is made again by each test run; rules that turn at a border have cases on both sides of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE), str(HERE.parent)]
+sys.path += [str(HERE), str(HERE.parent / "support")]
 
 STUDIES = {
     "catalog": ("catalog_cases", "cases"),

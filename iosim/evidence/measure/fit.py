@@ -82,7 +82,7 @@ def misses_by_time(raw: Mapping[str, Any]) -> list[tuple[int, float]]:
         raw: the sound numbers of a raw file.
 
     A scan's time is that of the L2, the best of the curve, where it hits, and that of memory where it misses. NB: on an
-    H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters (tests/test_bundle.py): misses hide
+    H200 half of the re-reads miss at 0.97 of the L2 by time and at 0.77 by counters (test_bundle.py): misses hide
     behind hits as long as memory keeps up. So no constant of the L2's model is taken from times.
     """
     curve = raw["private"]

@@ -2,7 +2,7 @@
 
 What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their result,
 gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of `reshape` and
-`matmul`, and what autocast casts its lists of operations. tests/test_training_torch.py compares each with PyTorch.
+`matmul`, and what autocast casts its lists of operations. test_training_torch.py compares each with PyTorch.
 """
 
 from __future__ import annotations

@@ -1,0 +1,263 @@
+"""One table of fields: options, JSON, printed command lines and the documentation follow from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripts import ROOT, load_script
+
+import iosim
+from iosim.base.errors import InputError
+from iosim.base.fields import Kind, fields_of
+from iosim.commands.cli import main
+from iosim.hardware.profile import load_profile
+from iosim.kernel.kernel import MatrixUnit
+from iosim.kernel.libraries import resolve
+from iosim.kernel.overrides import OVERRIDES, Overrides
+from iosim.kernel.schedule import Direction, Order, Scheduler
+from iosim.prediction.predictor import predict
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.fields import FIELDS, ProblemFields, length_options, problem_options
+from iosim.studies.compare import compare
+from iosim.studies.report.request import ReportRequest
+from iosim.studies.tiles.space import rejection, tile_space
+
+COMMON: dict[str, Any] = {
+    "batch": st.integers(1, 3), "heads": st.sampled_from((4, 8)), "kv_heads": st.sampled_from((None, 1, 2, 4)),
+    "seq_q": st.integers(1, 300), "seq_k": st.none() | st.integers(1, 300),
+    "head_dim": st.sampled_from((16, 64, 72)), "head_dim_v": st.sampled_from((None, 32, 64)),
+    "dtype": st.sampled_from(("fp32", "tf32", "fp16", "bfloat16", "fp8")),
+    "accumulate": st.sampled_from(("fp32", "fp16", "fp64")), "output": st.sampled_from((None, "fp32", "bf16")),
+    "layout": st.sampled_from(("bhsd", "bshd")),
+}  # fmt: skip
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> AttentionProblem:
+    """Problems of every field that the command line knows, but for files."""
+    values = {name: draw(one) for name, one in COMMON.items()}
+    family = draw(st.sampled_from(("interval", "interval", "blocks", "bias", "cache", "packed")))
+    mask = draw(st.sampled_from(("none", "causal", "window")))
+    if family != "blocks":
+        values["mask"] = mask
+        if mask == "window":
+            values["window"] = draw(st.integers(0, 200))
+        if mask != "none" and family != "packed":
+            values["offset"] = draw(st.none() | st.integers(-50, 50))
+    if family == "blocks":
+        values |= {"seq_k": None, "mask": draw(st.sampled_from(("butterfly", "strided", "window+global")))}
+        values["mask_block"] = draw(st.sampled_from((None, 16, 64)))
+        if values["mask"] == "window+global":
+            values |= {"window": draw(st.integers(0, 100)), "global_tokens": draw(st.sampled_from((None, 0, 32)))}
+        else:
+            values["mask_stride"] = draw(st.sampled_from((None, 2, 4)))
+    if family == "cache":
+        values |= {"page_size": draw(st.none() | st.sampled_from((16, 256)))}
+        if draw(st.booleans()):
+            values |= {"latent_kv": True, "kv_heads": draw(st.sampled_from((None, 1, 2))), "head_dim_v": 16}
+        return AttentionProblem(**values)
+    values["passes"] = draw(st.sampled_from(("fwd", "bwd", "fwd+bwd")))
+    values["dropout"] = draw(st.sampled_from((0.0, 0.1, 0.3)))
+    if family == "packed":
+        lens = draw(st.lists(st.integers(1, 90), min_size=1, max_size=4))
+        keys = draw(st.none() | st.lists(st.integers(1, 90), min_size=len(lens), max_size=len(lens)))
+        values |= {"batch": 1, "seq_q": 1, "seq_k": None, "seq_lens": tuple(lens)}
+        values["seq_lens_k"] = None if keys is None else tuple(keys)
+    if family == "bias":
+        values |= {"bias": draw(st.sampled_from(("none", "full", "alibi"))), "key_padding": draw(st.booleans())}
+        if mask != "none":
+            values["mask_storage"] = draw(st.sampled_from(("implicit", "bool", "additive")))
+        if values["bias"] == "full":
+            values |= {"bias_shared": draw(st.sampled_from((None, "none", "heads", "both"))),
+                       "bias_dtype": draw(st.sampled_from((None, "fp32", "bf16"))),
+                       "bias_grad": draw(st.booleans())}  # fmt: skip
+    return AttentionProblem(**values)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(problem=problems(), kernel=st.sampled_from(("flash", "naive", "mla", "flash1")))
+def test_the_printed_command_gives_the_row(
+    problem: AttentionProblem, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = ReportRequest.of(("l4",), (kernel,), (problem,), method="bounds")
+    words = request.predict_line(request.gpus[0], kernel, problem).split()
+    assert AttentionProblem.from_dict(problem.to_dict()).to_dict() == problem.to_dict()
+    try:
+        row = predict(problem, kernel, "l4", method="bounds")
+    except InputError:
+        row = None
+    assert main(words[1:]) == (2 if row is None else 0)
+    if row is None:
+        assert capsys.readouterr().err.startswith("iosim: ")
+        return
+    (alone,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert alone == json.loads(json.dumps(row.to_dict()))
+
+
+@pytest.mark.parametrize("values", [
+    {"page_size": 256}, {"latent_kv": True, "heads": 16, "head_dim": 576, "head_dim_v": 512, "page_size": 64},
+])  # fmt: skip
+def test_rows_over_a_cache_list_a_command_that_gives_them(
+    values: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = AttentionProblem(**({"heads": 32, "head_dim": 128} | values), seq_q=1, seq_k=4096)
+    made = compare([problem], ["mla" if problem.latent_kv else "fa2"], ["a100"], method="bounds")
+    (point,) = made.points
+    assert main(made.commands[point.id].split()[1:]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert alone["totals"]["l2"]["read"] == point.prediction.total("l2", "read")
+
+
+def test_every_field_says_all_of_itself() -> None:
+    names = {f.name for f in fields(AttentionProblem) if f.init}
+    assert set(FIELDS) == names
+    assert set(OVERRIDES) == {f.name for f in fields(Overrides)}
+    options = [said.option for said in (*FIELDS.values(), *OVERRIDES.values()) if said.option]
+    assert len(set(options)) == len(options)
+    assert [n for n, said in FIELDS.items() if said.option is None] == ["mask_blocks"]
+    assert len({said.key for said in FIELDS.values()}) == len(FIELDS)
+    words = {"order": Order, "direction": Direction, "scheduler": Scheduler}
+    assert all(OVERRIDES[name].words == tuple(w.value for w in enum) for name, enum in words.items())
+
+
+def test_a_fields_range_is_the_one_that_is_said() -> None:
+    for name, said in FIELDS.items():
+        if said.kind is Kind.WHOLE and said.high < 1 << 31:
+            with pytest.raises(InputError, match=f"^{name} {said.high + 1} .* {said.low} to {said.high}$"):
+                AttentionProblem(**{name: said.high + 1})
+
+
+def test_python_help_names_every_field() -> None:
+    text = str(AttentionProblem.__doc__)
+    assert all(f"        {name}: {said.help}" in text for name, said in FIELDS.items())
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    ({"tile": "128x64"}, "tile '128x64' is no pair"), ({"tile": (128,)}, "tile (128,) is no pair"),
+    ({"tile": (128, 5000)}, "tile 128x5000 is out of range"), ({"warps": "4"}, "warps '4' is not a whole number"),
+    ({"stages": 2.0}, "stages 2.0 is not a whole number"), ({"heavy_first": 1}, "heavy_first 1 is no truth value"),
+    ({"order": 3}, "order '3' is not known"), ({"registers": 300}, "registers 300 is out of range"),
+    ({"append_kv": None}, "append_kv None is no truth value"), ({"splits": 0}, "splits 0 is out of range"),
+])  # fmt: skip
+def test_settings_of_a_wrong_type_are_refused_where_they_are_given(value: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Overrides(**value)
+    assert str(refused.value).startswith(text)
+    assert "accepted" in str(refused.value)
+
+
+def test_options_of_a_problem_without_a_line_are_none() -> None:
+    from iosim.problem.masks.blocks import BlockMask
+
+    diagonal = np.arange(2)
+    mask = BlockMask.of_pairs(64, 64, 32, 32, diagonal, diagonal)
+    problem = AttentionProblem(seq_q=64, mask="blocks", mask_blocks=mask)
+    with pytest.raises(InputError, match="mask_blocks"):
+        problem_options(problem)
+    assert length_options(problem) == ["--seq-len", "64"]
+    request = ReportRequest.of(("l4",), ("flash",), (problem,), method="bounds")
+    assert request.report_line().startswith("# ")
+
+
+def test_the_table_of_fields_has_a_row_for_each() -> None:
+    docs = ROOT / "docs" / "generated"
+    if not (docs / "make_fields.py").is_file():
+        pytest.skip("iosim runs from an install without its docs")
+    text = load_script(docs / "make_fields.py").text()
+    names = [name for owner in (ProblemFields, Overrides) for name in fields_of(owner)]
+    assert [name for name in names if f"| `{name}` |" not in text] == []
+
+
+# --- errors belong to their layer -------------------------------------------------------------------------------------
+
+
+def test_a_message_names_the_field_in_python_and_the_option_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for values, words, field, option in (
+        ({"page_size": 48}, "--page-size 48", "page_size 48", "--page-size 48"),
+        ({"bias": "full"}, "--bias full", "bias=full", "--bias full"),
+        ({"latent_kv": True, "head_dim_v": 32}, "--latent-kv --head-dim-v 32", "latent_kv=True", "--latent-kv"),
+        ({"seq_q": 0}, "--seq-len 0", "seq_q 0", "--seq-len 0"),
+        ({"passes": "bwd", "page_size": 256}, "--pass bwd --page-size 256", "passes 'bwd'", "--pass 'bwd'"),
+    ):
+        with pytest.raises(InputError) as refused:
+            predict(AttentionProblem(**values), "fa2", "a100")
+        assert field in str(refused.value)
+        assert not re.search(r"--[a-z]|`", str(refused.value))
+        assert main(["predict", "--kernel", "fa2", "--gpu", "a100", *words.split()]) == 2
+        assert option in capsys.readouterr().err
+
+
+def test_no_room_below_the_commands_raises_an_error_that_names_an_option() -> None:
+    package = Path(iosim.__file__).parent
+    texts = {p: p.read_text() for p in package.rglob("*.py")}
+    below = {p: t for p, t in texts.items() if p.parent.name not in ("commands", "cuda", "measure", "validate")}
+    named = re.compile(r"(?:InputError|unknown_name)\((?:[^()]|\([^()]*\))*?[\"' ]--[a-z]")
+    assert [f"{p.name}: {m[0][:80]}" for p, t in below.items() for m in named.finditer(t)] == []
+
+
+@pytest.mark.parametrize(("asked", "text"), [
+    (("HBM",), "level 'HBM' is not known; accepted: hbm, l2, smem"),
+    (("hbm", "reads"), "direction 'reads' is not known; accepted: read, write"),
+])  # fmt: skip
+def test_a_total_of_what_there_is_not_is_refused(asked: tuple[str, ...], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        predict(AttentionProblem(seq_q=64), "fa2", "a100").total(*asked)
+
+
+def test_hbm_bytes_are_not_known_from_bounds_alone() -> None:
+    made = predict(AttentionProblem(seq_q=64), "fa2", "a100", method="bounds")
+    assert made.total("l2") > 0
+    with pytest.raises(InputError, match="with method bounds"):
+        made.total("hbm")
+
+
+# --- tiles that cannot run --------------------------------------------------------------------------------------------
+
+LONG = AttentionProblem(heads=4, seq_q=512)
+
+
+@pytest.mark.parametrize(("kernel", "gpu", "settings", "text"), [
+    ("flash", "a100", {"tile": (16, 16), "warps": 8}, "block_q 16 gives 8 warps only 2 rows each"),
+    ("fa2", "a100", {"tile": (64, 64), "warps": 8}, "accepted: block_q a multiple of 128"),
+    ("flash", "t4", {"stages": 2}, "2 stages need asynchronous copies"),
+    ("triton", "a100", {"tile": (96, 48)}, "block_q 96 is no power of two"),
+    ("triton", "a100", {"tile": (64, 8)}, "block_k 8: tl.dot needs 16"),
+    ("flex", "a100", {"warps": 6}, "warps 6 is no power of two"),
+])  # fmt: skip
+def test_predict_refuses_a_tile_that_cannot_run(kernel: str, gpu: str, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        predict(LONG, kernel, gpu, method="bounds", overrides=Overrides(**settings))
+
+
+def test_predict_and_tiles_refuse_the_same_tiles() -> None:
+    for passes in ("fwd", "bwd"):
+        problem = LONG.with_(passes=passes)
+        for tile in tile_space():
+            overrides = Overrides(tile=(tile.block_q, tile.block_k), warps=tile.warps, stages=tile.stages)
+            try:
+                resolve("flash", problem, load_profile("t4"), overrides)
+                refused = ""
+            except InputError as error:
+                refused = str(error)
+            reason = rejection(tile, problem, load_profile("t4"), MatrixUnit.MMA_SYNC)
+            assert bool(refused) == bool(reason), (tile, refused, reason)
+
+
+def test_a_tile_runs_where_its_rule_does_not_hold() -> None:
+    few = AttentionProblem(heads=8, kv_heads=1, seq_q=1, seq_k=512)  # warps share a group's rows and divide the keys
+    for problem, kernel, by_hand in (
+        (few, "flash", {"tile": (16, 64), "warps": 4, "pack_group": True}),
+        (LONG.with_(dtype="fp32", output="fp32"), "flash", {"tile": (16, 16), "warps": 8}),
+        (LONG, "cutlass", {"tile": (32, 128), "warps": 4}),  # warps divide queries and keys
+    ):
+        assert predict(problem, kernel, "a100", method="bounds", overrides=Overrides(**by_hand)).total("l2") > 0

@@ -1,0 +1,90 @@
+"""What is not known is refused with what was meant, or with the page of what iosim does not model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+from scripts import ROOT
+
+import iosim
+from iosim.base.names import alike
+from iosim.base.scope import PAGE, out_of_scope, topics
+from iosim.hardware.profile import list_profiles
+from iosim.kernel.libraries import choice_names, entry_names
+from iosim.problem.dtypes import INPUT_DTYPES
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="iosim runs from an install without its docs")
+def test_every_topic_is_a_heading_of_the_page() -> None:
+    heads = re.findall(r"^## (.*)$", (DOCS.parent / PAGE).read_text(encoding="utf-8"), re.M)
+    titles = [topic["title"] for topic in topics()]
+    assert [h for h in heads if h in titles] == titles
+
+
+OUT = ("--gpu mi300x", "--gpu MI250", "--gpu gaudi3", "--gpu tpu-v5e", "--gpu m3-max", "--gpu p100", "--gpu gtx-1080",
+       "--kernel nsa", "--kernel mamba2", "--kernel sageattention", "--kernel trtllm", "--kernel cascade",
+       "--dtype int8", "--dtype nvfp4", "--sinks 4", "--softcap 30", "--kv-cache-dtype fp8", "--shared-prefix 512",
+       "--rope", "--pipeline-parallel 2", "--offload")  # fmt: skip
+
+
+@pytest.mark.parametrize("line", OUT)
+def test_what_is_out_of_scope_names_the_page_and_suggests_nothing(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, ["predict", *line.split()])
+    assert "out of scope: " in told
+    assert PAGE in told
+    assert "did you mean" not in told
+
+
+def test_python_names_it_too() -> None:
+    for given_value in ({"gpu": "mi300x"}, {"kernel": "nsa"}, {"sinks": 4}, {"dtype": "int4"}):
+        with pytest.raises(iosim.InputError, match=PAGE):
+            iosim.predict(**given_value)
+
+
+def test_no_name_that_is_known_is_out_of_scope() -> None:
+    for gpu in list_profiles():
+        assert not out_of_scope("GPU", gpu)
+    for kernel in (*entry_names(), *choice_names()):
+        assert not out_of_scope("kernel", kernel)
+    for dtype in INPUT_DTYPES:
+        assert not out_of_scope("dtype", dtype)
+
+
+HINTS = (
+    ("predict a100", "did you mean --gpu a100?"), ("predict causal", "did you mean --causal?"),
+    ("explain fa2", "did you mean --kernel fa2?"), ("predict llama-3-8b", "did you mean --model llama-3-8b?"),
+    ("predict warm", "did you mean --l2 warm?"), ("cache clear foo", "'iosim cache clear --help'"),
+    ("tiles --kernel fa2", "accepted by: iosim predict, compare"), ("predict --html p", "accepted by: iosim compare"),
+    ("decode --html p", "did you mean --format html?"), ("predict --json", "did you mean --format json?"),
+    ("predict --casual", "did you mean --causal?"), ("predict --seq_len 4", "did you mean --seq-len?"),
+    ("predict --num-heads 4", "did you mean --heads or"), ("predict --batch-size 4", "did you mean --batch?"),
+    ("predict --zzz", "'iosim predict --help'"), ("profiles list --gpu a100", "accepted by: iosim predict"),
+    ("predict --gpu h10", "did you mean h100"), ("predict --gpu h100-nvl", "did you mean h100"),
+    ("predict --kernel flash-attn", "did you mean flash"), ("predict --dtype float61", "accepted: fp32"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "hint"), HINTS)
+def test_a_word_that_is_not_known_has_its_hint(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hint in refused(capsys, line.split())
+
+
+KNOWN = [*list_profiles(), *entry_names()]
+
+
+@given(word=st.sampled_from(KNOWN), at=st.integers(0, 30), letter=st.sampled_from("abx179"))
+def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(word: str, at: int, letter: str) -> None:
+    at %= len(word)
+    for slip in (word[:at] + letter + word[at:], word[:at] + word[at + 1 :]):
+        close = alike(slip, KNOWN, most=len(KNOWN))
+        assert word in close or slip in KNOWN or any(re.sub(r"\W", "", slip) == re.sub(r"\W", "", c) for c in close)
+    assert alike("qqqqqqqq", KNOWN) == []
+    assert alike("", KNOWN) == []

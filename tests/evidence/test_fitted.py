@@ -1,0 +1,82 @@
+"""The registry of fitted numbers: it has every one, and each says on which rows it was fitted."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from house import modules
+
+import iosim
+from iosim.evidence.fitted import CATALOG, MODULES, PROFILES, fitted
+from iosim.hardware.profile import list_profiles, load_profile
+from iosim.kernel.serving import stack_names
+
+SAYS = re.compile(r"\bfitted\b", re.IGNORECASE)
+NO_NUMBERS = {"iosim.evidence.fitted", "iosim.evidence.reproduce.published", "iosim.hardware.quantities"}
+"""Modules that speak of fitted numbers and hold none."""
+
+
+def constants(path: Path) -> Iterator[str]:
+    """Names of a module's constants whose docstring says that they are fitted."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    for one, after in pairwise(body):
+        said = after.value if isinstance(after, ast.Expr) else None
+        if (
+            isinstance(one, ast.Assign | ast.AnnAssign)
+            and isinstance(said, ast.Constant)
+            and SAYS.search(str(said.value))
+        ):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            for name in ast.walk(ast.Tuple(targets)):
+                if isinstance(name, ast.Name):
+                    yield name.id
+
+
+def test_constants_of_modules_that_say_so_are_registered() -> None:
+    told = {(module, name) for module, path in modules().items() for name in constants(path)}
+    registered = {(module.__name__, name) for module, name, _ in MODULES}
+    assert {one for one in told if one[0] not in NO_NUMBERS} == registered
+
+
+def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
+    called = {
+        (gpu, name) for gpu in list_profiles() for name, kind in load_profile(gpu).kinds.items() if kind == "fitted"
+    }
+    assert called == {(gpu, name) for gpu, _, names in PROFILES for name in names}
+
+
+@pytest.mark.parametrize("gpu", list_profiles())
+def test_a_source_that_says_fitted_is_of_that_kind(gpu: str) -> None:
+    """What was taken from another GPU, or worked out of its value, is not this GPU's fit."""
+    profile = load_profile(gpu)
+    assert not {
+        name: source
+        for name, source in profile.sources.items()
+        if SAYS.match(source) and profile.kinds[name] not in ("fitted", "taken")
+    }
+
+
+def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
+    """A comment that says so stands right above its value."""
+    said = set()
+    for path in (Path(iosim.__file__).parent / "kernel" / "libraries").glob("*.toml"):
+        for comment, value in pairwise(path.read_text(encoding="utf-8").splitlines()):
+            if comment.startswith("#") and SAYS.search(comment) and "=" in value:
+                said.add((path.stem, value.partition("=")[0].strip()))
+    assert said == {(name, key) for name, key, _ in CATALOG}
+
+
+def test_every_stacks_gap_is_registered() -> None:
+    gaps = {f.name.removeprefix("call_gap_s of ") for f in fitted() if f.name.startswith("call_gap_s")}
+    assert gaps <= set(stack_names())
+    assert {"vllm", "sglang"} <= gaps
+
+
+def test_each_says_its_rows() -> None:
+    assert all(f.rows and f.value for f in fitted())
+    assert len({(f.name, f.gpu) for f in fitted()}) == len(fitted())

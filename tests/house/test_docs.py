@@ -1,0 +1,133 @@
+"""The docs: every command on a page runs, every output that a page shows is what its command prints, every link leads
+somewhere, and every file that a page or a message names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from scripts import ROOT, load_script
+
+DOCS = ROOT / "docs"
+
+if not DOCS.is_dir():
+    pytest.skip("iosim runs from an install without its docs", allow_module_level=True)
+
+PAGES = sorted(DOCS.rglob("*.md"))
+renew = load_script("docs/renew.py")
+README = ROOT / "README.md"
+FENCE = re.compile(r"^```(\w*)[ \w]*\n(.*?)^```$", re.S | re.M)
+FIGURE = re.compile(r"(?<![\w.,])\d[\d,.]* (?:[kMGT]?B|times|us|ms)\b")
+
+
+def title(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of the fenced blocks of a page."""
+    return FENCE.findall(page.read_text(encoding="utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name of a page after #."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [README, *(p for p in PAGES if any(kind in ("sh", "python") for kind, _ in blocks(p)))], ids=title
+)
+def test_commands_run_and_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    every = page != README  # whose commands have a test each
+    assert renew.renewed(text, every=every) == text, "python docs/renew.py renews it"
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=title)
+def test_outputs_have_their_commands_and_prose_says_what_they_say(page: Path) -> None:
+    """Amounts of four digits are printed ones, unlike measured ones, which are written in three: a block holds them."""
+    kinds = [kind for kind, _ in blocks(page) if kind in ("sh", "python", "text")]
+    assert not kinds or kinds[0] != "text"
+    if page.parent.name == "generated" or "text" not in kinds:
+        return
+    outputs = " ".join(text for _, text in blocks(page))
+    prose = re.sub(r"^\|.*$", "", FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.M)
+    said = [figure for figure in FIGURE.findall(prose) if sum(map(str.isdigit, figure)) > 3]
+    assert [figure for figure in said if figure not in outputs] == []
+
+
+PAGE = """One says two.
+
+```sh
+iosim kernels list
+```
+
+```text part
+gone  flash  FlashAttention-7, as PyTorch builds it for its flash backend   80  -  fp16
+```
+
+```python
+for n in range(3): print("row", n)
+```
+
+```text
+row 1
+```
+"""
+
+
+def test_outputs_are_renewed_whole_or_in_part() -> None:
+    page = renew.renewed(PAGE)
+    assert page.startswith("One says two.\n\n```sh\niosim kernels list\n```\n\n```text part\nfa2 ")
+    assert page.endswith("```text\nrow 0\nrow 1\nrow 2\n```\n")
+    assert renew.renewed(page) == page
+
+
+def test_a_part_that_is_printed_no_more_is_told() -> None:
+    with pytest.raises(renew.Unlike, match="a sentence that nothing prints"):
+        renew.renewed("```sh\niosim models list\n```\n```text part\na sentence that nothing prints\n```\n")
+    with pytest.raises(RuntimeError, match="iosim models show nobody"):
+        renew.renewed("```sh\niosim models show nobody\n```\n```text\n```\n")
+
+
+def test_lines_of_a_part_keep_their_order_and_their_digits() -> None:
+    shown = ["row 2 has 3.1 GB", "", "row 4 has 5 GB"]
+    lines = ["row 1 has 2 GB", "row 2 has 3 GB", "row 3 has 4 GB", "row 4 has 5.5 GB", "in all 9"]
+    assert renew.alike(shown, lines) == ["row 2 has 3 GB", "", "row 4 has 5.5 GB"]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    if page.parent.name == "generated":
+        return
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"(?:iosim|docs|kernels|experiments|benchmarks|examples|tests|reports)/[\w./-]*\w", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_pages_that_code_names_are_there() -> None:
+    for folder in ("iosim", "benchmarks", "kernels", "examples", "tests", "reports"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8")):
+                assert (ROOT / name).exists(), f"{path.name}: {name}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        assert page.name == "README.md" or f"({page.relative_to(DOCS)})" in index, page.name

@@ -1,0 +1,60 @@
+"""The house: every import between rooms goes downwards, readers do not import each other, and no files form a circle.
+
+Imports inside functions and under TYPE_CHECKING count too: a name that is only read for its type is still known.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from house import DOORS, FLOORS, MOST_ARROWS, PACKAGE, circle, edges, modules, room, upward
+
+
+def test_every_file_lies_in_a_room_with_a_floor() -> None:
+    assert {room(name) for name in modules() if name not in DOORS} == set(FLOORS)
+
+
+def test_imports_go_down() -> None:
+    assert upward(edges()) == []
+
+
+def test_no_files_form_a_circle() -> None:
+    assert circle(edges()) == []
+
+
+def test_few_arrows_between_rooms() -> None:
+    arrows = {(room(a), room(b)) for a, others in edges().items() if a not in DOORS for b in others if b not in DOORS}
+    assert len({(a, b) for a, b in arrows if a != b}) <= MOST_ARROWS
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    for name in FLOORS:
+        first = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8"))) or ""
+        assert len(first.split()) > 10, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("iosim.base.units", "iosim.problem.attention"),
+        ("iosim.problem.attention", "iosim.hardware.profile"),
+        ("iosim.show.page", "iosim.studies.report"),
+        ("iosim.readers.replay.replay", "iosim.readers.count"),
+        ("iosim.studies.explain", "iosim.commands.common"),
+        ("iosim.evidence.measure.plan", "iosim.integrations.triton.kernel"),
+    ],
+)
+def test_a_planted_upward_import_is_seen(name: str, other: str) -> None:
+    planted = edges()
+    planted[name] = planted[name] | {other}
+    assert f"{name} -> {other}" in upward(planted)
+
+
+@pytest.mark.slow
+def test_a_planted_circle_is_seen() -> None:
+    planted = edges()
+    planted["iosim.base.errors"] = planted["iosim.base.errors"] | {"iosim.base.units"}
+    without_others = {name: planted[name] for name in ("iosim.base.errors", "iosim.base.units")}
+    assert set(circle(without_others)) == {"iosim.base.errors", "iosim.base.units"}

@@ -1,0 +1,61 @@
+"""The README says what is true: its commands run, and its table is what its script prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripts import ROOT
+
+from iosim.commands.cli import main
+
+if not (ROOT / "README.md").is_file():
+    pytest.skip("iosim runs from an install without its README", allow_module_level=True)
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.strip() for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S) for line in block.strip().splitlines()]
+IOSIM = [part.strip() for line in COMMANDS for part in line.split("&&") if part.strip().startswith("iosim ")]
+
+
+def test_there_are_examples() -> None:
+    assert len(IOSIM) >= 8
+    assert "iosim predict --gpu a100 --kernel naive,fa2" in IOSIM[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(c, marks=pytest.mark.slow) if c.startswith(("iosim validate", "iosim report")) else c for c in IOSIM],
+)
+def test_every_command_runs(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+
+
+def printed(block: int) -> str:
+    """What a block of Python prints."""
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)[block]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_the_python_call_runs() -> None:
+    assert "SM <-> L2 (counted)" in printed(0)
+
+
+@pytest.mark.slow
+def test_the_module_of_pytorch_runs() -> None:
+    pytest.importorskip("torch")
+    assert "self_attn" in printed(1)
+
+
+def test_every_file_it_names_is_there() -> None:
+    for name in re.findall(r"`((?:docs|kernels|benchmarks|examples)/[\w./]*)`", TEXT):
+        assert (ROOT / name).exists(), name

@@ -1,0 +1,151 @@
+"""Compiled Triton kernels: machine code read, described as kernels, and what Proton is told. Kernels are recorded ones
+(tests/golden/make_triton.py) in stand-ins for Triton's classes; where Triton is installed, it compiles one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from scripts import ROOT
+
+from iosim import AttentionProblem, predict
+from iosim.base.errors import InputError
+from iosim.kernel.cubin import LocalAccesses, read_cubin
+from iosim.kernel.kernel import Kernel, MatrixUnit, Order, Scheduler, Tile
+from iosim.kernel.spilling import spill_of_frame
+from iosim.triton import describe, launch_metadata
+
+RECORDED = json.loads((ROOT / "tests" / "golden" / "triton.json").read_text())
+PROBLEM = AttentionProblem(heads=8, seq_q=1024, head_dim=32, dtype="fp16")
+ARGS = {"Z": 1, "H": 8, "N_CTX": 1024, "HEAD_DIM": 32, "STAGE": 1}
+GRID = (16, 8, 1)
+
+
+def cubin(name: str) -> bytes:
+    return zlib.decompress(base64.b64decode(RECORDED[name]["cubin"]))
+
+
+def compiled(name: str, **changes: Any) -> Any:
+    """As Triton's CompiledKernel."""
+    kept = RECORDED[name]
+    source = SimpleNamespace(constants={tuple(k): v for k, v in kept["constants"]},
+                             fn=SimpleNamespace(arg_names=kept["arg_names"]))  # fmt: skip
+    asm = {"ptx": "\n".join(kept["ptx"]), "cubin": cubin(name)}
+    parts = {"metadata": SimpleNamespace(**kept["metadata"]), "asm": asm, "src": source} | changes
+    return SimpleNamespace(**parts)
+
+
+class TestCubin:
+    def test_a_kernel_that_spills(self) -> None:
+        """As nvdisasm lists it: 26 STL and 38 LDL between the backward branch and its target."""
+        found = read_cubin(cubin("spilling"))["flash_forward"]
+        assert (found.cc, found.registers, found.frame_bytes) == (80, 64, 216)
+        assert found.loop == LocalAccesses(loads=38, stores=26, loaded_bytes=160, stored_bytes=136)
+
+    def test_a_kernel_that_does_not(self) -> None:
+        found = read_cubin(cubin("small"))["flash_forward"]
+        assert (found.cc, found.registers, found.frame_bytes) == (90, 69, 0)
+        assert found.loop == found.outside == LocalAccesses()
+
+    @pytest.mark.parametrize("data", [b"", b"PK", b"\x7fELF", cubin("small")[:3000]])
+    def test_what_is_no_cubin(self, data: bytes) -> None:
+        with pytest.raises(InputError, match="no cubin"):
+            read_cubin(data)
+
+
+class TestDescribe:
+    def test_a_compiled_kernel(self) -> None:
+        found = describe(compiled("small"), GRID, ARGS)
+        assert found == Kernel(
+            "flash_forward", "flash", Tile(64, 32, 4, 2), threads=128, registers=69, shared_memory_bytes=6144,
+            matrix_unit=MatrixUnit.WGMMA,
+        )  # fmt: skip
+        assert predict(PROBLEM, found, "h100", method="capacity").time.total_s > 0
+
+    def test_what_spills_costs_traffic_and_time(self) -> None:
+        found = describe(compiled("spilling"), GRID, ARGS)
+        assert found.spill == spill_of_frame(216)
+        assert found.matrix_unit is MatrixUnit.MMA_SYNC
+        with_, without = (predict(PROBLEM, k, "a100", method="capacity") for k in (found, found.with_(spill=None)))
+        # 54 words of 128 threads at each of 16 steps of 8 x 16 tiles
+        assert with_.total("l2", "write") - without.total("l2", "write") == 216 * 128 * 16 * 8 * 16
+        assert with_.time.total_s > without.time.total_s
+
+    def test_the_drivers_word_where_there_is_no_machine_code(self) -> None:
+        loaded = compiled("small", asm={}, n_regs=255, n_spills=190)
+        found = describe(loaded, GRID, ARGS)
+        assert (found.registers, found.spill, found.matrix_unit) == (255, spill_of_frame(760), None)
+        assert describe(compiled("small", asm={}), GRID, ARGS).registers is None  # estimated
+
+    @pytest.mark.parametrize(("grid", "order", "scheduler", "ctas"), [
+        ((16, 8, 1), Order.QUERY, Scheduler.STATIC, None),
+        ((8, 16), Order.HEAD, Scheduler.STATIC, None),
+        ((128,), Order.QUERY, Scheduler.STATIC, None),
+        ((100, 1, 1), Order.QUERY, Scheduler.PERSISTENT, 100),
+    ])  # fmt: skip
+    def test_the_grid_tells_the_order(
+        self, grid: tuple[int, ...], order: Order, scheduler: Scheduler, ctas: int | None
+    ) -> None:
+        found = describe(compiled("small"), grid, ARGS)
+        assert (found.schedule.order, found.schedule.scheduler, found.persistent_ctas) == (order, scheduler, ctas)
+
+    def test_a_problem_of_ones_own_and_no_grid(self) -> None:
+        assert describe(compiled("small")).schedule.order is Order.QUERY
+        assert describe(compiled("small"), (8, 16, 1), problem=PROBLEM).schedule.order is Order.HEAD
+
+    @pytest.mark.parametrize(("fn", "grid", "more", "words"), [
+        ("small", (17, 8, 1), {}, "has 136 programs; 8 heads of 16 query blocks need 128 at most"),
+        ("small", (0,), {}, "no grid"),
+        ("small", GRID, {"names": ("TILE_Q", "TILE_K")}, "lack TILE_Q, TILE_K"),
+        ("small", GRID, {"args": {"Z": 1}}, "lack H, N_CTX"),
+        (print, GRID, {}, "neither a compiled Triton kernel"),
+    ])  # fmt: skip
+    def test_bad_input(self, fn: Any, grid: tuple[int, ...], more: dict[str, Any], words: str) -> None:
+        given = compiled(fn) if isinstance(fn, str) else fn
+        with pytest.raises(InputError, match=words):
+            describe(given, grid, **({"args": ARGS} | more))
+
+    def test_a_function_needs_a_gpu(self) -> None:
+        with pytest.raises(InputError, match="gpu None"):
+            describe(SimpleNamespace(arg_names=[], params=[]), GRID, ARGS)
+
+    def test_triton_compiles_for_a_gpu_that_is_not_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("triton")
+        from iosim.integrations.triton.forward import flash_forward
+
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+        tensors = dict.fromkeys(("Q", "K", "V", "Out"), "*fp16") | {"M": "*fp32", "sm_scale": 0.1}
+        constants = {"BLOCK_M": 64, "BLOCK_N": 32, "HEAD_DIM": 32, "STAGE": 1}
+        found = describe(flash_forward, GRID, ARGS | tensors | constants, gpu="h100", num_stages=2)
+        assert found.tile == Tile(64, 32, 4, 2)
+        assert found.registers
+        assert found.matrix_unit is MatrixUnit.WGMMA
+
+
+class TestLaunchMetadata:
+    METADATA = SimpleNamespace(name="_attn_fwd", num_warps=4, num_stages=3, shared=65536)
+    TILE: ClassVar = {"BLOCK_M": 64, "BLOCK_N": 64}
+
+    def test_what_proton_is_told(self) -> None:
+        found = launch_metadata("h100")(GRID, self.METADATA, ARGS | self.TILE)
+        assert found["name"] == "_attn_fwd [batch=1, heads=8, tokens=1024, head_dim=32]"
+        assert found["flops16"] == 4 * 8 * 1024 * 1024 * 32
+        # Q, K, V and O once, and the log-sum-exp: all of it stays in the L2 between its uses, and writes may too
+        assert 3 * 8 * 1024 * 32 * 2 <= found["bytes"] <= 4 * 8 * 1024 * 32 * 2 + 8 * 1024 * 4
+        assert set(found) == {"name", "flops16", "bytes"}
+
+    def test_bytes_between_sms_and_l2(self) -> None:
+        found = launch_metadata("h100", level="l2", problem=PROBLEM)(GRID, self.METADATA, self.TILE)
+        # 8 x 16 tiles read 64 rows of Q and all of K and V, and write as many of O and the log-sum-exp
+        assert found["bytes"] == 8 * 16 * ((64 + 2 * 1024) * 64 + 64 * 64 + 64 * 4)
+
+    def test_bad_input(self) -> None:
+        with pytest.raises(InputError, match="level 'l1'"):
+            launch_metadata("h100", level="l1")
+        with pytest.raises(InputError, match="lack BLOCK_M, BLOCK_N"):
+            launch_metadata("h100")(GRID, self.METADATA, ARGS)

@@ -1,0 +1,333 @@
+"""The compiled engine against the slow cache, plain LRU and exact reuse distances, on traces in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_cache import LOAD, REDUCE, STORE, lru_hits, reuse_distances
+from traces import LINE, Access, assert_same, fixed, in_turn, play, random_trace, small
+
+from iosim.base.errors import InputError
+from iosim.readers.replay import scan as scans
+from iosim.readers.replay.engine import L2, Ctas, TraceRecord
+from iosim.readers.replay.lowering import LoweredLaunch, Template
+
+FIXED: dict[str, list[Access]] = {
+    "one object": [(LOAD, 0, 0)] * 3,
+    "a scan that fits": in_turn(4, 3),
+    "a scan that does not": in_turn(5, 3),
+    "both sides read": [(LOAD, o % 7, o % 2) for o in range(40)],
+    "written, read from the other side": [(STORE, o, 0) for o in range(6)] + [(LOAD, o, 1) for o in range(6)],
+    "written until dirty lines leave": in_turn(9, 2, STORE),
+    "sums": [(REDUCE, o % 5, o % 2) for o in range(30)],
+}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("dirty_ways", [1, 2, 4])
+@pytest.mark.parametrize("name", list(FIXED))
+def test_engine_is_the_slow_cache_on_fixed_traces(name: str, partitions: int, dirty_ways: int) -> None:
+    assert_same(small(partitions, 1, 4, dirty_ways), FIXED[name], 10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize(("sets", "ways", "lines"), [(1, 1, 1), (1, 16, 1), (16, 2, 3), (32, 4, 8), (64, 16, 32)])
+def test_engine_is_the_slow_cache_on_random_traces(
+    partitions: int, sets: int, ways: int, lines: int, seed: int
+) -> None:
+    objects = max(3, 2 * sets * ways // lines)
+    assert_same(
+        small(partitions, sets, ways, max(1, (ways * 7 // 16, ways, 1, ways // 2)[seed])),
+        random_trace(seed, objects, 1500),
+        objects,
+        lines,
+    )
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    trace=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=80),
+    ways=st.integers(1, 32), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)),
+    dirty_ways=st.integers(1, 32),
+)  # fmt: skip
+def test_engine_is_the_slow_cache(trace: list[Access], ways: int, partitions: int, sets: int, dirty_ways: int) -> None:
+    assert_same(small(partitions, sets, ways, min(ways, dirty_ways)), trace, 12)
+
+
+@pytest.mark.parametrize("ways", [1, 2, 5, 16])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_set_drives_out_its_least_recently_used_line(ways: int, seed: int) -> None:
+    items = [o for _, o, _ in random_trace(seed, 5, 400)]
+    l2 = play(small(ways=ways), [(LOAD, o, 0) for o in items], 5)
+    assert len(items) - l2.counts()[0][0] // LINE == lru_hits(items, ways)
+
+
+def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
+    """Object 0 is at home on one side. A store from the far side is then read there without crossing; a store from the
+    home side takes that copy away, so that the far side crosses again."""
+    made = small(2, 1, 4)
+    home = int(play(made, [(LOAD, 0, 0)], 1).samples.home[0])
+    far = 1 - home
+    kept = play(made, [(STORE, 0, far), (LOAD, 0, far)], 1)
+    assert int(kept.state.fabric) == LINE  # the store alone
+    lost = play(made, [(STORE, 0, far), (STORE, 0, home), (LOAD, 0, far)], 1)
+    assert int(lost.state.fabric) == 2 * LINE  # the first store and the load
+    summed = play(made, [(REDUCE, 0, far), (LOAD, 0, far)], 1)
+    assert int(summed.state.fabric) == 2 * LINE  # a sum leaves no copy
+
+
+@pytest.mark.parametrize(("stored", "loads", "asked", "there"), [
+    (1, 16, 0, True), (1, 17, 0, False),  # 15 clean ones go; it is written back and a clean one goes; then it goes
+    # the first load finds 8 dirty ones and writes the oldest back; 8 clean ones go, then that one
+    (8, 8, 0, True), (8, 9, 0, False),
+    (8, 22, 7, True), (8, 23, 7, False),  # then two loads for each of the other 7
+    (16, 1, 0, False), (16, 22, 15, True), (16, 23, 15, False),  # the first 8 were written back as others came
+])  # fmt: skip
+def test_a_dirty_line_gets_a_second_chance(stored: int, loads: int, asked: int, there: bool) -> None:
+    """What an H200's sets did (experiments/sets.py --orders): stores, loads of others, then one is asked for."""
+    old, new = range(100, 116), range(200, 200 + loads)
+    trace = [(LOAD, o, 0) for o in old] + [(STORE, o, 0) for o in range(stored)] + [(LOAD, o, 0) for o in new]
+    before = play(small(1, 1, 16, dirty_ways=8), trace, 300)
+    after = play(small(1, 1, 16, dirty_ways=8), [*trace, (LOAD, asked, 0)], 300)
+    assert (sum(after.counts()[0]) == sum(before.counts()[0])) == there
+
+
+def test_a_fraction_of_a_dirty_line_is_one_more_in_so_many_sets() -> None:
+    """64 sets of four ways, 1.5 of them dirty: two stores into every set write back half of the sets' first lines."""
+    l2 = play(small(sets=64, ways=4, dirty_ways=1.5), [(STORE, o, 0) for o in range(128)], 128)
+    assert 20 <= l2.counts()[1][0] // LINE <= 44  # 32 but for the hash's chance
+    assert l2.dirty_bytes() == 128 * LINE - l2.counts()[1][0]
+
+
+def test_a_set_holds_no_more_dirty_lines_than_it_may() -> None:
+    """Three stores into four ways, at most two of them dirty: the first is written back and stays; reading it hits."""
+    l2 = play(small(ways=4, dirty_ways=2), [(STORE, 0, 0), (STORE, 1, 0), (STORE, 2, 0), (LOAD, 0, 0)], 3)
+    assert l2.counts() == ([0] * 64, [LINE] + [0] * 63)
+    assert l2.dirty_bytes() == 2 * LINE
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 16])
+def test_lru_hits_are_the_short_reuse_distances(capacity: int) -> None:
+    items = [o for _, o, _ in random_trace(1, 20, 500)]
+    assert lru_hits(items, capacity) == sum(d is not None and d < capacity for d in reuse_distances(items))
+
+
+@pytest.mark.parametrize(("objects", "limit"), [(100, 0.0), (240, 0.1), (600, 0.06)])
+def test_following_a_line_an_object_costs_little(objects: int, limit: float) -> None:
+    """Random re-reads of 8 KiB tiles in a 2 MiB L2 (fits; just above; far above): a line followed in each tile against
+    every line followed. What sampling loses is bounded by `limit` of the exact reads."""
+    made = small(sets=1024, ways=16)
+    trace = [(LOAD, o, 0) for _, o, _ in random_trace(0, objects, 4000)]
+    exact = play(made, trace, objects, lines=64).counts()[0][0]
+    sampled = play(made, trace, objects, lines=64, samples=1.0).counts()[0][0]
+    assert abs(sampled - exact) <= limit * exact
+
+
+def monotone_reads(pattern: list[int], objects: int) -> list[int]:
+    return [play(small(sets=s, ways=16), [(LOAD, o, 0) for o in pattern], objects, lines=16).counts()[0][0]
+            for s in (16, 32, 64, 128, 256)]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_misses_fall_as_capacity_grows(seed: int) -> None:
+    """Other numbers of sets hash otherwise, so that a larger cache may miss more, here by at most 2 %.
+    Once everything fits, only the first touches miss."""
+    objects = 128
+    reads = monotone_reads([o for _, o, _ in random_trace(seed, objects, 2500)], objects)
+    assert all(after <= 1.02 * before for before, after in pairwise(reads))
+    assert reads[-1] == objects * 16 * LINE  # 256 sets x 16 ways x 128 bytes hold twice the 256 KiB touched
+
+
+@pytest.mark.parametrize(("ways", "slots"), [(0, 1), (33, 1), (-1, 1), (16, 0)])
+def test_nonsense_is_refused(ways: int, slots: int) -> None:
+    with pytest.raises(InputError, match=r"l2_ways|at least one CTA"):
+        L2(small(ways=ways), np.full(1, LINE), np.zeros(1)).replay(fixed([(LOAD, 0, 0)]), Ctas(slots, sms=1))
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "pattern", "passes", "ctas"),
+    [(1 << 20, "zigzag", 4, 4), (1000, "shared_scan", 4, 4), (1 << 20, "private_scan", 4, 1000),
+     (1 << 20, "shared_scan", 0, 1)],
+)  # fmt: skip
+def test_nonsense_scans_are_refused(bytes_: int, pattern: str, passes: int, ctas: int) -> None:
+    with pytest.raises(InputError, match="accepted"):
+        scans.scan(small(), bytes_, pattern, passes, ctas)
+
+
+# --- what the engine is given ---------------------------------------------------------------------------------------
+
+
+def four_objects() -> L2:
+    return L2(small(2, 4, 4), np.full(4, LINE, dtype=np.int32), np.zeros(4, dtype=np.uint8), 1e9)
+
+
+def launch_of(
+    base: int = 0, first: int = 0, count: int = 1, indices: list[int] | None = None, **more: Any
+) -> LoweredLaunch:
+    """One work tile that loads `count` objects from `base` on."""
+    zero = np.zeros(1, dtype=np.int32)
+    return replace(
+        LoweredLaunch("x", zero + first, zero + count, (), (Template("x", LOAD, zero + base, 1),), (),
+                      zero.astype(np.uint8), zero, zero,
+                      indices=None if indices is None else np.array(indices, dtype=np.int32)), **more,
+    )  # fmt: skip
+
+
+def numbers(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values)
+
+
+WRONG: dict[str, Callable[[L2], Any]] = {
+    "place below": lambda l2: l2.place(range(-1, 1), dirty=False),
+    "place above": lambda l2: l2.place(range(3, 5), dirty=True),
+    "place in steps": lambda l2: l2.place(range(0, 4, 2), dirty=True),
+    "own below": lambda l2: l2.own(range(-2, 1), 0),
+    "own above": lambda l2: l2.own(range(2, 5), 0),
+    "own by no tensor": lambda l2: l2.own(range(2), 64),
+    "own by a negative tensor": lambda l2: l2.own(range(2), -1),
+    "access below": lambda l2: l2.access(numbers(0), numbers(-1), numbers(0)),
+    "access above": lambda l2: l2.access(numbers(0), numbers(4), numbers(0)),
+    "access in no mode": lambda l2: l2.access(numbers(3), numbers(0), numbers(0)),
+    "access from no side": lambda l2: l2.access(numbers(0), numbers(0), numbers(2)),
+    "tiles below": lambda l2: l2.replay(launch_of(base=-2), Ctas(1, 1)),
+    "tiles above": lambda l2: l2.replay(launch_of(count=5), Ctas(1, 1)),
+    "tiles far above": lambda l2: l2.replay(launch_of(first=2**31 - 2, count=1), Ctas(1, 1)),
+    "a list that goes above": lambda l2: l2.replay(launch_of(count=3, indices=[0, 4, 1]), Ctas(1, 1)),
+    "a list that goes below": lambda l2: l2.replay(launch_of(count=3, indices=[0, -1, 1]), Ctas(1, 1)),
+    "a list too short": lambda l2: l2.replay(launch_of(count=3, indices=[0, 1]), Ctas(1, 1)),
+    "fewer than no steps": lambda l2: l2.replay(launch_of(count=-1), Ctas(1, 1)),
+    "stores above": lambda l2: l2.replay(
+        launch_of(epilogue=(Template("x", STORE, np.full(1, 4, np.int32)),)), Ctas(1, 1)
+    ),
+    "rows above": lambda l2: l2.replay(
+        launch_of(prologue=(Template("x", LOAD, np.zeros(1, np.int32), rows=3, row_stride=2),)), Ctas(1, 1)
+    ),
+    "heads in turn above": lambda l2: l2.replay(
+        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=3),)), Ctas(1, 1)
+    ),
+    "heads in turn backwards": lambda l2: l2.replay(
+        launch_of(count=4, loop=(Template("x", LOAD, np.zeros(1, np.int32), 1, turn=2, turn_coef=-1),)), Ctas(1, 1)
+    ),
+    "a list of skips too short": lambda l2: l2.replay(
+        launch_of(
+            count=2,
+            loop=(
+                Template("x", LOAD, np.zeros(1, np.int32), 1, skips=np.zeros(1, np.int32), block=np.ones(1, np.int32)),
+            ),
+        ),
+        Ctas(1, 1),
+    ),
+    "no such mode": lambda l2: l2.replay(launch_of(prologue=(Template("x", 3, np.zeros(1, np.int32)),)), Ctas(1, 1)),
+    "too few tiles": lambda l2: l2.replay(launch_of(down=np.zeros(0, np.uint8)), Ctas(1, 1)),
+    "tiles of another type": lambda l2: l2.replay(
+        launch_of(loop=(Template("x", LOAD, np.zeros(1, np.int64)),)), Ctas(1, 1)
+    ),
+    "tiles that lie apart": lambda l2: l2.replay(
+        launch_of(first=np.zeros(4, np.int32)[::2], count=np.ones(2, np.int32)), Ctas(1, 1)
+    ),
+    "groups of more than there are": lambda l2: l2.replay(launch_of(group=2), Ctas(1, 1)),
+    "no group": lambda l2: l2.replay(launch_of(group=0), Ctas(1, 1)),
+    "an SM that does nothing": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=(1.0, 0.0))),
+    "no rates": lambda l2: l2.replay(launch_of(), Ctas(1, 1, rates=())),
+    "a stride backwards": lambda l2: l2.replay(launch_of(), Ctas(1, 1, static_stride=-1)),
+    "before time": lambda l2: l2.replay(launch_of(), Ctas(1, 1), begin_ps=-1),
+    "a trace of other work tiles": lambda l2: l2.replay(
+        launch_of(), Ctas(1, 1), trace=TraceRecord(ctas=2, cta_start=1, cta_sm=1)
+    ),
+    "a trace without bins": lambda l2: l2.replay(launch_of(), Ctas(1, 1), trace=TraceRecord(bin_ps=1)),
+    "recorded from no side": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(2)),
+    "recorded at too few marks": lambda l2: l2.replay_recorded(
+        launch_of(count=3), numbers(0)[None], numbers(1), 2, numbers(0)
+    ),
+    "recorded every 0 steps": lambda l2: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 0, numbers(0)),
+    "recorded tiles above": lambda l2: l2.replay_recorded(
+        launch_of(base=9), numbers(0)[None], numbers(1), 1, numbers(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", list(WRONG))
+def test_what_does_not_fit_is_refused_and_changes_nothing(what: str) -> None:
+    l2 = four_objects()
+    l2.access(numbers(STORE, LOAD), numbers(1, 2), numbers(0, 1))
+    before = l2.counts(), l2.dirty_bytes()
+    with pytest.raises(InputError):
+        WRONG[what](l2)
+    assert (l2.counts(), l2.dirty_bytes()) == before
+    l2.replay(launch_of(count=4), Ctas(1, 1))
+
+
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"partitions": 0}, "l2_partitions"), ({"partitions": 3}, "1 or 2"), ({"partitions": 64}, "l2_partitions"),
+    ({"dirty_ways": 0.5}, "dirty ways"), ({"ways": 33}, "l2_ways"),
+])  # fmt: skip
+def test_an_l2_that_the_model_does_not_cover_is_refused(wrong: dict[str, float], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        L2(replace(small(), **wrong), np.full(1, LINE), np.zeros(1))
+
+
+@pytest.mark.parametrize(("field", "value"), [("partitions", 3), ("partitions", 0), ("ways", 0), ("ways", 64),
+                                              ("sets", 0), ("dirty_share", 0)])  # fmt: skip
+def test_the_engine_itself_refuses_such_an_l2(field: str, value: int) -> None:
+    """Whoever hands it one: Python's own checks are not in the way here."""
+    l2 = four_objects()
+    setattr(l2.config, field, value)
+    for act in (
+        lambda: l2.replay(launch_of(), Ctas(1, 1)), lambda: l2.place(range(1), dirty=False),
+        lambda: l2.access(numbers(0), numbers(0), numbers(0)),
+        lambda: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(0)),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="nothing was played"):
+            act()
+
+
+def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
+    with pytest.raises(InputError, match="tensor"):
+        L2(small(), np.full(2, LINE), np.array([0, 64]))
+    with pytest.raises(InputError, match="size"):
+        L2(small(), np.array([LINE, -1]), np.zeros(2))
+    with pytest.raises(InputError, match="owners"):
+        L2(small(), np.full(2, LINE), np.zeros(1))
+
+
+def takers(steps: list[int], slots: int, *, ahead: bool) -> list[int]:
+    """The SM of each work tile, one CTA an SM; tiles of so many steps, from a queue."""
+    n = len(steps)
+    zero, none = np.zeros(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
+    launch = LoweredLaunch(
+        "uneven", zero, np.array(steps, dtype=np.int32), (), (Template("none", LOAD, none),), (), zero.astype(np.uint8),
+        zero, zero,
+    )  # fmt: skip
+    l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8))
+    sm, start, end = np.zeros(n, dtype=np.int32), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    record = TraceRecord(ctas=n, samples=1)
+    record.cta_sm, record.cta_start, record.cta_end = sm.ctypes.data, start.ctypes.data, end.ctypes.data
+    l2.replay(launch, Ctas(slots=slots, sms=slots, step_s=1e-6, start_s=1e-9, ahead=ahead), trace=record)
+    return [int(x) for x in sm]
+
+
+def test_who_claims_ahead_keeps_a_tile_that_others_could_take() -> None:
+    """The first CTA has a long tile; what it claimed as it began waits for it."""
+    steps = [9, 1, 1, 1, 1, 1]
+    assert takers(steps, 2, ahead=False) == [0, 1, 1, 1, 1, 1]
+    ahead = takers(steps, 2, ahead=True)
+    assert ahead[:2] == [0, 1]
+    assert sorted(ahead[2:]) == [0, 1, 1, 1]
+
+
+def test_first_claims_come_by_chance() -> None:
+    """CTAs that begin together are not dealt their second tiles in their own order, and each has one."""
+    ahead = takers([1] * 128, 64, ahead=True)
+    assert ahead[:64] == list(range(64))
+    assert sorted(ahead[64:]) == list(range(64))
+    assert sum(a == b for a, b in zip(ahead[64:], range(64), strict=True)) < 8
+    assert takers([1] * 128, 64, ahead=False)[64:] == list(range(64))

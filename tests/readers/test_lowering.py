@@ -1,0 +1,175 @@
+"""Lowered launches: every work tile once, loops over what the mask visits, and the bytes that `count` counts."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lowered import loop_steps, wrong_bytes
+from strategies import ALGORITHMS, FORWARD_ONLY, cases
+
+from iosim import predict
+from iosim.base.errors import InputError
+from iosim.hardware.profile import load_profile
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, PassSettings, Tile
+from iosim.kernel.launch import Outer
+from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
+from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.lowering import lower, start_order
+from iosim.readers.replay.objects import streams
+
+SLOW = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PAIRS = [(a, p) for a in ALGORITHMS for p in ("fwd", "bwd") if p == "fwd" or a not in FORWARD_ONLY]
+
+
+def flash(schedule: Schedule = Schedule(), **changes: object) -> Kernel:  # noqa: B008
+    return replace(Kernel("flash", "flash", Tile(16, 16)), schedule=schedule, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("algorithm", "passes"), PAIRS)
+@SLOW
+@given(data=st.data())
+def test_lowered_bytes_are_the_counted_bytes(algorithm: str, passes: str, data: st.DataObject) -> None:
+    problem, kernel = data.draw(cases(algorithm, passes))
+    chain = plan(problem, kernel)
+    assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
+
+
+@SLOW
+@given(case=cases("flash", "fwd+bwd"))
+def test_loops_run_over_the_visited_blocks(case: tuple[AttentionProblem, Kernel]) -> None:
+    chain = plan(*case)
+    for launch, low in zip(chain.launches, lower(chain, 8).launches, strict=True):
+        d = launch.domain
+        tile, index = loop_steps(low)
+        block, head = low.block[tile].astype(np.int64), low.head[tile].astype(np.int64)
+        if streams(launch):
+            continue
+        if launch.outer is Outer.KEY:
+            pairs = {(int(h), int(i), int(j)) for h, i, j in zip(head, index, block, strict=True)}
+        else:
+            pairs = {(int(h), int(b) % d.query_blocks, int(j)) for h, b, j in zip(head, block, index, strict=True)}
+        v = d.visited
+        right = {(h, i, j) for h in range(d.grid_heads) for i in range(d.query_blocks)
+                 for j in range(int(v.first[i]), int(v.end[i]))}  # fmt: skip
+        assert pairs == right
+        assert tile.size == len(right)  # no pair twice
+
+
+SECTIONS = (0, 1, 2, 3, 4, 5, 6, 100)
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("start", list(Start))
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("cluster", [1, 2, 4])
+def test_every_work_tile_starts_once(order: Order, start: Start, section: int, cluster: int) -> None:
+    """2 x 5 heads in sections of 3 or 4 leave a smaller last section; 5 blocks a smaller last cluster."""
+    problem = AttentionProblem(batch=2, heads=5, seq_q=70, head_dim=8, mask="causal")
+    schedule = Schedule(order=order, start=start, section_heads=section, cluster=cluster)
+    launch = plan(problem, flash(schedule)).launches[0]
+    head, block = start_order(launch)
+    assert sorted(zip(head.tolist(), block.tolist(), strict=True)) == [(h, i) for h in range(10) for i in range(5)]
+
+
+def first_tiles(n: int, **schedule: object) -> list[tuple[int, int]]:
+    """(head, block) of the first work tiles of 2 x 2 heads with 3 blocks."""
+    problem = AttentionProblem(batch=2, heads=2, seq_q=48, head_dim=8)
+    head, block = start_order(plan(problem, flash(Schedule(**schedule))).launches[0])  # type: ignore[arg-type]
+    return list(zip(head.tolist(), block.tolist(), strict=True))[:n]
+
+
+def test_orders_by_hand() -> None:
+    assert first_tiles(5) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    assert first_tiles(5, start=Start.HEAVY_FIRST) == [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1)]
+    assert first_tiles(6, order=Order.HEAD) == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
+    # batch next to blocks: head 0 of sequence 0, head 0 of sequence 1 (grid head 2), then head 1
+    assert first_tiles(7, order=Order.BATCH) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2), (1, 0)]
+    assert first_tiles(4, start=Start.FOLD) == [(0, 2), (0, 0), (0, 1), (1, 2)]
+    # clusters of two blocks: the last of the three has one alone
+    assert first_tiles(5, order=Order.HEAD, cluster=2) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert first_tiles(6, order=Order.HEAD, cluster=2, start=Start.HEAVY_FIRST) == [
+        (0, 2), (1, 2), (2, 2), (3, 2), (0, 0), (0, 1)
+    ]  # fmt: skip
+    # sections of three heads: heads fastest in (0, 1, 2), all its blocks, then the last section of one head
+    assert first_tiles(12, section_heads=3)[8:] == [(2, 2), (3, 0), (3, 1), (3, 2)]
+
+
+def test_a_cluster_alternates_as_one() -> None:
+    problem = AttentionProblem(heads=1, seq_q=128, head_dim=8)
+    schedule = Schedule(direction=Direction.ALTERNATING, cluster=2)
+    launch = lower(plan(problem, flash(schedule)), 1).launches[0]
+    assert launch.block[:6].tolist() == [0, 1, 2, 3, 4, 5]
+    assert launch.down[:6].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_grouped_heads_share_their_keys() -> None:
+    """6 query heads on 2 key heads: heads 0 to 2 read the first, 3 to 5 the second, in each of 2 sequences."""
+    problem = AttentionProblem(batch=2, heads=6, kv_heads=2, seq_q=32, head_dim=8)
+    chain = plan(problem, flash())
+    lowered = lower(chain, 1)
+    low = lowered.launches[0]
+    key = next(t for t in low.loop if t.tensor == "K")
+    owner = (key.base - key.base.min()) // 2  # two key blocks a head
+    assert dict(zip(low.head.tolist(), owner.tolist(), strict=True)) == {
+        0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1, 6: 2, 7: 2, 8: 2, 9: 3, 10: 3, 11: 3,
+    }  # fmt: skip
+
+
+def test_the_cases_reach_every_kind_of_launch() -> None:
+    """Splits, packs, key-outer loops, whole heads, pairs, streams and temporary blocks that are used again."""
+    seen: set[str] = set()
+
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @given(data=st.data())
+    def look(data: st.DataObject) -> None:
+        algorithm, passes = data.draw(st.sampled_from(PAIRS))
+        chain = plan(*data.draw(cases(algorithm, passes)))
+        for launch in chain.launches:
+            seen.add(launch.outer)
+            seen.update(n for n, yes in (("pack", launch.domain.pack > 1), ("stream", streams(launch))) if yes)
+
+    look()
+    assert seen >= {"q", "k", "qk", "q,split", "head", "flat", "pack", "stream"}
+
+
+@pytest.mark.parametrize("scheduler", list(Scheduler))
+def test_schedulers_leave_the_start_order(scheduler: Scheduler) -> None:
+    problem = AttentionProblem(batch=1, heads=3, seq_q=64, head_dim=8)
+    head, block = start_order(plan(problem, flash(Schedule(scheduler=scheduler))).launches[0])
+    assert (head * 4 + block).tolist() == list(range(12))
+
+
+def test_blocks_of_different_launches_that_divide_unevenly() -> None:
+    """Forward in blocks of 64, backward in blocks of 96, on 70 rows: two blocks of 64 reach further than one of 96."""
+    problem = AttentionProblem(batch=1, heads=2, seq_q=70, head_dim=8, passes="fwd+bwd")
+    chain = plan(problem, Kernel("flash", "flash", Tile(64, 64), backward=PassSettings(Tile(96, 96))))
+    assert wrong_bytes(chain, lower(chain, 1)) == []
+
+
+TOO_LARGE = [
+    (AttentionProblem(batch=64, heads=128, seq_q=1 << 20, head_dim=64), flash()),
+    (AttentionProblem(batch=4, heads=64, seq_q=1 << 18, head_dim=64), Kernel("naive", "naive", Tile(64, 64))),
+    (AttentionProblem(batch=64, heads=64, seq_q=1 << 18, head_dim=64), Kernel("flash1", "flash1", Tile(16, 16))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "kernel"), TOO_LARGE)
+def test_a_problem_too_large_is_refused_with_its_size(problem: AttentionProblem, kernel: Kernel) -> None:
+    chain = plan(problem, kernel)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"[\d,]+ (objects of memory|work tiles in \w+), .*B to replay; accepted"):
+        lower(chain, 132)
+    assert tracemalloc.get_traced_memory()[1] < 10e6  # bytes: nothing was laid out before the refusal
+    tracemalloc.stop()
+
+
+def test_predict_refuses_it_too() -> None:
+    with pytest.raises(InputError, match="to replay; accepted"):
+        predict(*TOO_LARGE[1], load_profile("h200-sxm"), method="replay")

@@ -1,0 +1,353 @@
+"""What a command may take of memory and time: bounds that are said, archives that are not unpacked beyond them."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import ROOT
+
+from iosim import InputError, load_profile, predict
+from iosim.base.errors import TooLargeError
+from iosim.commands.cli import main
+from iosim.kernel.algorithms import plan
+from iosim.kernel.kernel import Kernel, Tile
+from iosim.kernel.libraries import resolve
+from iosim.kernel.schedule import Order
+from iosim.prediction.predictor import heads_for_all, planned, tile_accesses
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks import load_block_mask
+from iosim.readers.replay.heads import ERROR, head_share
+from iosim.readers.replay.l2 import LINES_AT_ONCE, model, sample_lines
+from iosim.readers.replay.lowering import lower
+from iosim.readers.replay.objects import tile_bytes
+from iosim.readers.replay.play import Play
+
+MEASURED = """
+import resource, sys
+from iosim.commands.cli import main
+code = main(sys.argv[1:])
+print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
+"""
+
+
+def peak_bytes(*words: str) -> int:
+    """Peak memory of a command that must succeed."""
+    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, timeout=300)
+    code, peak = done.stderr.split()[-2:]
+    assert code == "0", done.stderr
+    return int(peak)
+
+
+def tiny_l2(tmp_path: Path) -> str:
+    """A profile with 256 KiB of L2."""
+    text = (ROOT / "hardware_profiles" / "a100-sxm-80gb.toml").read_text()
+    text = re.sub(r"aliases = .*\n", "", re.sub(r"l2_bytes = \{ value = [\d_]+", "l2_bytes = { value = 262144", text))
+    path = tmp_path / "tiny.toml"
+    path.write_text(text.replace('name = "a100-sxm-80gb"', 'name = "tiny"'))
+    return str(path)
+
+
+@contextmanager
+def allocated_below(most: float) -> Iterator[None]:
+    """What is allocated inside takes at most so many bytes at once."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most
+
+
+# Replays.
+
+
+@pytest.mark.slow
+def test_long_chains_over_score_matrices_stay_below_2_gb() -> None:
+    """1.24 TB of tensors: 28 million objects, and as many followed lines."""
+    assert peak_bytes("predict", "--kernel", "naive", "--seq-len", "96k") < 2e9
+
+
+@pytest.mark.slow
+def test_a_small_l2_takes_no_more_memory_than_a_large_one(tmp_path: Path) -> None:
+    """Every eighth line would be followed: 2.4 billion of them."""
+    assert peak_bytes("predict", "--gpu", tiny_l2(tmp_path), "--kernel", "math", "--seq-len", "64k") < 2e9
+
+
+@pytest.mark.slow
+def test_a_replay_of_gigabytes_is_refused_and_the_default_does_without(tmp_path: Path) -> None:
+    problem = AttentionProblem(heads=32, seq_q=1 << 16, head_dim=128)
+    gpu = load_profile(tiny_l2(tmp_path))
+    with pytest.raises(TooLargeError, match="followed lines"):
+        predict(problem, "math", gpu, method="replay")
+    made = predict(problem, "math", gpu)
+    assert made.method == "capacity"
+    assert any("followed lines" in note for note in made.notes)
+
+
+@pytest.mark.slow
+def test_a_warm_start_that_would_take_gigabytes_is_estimated() -> None:
+    problem = AttentionProblem(heads=32, seq_q=3 << 15, head_dim=128)
+    with pytest.raises(TooLargeError, match="objects of memory"):
+        predict(problem, "naive", "a100", l2_start="warm", method="replay")
+    warm, cold = (predict(problem, "naive", "a100", l2_start=start) for start in ("warm", "cold"))
+    assert warm.method != "replay"
+    assert warm.total("hbm", "read") == pytest.approx(cold.total("hbm", "read"), rel=0.01)  # nothing of it fits
+
+
+def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:
+    return AttentionProblem(**{"heads": 32, "seq_q": thousand_tokens << 10, "head_dim": 128, **sizes})
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200", "l4"])
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [("naive", problem_of(16)), ("math", problem_of(16, heads=8, mask="causal")),
+     ("naive", problem_of(16, heads=8, kv_heads=4, batch=2, passes="bwd"))],
+    ids=["naive", "math", "backward"],
+)  # fmt: skip
+@pytest.mark.slow
+def test_some_heads_stand_for_all(
+    gpu: str, kernel: str, problem: AttentionProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = planned(problem, kernel, gpu)
+    accesses = tile_accesses(call.chain)
+    monkeypatch.setattr("iosim.readers.replay.heads.PLAYED_ACCESSES", accesses // 4)
+    share = head_share(call.chain, accesses, l2_bytes=1)
+    assert share is not None
+    assert share.of == problem.batch * problem.heads == 4 * share.heads
+    whole, some = call.replay(), call.replay(Play(share=share))
+    for direction in ("read", "write"):
+        assert some.traffic.total("hbm", direction) == pytest.approx(whole.traffic.total("hbm", direction), rel=ERROR)
+    assert sum(one.accesses for one in some.launches) == sum(one.accesses for one in whole.launches)
+    assert f"{share.heads} of {share.of} heads" in " ".join(some.notes())
+
+
+@pytest.mark.parametrize(("kernel", "tokens"), [("naive", 192), ("math", 128)])
+@pytest.mark.slow
+def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: int) -> None:
+    p = predict(problem_of(tokens), kernel, "a100")
+    assert p.method == "sampled"
+    assert any("stand for all" in note for note in p.notes)
+    bounds = p.hbm_bounds
+    assert bounds.compulsory_read < p.total("hbm", "read") < bounds.no_l2_read
+
+
+@pytest.mark.slow
+def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
+    """All 32 heads in 4.8 GB of memory: 1.892 TB. The capacity rule: 1.241 TB."""
+    by_default, asked = (predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled"))
+    assert by_default.total("hbm", "read") == pytest.approx(1.892e12, rel=ERROR)
+    assert (asked.method, asked.traffic, asked.notes) == (by_default.method, by_default.traffic, by_default.notes)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [("fa2", problem_of(64)),  # no tensor of a head outgrows the L2
+     ("naive", problem_of(96, heads=1)),  # one head is all
+     ("naive", problem_of(1024))],  # one head takes a minute
+    ids=["small tensors", "one head", "long heads"],
+)  # fmt: skip
+def test_heads_that_cannot_stand_for_all(kernel: str, problem: AttentionProblem) -> None:
+    assert heads_for_all(planned(problem, kernel, "a100")) is None
+
+
+def test_heads_side_by_side_do_not_stand_for_all() -> None:
+    chain = planned(problem_of(32), "naive", "a100").chain
+    assert head_share(chain, tile_accesses(chain), 1) is not None
+    fast = tuple(replace(one, schedule=replace(one.schedule, order=Order.HEAD)) for one in chain.launches)
+    assert head_share(replace(chain, launches=fast), tile_accesses(chain), 1) is None
+
+
+# What is said before, and refused before it is computed.
+
+
+def test_a_long_explanation_says_so_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def begun(*_: object, **__: object) -> None:
+        raise InputError("begun")
+
+    monkeypatch.setattr("iosim.prediction.predictor.predict", begun)
+    for command in ("explain", "trace"):
+        assert main([command, "--seq-len", "192k"]) == 2  # 32 heads x 1,536 x 3,072 tiles of K, V and spilled words
+        first, last = capsys.readouterr().err.splitlines()
+        assert re.search(r"\d{3},\d{3},\d{3} accesses to replay, some \d{2} s", first), first
+        assert "begun" in last
+        assert main([command, "--seq-len", "4k"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["explain", "trace"])
+@pytest.mark.parametrize(
+    ("options", "reason"), [("--seq-len 1m", "takes too long"), ("--kernel naive --seq-len 64k --gpu {}", "followed")]
+)
+def test_nothing_is_lowered_or_played_that_is_refused(
+    command: str, options: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def lowered(*_: object) -> None:
+        raise AssertionError("a launch was lowered")
+
+    monkeypatch.setattr("iosim.readers.replay.lowering._lower_launch", lowered)
+    assert main([command, *options.format(tiny_l2(tmp_path)).split()]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_lowering_and_sampling_show_bars_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
+    predict(problem_of(2, heads=2), "naive", "a100", method="replay")
+    shown = capsys.readouterr().err
+    for heading in ("cutting tensors into objects", "work tiles of scores", "work tiles of softmax", "lines of the L2"):
+        assert heading in shown, heading
+
+
+def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
+    problem = AttentionProblem(heads=8, seq_q=1 << 15, head_dim=128)
+    chain = plan(problem, resolve("naive", problem, load_profile("a100")))
+    lowered = lower(chain, 8)
+    for n in range(len(chain.launches)):
+        one = replace(chain, launches=(chain.launches[n],))
+        with allocated_below(tile_bytes(one) + 20e6):
+            low = lowered.launches[n]
+        assert low.tiles > 0
+
+
+def test_lines_sampled_in_pieces_are_those_sampled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    l2 = model(load_profile("a100"))
+    size = np.random.default_rng(5).choice([0, 128, 4096, 65536, 1 << 20], 4000).astype(np.int32)
+    for pieces in (1, 64, 4096):
+        monkeypatch.setattr("iosim.readers.replay.l2.LINES_AT_ONCE", LINES_AT_ONCE)
+        whole = sample_lines(l2, size, 4.0)
+        monkeypatch.setattr("iosim.readers.replay.l2.LINES_AT_ONCE", pieces)
+        parts = sample_lines(l2, size, 4.0)
+        for name in ("first", "object", "set", "home"):
+            assert np.array_equal(getattr(whole, name), getattr(parts, name)), name
+
+
+@pytest.mark.slow
+def test_many_small_ctas_of_a_pass_cost_no_more_than_their_number() -> None:
+    """2-byte objects: hundreds of thousands of loads of a pass are under way on an SM."""
+    problem = AttentionProblem(heads=32, seq_q=256, bias="full", bias_shared="both", bias_grad=True, passes="bwd")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    predict(problem, Kernel("small", "flash", Tile(1, 1)), "a100", method="replay")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 20  # 2.6 s; their square would be minutes
+
+
+# Archives.
+
+
+def bomb(path: Path, name: str, megabytes: int, *, header: tuple[int, ...] | None = None) -> str:
+    """An archive with a small mask and `megabytes` of zeros in the member `name`."""
+    np.savez(path, **({} if name == "mask" else {"mask": np.ones((2, 2), dtype=bool)}), BLOCK_SIZE=8)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open(f"{name}.npy", "w") as member:
+        shape = header or (megabytes << 20,)
+        np.lib.format.write_array_header_1_0(member, {"descr": "|b1", "fortran_order": False, "shape": shape})
+        for _ in range(megabytes):
+            member.write(bytes(1 << 20))
+    return str(path)
+
+
+def test_members_that_no_mask_needs_are_not_unpacked(tmp_path: Path) -> None:
+    path = bomb(tmp_path / "unused.npz", "other", 100)
+    with allocated_below(5e6):
+        load_block_mask(path, 16, 16)
+
+
+@pytest.mark.parametrize("header", [None, (1 << 50,), (1 << 30, 1 << 30), (3,)])
+def test_a_member_is_bounded_before_it_is_unpacked(header: tuple[int, ...] | None, tmp_path: Path) -> None:
+    path = bomb(tmp_path / "mask.npz", "mask", 513 if header is None else 20, header=header)
+    with allocated_below(5e6), pytest.raises(InputError, match=r"^mask_file"):
+        load_block_mask(path, 16, 16)
+
+
+def _encrypted(path: Path) -> None:
+    np.savez(path, mask=np.ones((2, 2), dtype=bool), BLOCK_SIZE=8)
+    data = bytearray(path.read_bytes())
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := data.find(signature, at + 1)) >= 0:
+            data[at + flags] |= 1
+    path.write_bytes(data)
+
+
+def _exotic(path: Path) -> None:
+    """A compression that Python does not know."""
+    np.savez(path, mask=np.ones((2, 2), dtype=bool), BLOCK_SIZE=8)
+    data = bytearray(path.read_bytes())
+    for signature, method in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        at = -1
+        while (at := data.find(signature, at + 1)) >= 0:
+            data[at + method] = 97
+    path.write_bytes(data)
+
+
+def _packed(kind: int) -> Any:
+    def broken(path: Path) -> None:
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            archive.writestr("mask.npy", b"\x93NUMPY" + os.urandom(500))
+        data = bytearray(path.read_bytes())
+        data[60:80] = bytes(20)
+        path.write_bytes(data)
+
+    return broken
+
+
+def _no_array(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mask.npy", "no array")
+        archive.writestr("BLOCK_SIZE.npy", "")
+
+
+def _objects(path: Path) -> None:
+    np.savez(path, mask=np.array([{}, {}], dtype=object), BLOCK_SIZE=8)
+
+
+@pytest.mark.parametrize(
+    "write", [_encrypted, _exotic, _packed(zipfile.ZIP_BZIP2), _packed(zipfile.ZIP_LZMA), _packed(zipfile.ZIP_DEFLATED),
+              _no_array, _objects],
+)  # fmt: skip
+def test_broken_archives_are_refused_in_a_line(write: Any, tmp_path: Path) -> None:
+    path = tmp_path / "m.npz"
+    write(path)
+    with pytest.raises(InputError, match=r"^mask_file"):
+        load_block_mask(str(path), 16, 16)
+
+
+def test_lzma_and_bzip2_members_are_read(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", mask=np.ones((2, 2), dtype=bool), BLOCK_SIZE=8)
+    for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(tmp_path / "a.npz") as source, zipfile.ZipFile(tmp_path / "b.npz", "w", kind) as target:
+            for name in source.namelist():
+                target.writestr(name, source.read(name))
+        assert load_block_mask(str(tmp_path / "b.npz"), 16, 16).nnz == 4
+
+
+def test_pipes_and_devices_are_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (str(tmp_path / "pipe"), "/dev/zero"):
+        for words in (
+            ["predict", "--mask-file", place],
+            ["calibrate", "--from", place],
+            ["validate", "--measurements", place],
+        ):
+            assert main(words) == 2
+            said = capsys.readouterr().err
+            assert "pipe or a device" in said, words
+            assert said.count("\n") == 1

@@ -1,0 +1,518 @@
+"""Models: what is read of a config.json is what transformers makes of it, and a model's attention is the sum of its
+layers'. The golden file holds what transformers makes: python tests/golden/make_models.py"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts import ROOT
+
+import iosim
+from iosim.commands.cli import main
+from iosim.integrations.models import load_model, preset_names
+from iosim.integrations.models.presets import all_names, class_defaults, preset
+from iosim.studies.models.asked import changed
+from iosim.studies.models.layers import Model
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "models.json").read_text(encoding="utf-8"))
+PRESETS: dict[str, Any] = GOLDEN["presets"]
+OTHERS: dict[str, Any] = GOLDEN["others"]
+GATED = ("qwen3-next-80b-a3b",)
+"""Models with a gate on attention's output, as wide as Q: iosim counts no gates."""
+NAMES = {"sliding_attention": "sliding", "local": "sliding", "chunked_attention": "chunked", "global": "full",
+         "full_attention": "full", "indexed_attention": "sparse latent"}  # fmt: skip
+
+
+def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> None:
+    """A model as iosim reads it against what transformers made of the same keys."""
+    first = model.kinds[0]
+    assert model.layers == facts["attention_modules"]
+    if parameters:
+        assert model.attention_parameters == facts["attention_parameters"]
+    for key, value in (("num_heads", first.heads), ("num_attention_heads", first.heads),
+                       ("num_key_value_heads", first.kv_heads), ("head_dim", first.head_dim)):  # fmt: skip
+        if key in facts and first.latent is None:
+            assert facts[key] == [value], key
+    if facts.get("is_causal") == [1]:
+        assert model.causal
+    if facts["layer_types"]:
+        wanted = {NAMES.get(word, word): n for word, n in facts["layer_types"].items()}
+        assert Counter(model.order) == wanted
+    for kind in model.kinds:
+        if kind.window is not None:
+            assert kind.window in (facts.get("sliding_window"), facts.get("window_size"), facts.get("local_attention"))
+        if kind.chunk is not None:
+            assert kind.chunk == facts["attention_chunk_size"]
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_what_transformers_makes_of_it(name: str) -> None:
+    check(load_model(name), PRESETS[name], parameters=name not in GATED)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_families_are_read_as_transformers_reads_them(name: str) -> None:
+    check(load_model(OTHERS[name]["config"]), OTHERS[name]["facts"])
+
+
+POSITIONS = ("gpt2", "gpt2-xl", "gpt_bigcode", "gpt_neo", "opt")
+"""With a table of learned positions, which is not counted."""
+UNKNOWN = ("qwen3-next-80b-a3b",)
+"""Layers that are no attention, whose weights are not counted."""
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *OTHERS])
+def test_weights_are_those_that_transformers_makes(name: str) -> None:
+    """Two bytes a number where none are packed; biases are below 0.04 %."""
+    facts = PRESETS[name] if name in PRESETS else OTHERS[name]["facts"]
+    config = load_model(name).config if name in PRESETS else OTHERS[name]["config"]
+    model = load_model({k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"})
+    made = model.weight_bytes
+    if not model.causal or name in UNKNOWN:
+        assert made is None
+        return
+    assert made is not None
+    off = made / (2 * facts["parameters"]) - 1
+    assert -0.15 < off < 0 if name in POSITIONS else abs(off) < 4e-4, (name, off)
+
+
+@pytest.mark.slow
+def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama 3 70B: 141.1 GB in bf16, which no H100 holds; gpt-oss's experts have 4 bits and a scale for every 32."""
+    line = "decode --gpu h100 --context 8k --format json"
+    fits = {}
+    for model, more in (("llama-3-70b", ""), ("llama-3-70b", " --tensor-parallel 8"), ("gpt-oss-120b", ""), ("", "")):
+        assert main(f"{line}{f' --model {model}' * bool(model)}{more}".split()) == 0
+        made = json.loads(capsys.readouterr().out)
+        (point,) = made["points"]
+        fits[model + more] = point["fits"], point["weight_bytes"]
+        assert ("do not fit in its memory" in made["answer"]) == (not point["fits"])
+    assert fits["llama-3-70b"] == (False, 141_104_775_168)
+    assert fits["llama-3-70b --tensor-parallel 8"] == (True, 141_104_775_168 // 8)
+    assert fits["gpt-oss-120b"][0]
+    assert fits["gpt-oss-120b"][1] == pytest.approx(65.2e9, rel=0.005)
+    assert fits[""] == (True, None)
+    some = load_model("llama-3-8b")
+    four = iosim.decode("h100", model="llama-3-8b", layers=4, context=[1024]).points[0]
+    each = 3 * 4096 * 14336 + 4096 * 128 * (2 * 32 + 2 * 8)
+    assert four.weight_bytes == (some.weight_bytes or 0) - 28 * 2 * each
+
+
+def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
+    assert {name.split(":")[0] for name in PRESETS} == set(preset_names())
+    for name in preset_names():
+        assert preset(name)["source"].startswith("https://"), name
+        assert load_model(name).source == preset(name)["source"]
+    assert class_defaults()["transformers"] == GOLDEN["transformers"]
+    assert all_names()["meta-llama/meta-llama-3-8b"] == "llama-3-8b"
+
+
+@pytest.mark.parametrize(("name", "bytes_a_token"), [
+    ("llama-3-8b", 32 * 2 * 8 * 128 * 2), ("deepseek-v3", 61 * (512 + 64) * 2),
+    ("deepseek-v3.2", 61 * ((512 + 64) * 2 + 128 + 4)), ("falcon-7b", 32 * 2 * 64 * 2), ("bert-base", 0),
+])  # fmt: skip
+def test_bytes_of_a_token_in_the_cache(name: str, bytes_a_token: int) -> None:
+    assert load_model(name).cache_bytes(1, 1, "bf16") == bytes_a_token
+
+
+def test_windows_and_chunks_bound_the_cache() -> None:
+    gemma, scout = load_model("gemma-3-12b"), load_model("llama-4-scout")
+    token = 2 * 8 * 256 * 2
+    assert gemma.cache_bytes(3, 32768, "bf16") == 3 * token * (40 * 1024 + 8 * 32768)
+    assert scout.cache_bytes(1, 100_000, "bf16") == 2 * 8 * 128 * 2 * (36 * 8192 + 12 * 100_000)
+
+
+# --- the problems of its layers ---------------------------------------------------------------------------------------
+
+
+def kind(name: str, layer: str) -> Any:
+    return next(one for one in load_model(name).kinds if one.name == layer)
+
+
+def test_a_window_counts_the_query_itself() -> None:
+    sliding = kind("gemma-3-12b", "sliding")
+    p = sliding.problem(4096, 4096)
+    assert (p.mask, p.window, p.seq_k) == ("window", 1023, 4096)
+    step = sliding.problem(1, 4096)
+    assert (step.seq_k, step.pair_mask.kept_pairs(1, step.seq_k)) == (1024, 1024)
+    assert sliding.problem(512, 512).mask == "causal"
+    around = kind("modernbert-base", "sliding").problem(512, 512)
+    assert (around.mask, around.window, around.window_right) == ("window", 64, 64)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(20, 20), (7, 20), (1, 20), (1, 16), (16, 16), (3, 17), (5, 8)])
+def test_a_chunked_layer_sees_its_own_chunk(queries: int, keys: int) -> None:
+    from dataclasses import replace
+
+    one = replace(kind("llama-4-scout", "chunked"), chunk=8)
+    p = one.problem(queries, keys, batch=2)
+    kept = sum(i % 8 + 1 for i in range(keys - queries, keys))
+    pairs = p.pair_mask.kept_pairs(p.seq_q, p.seq_k) * p.batch
+    assert pairs == 2 * kept
+    assert p.seq_q * p.batch == 2 * queries
+
+
+def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
+    latent = kind("deepseek-v3", "latent")
+    whole, step = latent.problem(4096, 4096), latent.problem(1, 4096)
+    assert (whole.heads, whole.kv_heads, whole.head_dim, whole.head_dim_v) == (128, 128, 192, 128)
+    assert not whole.latent_kv
+    assert (step.heads, step.kv_heads, step.head_dim, step.head_dim_v) == (128, 1, 576, 512)
+    assert step.latent_kv
+    assert latent.problem(4096, 4096, latent_kv=True).latent_kv
+    sparse = kind("deepseek-v3.2", "sparse latent")
+    assert [sparse.problem(1, n).seq_k for n in (1000, 100_000)] == [1000, 2048]
+
+
+# --- options beside a model -------------------------------------------------------------------------------------------
+
+
+def test_heads_are_shared_out() -> None:
+    llama = load_model("llama-3-8b")
+    for gpus, kv_heads in ((4, 2), (8, 1), (32, 1)):
+        one = changed(llama, {}, tensor_parallel=gpus).kinds[0]
+        assert (one.heads, one.kv_heads) == (32 // gpus, kv_heads)
+    two = changed(load_model("deepseek-v3"), {}, tensor_parallel=8)
+    assert two.kinds[0].heads == 16
+    assert two.cache_bytes(1, 100, "bf16") == load_model("deepseek-v3").cache_bytes(1, 100, "bf16")
+
+
+def test_options_take_the_place_of_the_models_numbers_and_are_said() -> None:
+    llama = load_model("llama-3-8b")
+    same, more = changed(llama, {"kv_heads": 8}), changed(llama, {"kv_heads": 32})
+    assert same == llama
+    assert more.kinds[0].kv_heads == 32
+    assert more.notes == ("kv_heads 32 in place of the model's 8",)
+    gemma = load_model("gemma-3-12b")
+    assert [one.window for one in changed(gemma, {"window": 511}).kinds] == [512, None]
+    assert [one.window for one in changed(llama, {"window": 511}).kinds] == [512]
+    few = changed(gemma, {}, layers=7)
+    assert [(one.name, one.count) for one in few.kinds] == [("sliding", 6), ("full", 1)]
+    assert len(changed(gemma, {}, layers=5).kinds) == 1
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ("predict --model lama-3-8b", "--model 'lama-3-8b' is not known; did you mean llama-3-8b"),
+    ("predict --model none.json", "--model 'none.json' cannot be read: No such file"),
+    ("predict --model llama-3-8b:vision", "has no vision part; accepted: without :vision"),
+    ("predict --model gemma-3-4b:audio", "'audio' is not known; accepted: text, vision"),
+    ("predict --model llama-3-8b --tensor-parallel 3", "--tensor-parallel 3 does not divide the 32 heads"),
+    ("predict --model phi-4 --tensor-parallel 4", "--tensor-parallel 4 neither divides the 10 key/value heads of its "
+     "full layers nor is a multiple of them; accepted: 1, 2, 5, 10, 20, 40"),
+    ("predict --tensor-parallel 2", "--tensor-parallel 2 goes with --model"),
+    ("predict --layers 2", "--layers 2 goes with --model"),
+    ("predict --model llama-3-8b --layers 33", "--layers 33 is out of range; accepted: 1 to 32"),
+    ("predict --model qwen3-next-80b-a3b --layers 3", "none of the first 3 layers"),
+    ("predict --model vit-l --causal", "--causal contradicts --model 'vit-l'"),
+    ("predict --model llama-3-8b --bias alibi", "--bias contradicts --model 'llama-3-8b'"),
+    ("predict --model deepseek-v3 --kv-heads 8", "--kv-heads 8 contradicts --model 'deepseek-v3'"),
+    ("predict --model llama-3-8b --latent-kv", "--latent-kv contradicts --model 'llama-3-8b'"),
+    ("predict --model llama-3-8b --seq-lens 5,6", "--seq-lens goes with no --model"),
+    ("predict --model llama-3-8b --seq-len 8 --seq-len-k 4", "--seq-len-k 4 is out of range; accepted: 8 or more"),
+    ("predict --model llama-3-8b --heads 12", "heads 12 is not a multiple of"),
+    ("predict --model llama-3-8b --heads 16,32", "--heads 16,32 are 2 values; accepted beside --model: one of them"),
+    ("decode --model vit-l", "generates nothing"),
+    ("models show nothing", "'nothing' is not known"),
+])  # fmt: skip
+def test_what_contradicts_a_model_is_one_line(line: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+LLAMA = {"model_type": "llama", "num_attention_heads": 8, "num_hidden_layers": 2, "hidden_size": 512}
+
+
+@pytest.mark.parametrize(("content", "text"), [
+    ("{", "is not JSON: Expecting property name"), ("[1]", "holds no JSON object"),
+    ({"_class_name": "UNet2DConditionModel"}, "is of diffusers (UNet2DConditionModel)"),
+    ({"peft_type": "LORA"}, "is an adapter's (LORA)"),
+    ({"model_type": "t5", "is_encoder_decoder": True}, "(t5) is an encoder and a decoder"),
+    ({"model_type": "mamba", "num_hidden_layers": 3, "hidden_size": 64}, "says no number of heads"),
+    ({"vocab_size": 3}, "says no number of layers: num_hidden_layers or n_layer"),
+    (LLAMA | {"num_key_value_heads": 3}, "contradicts itself: 8 heads are no multiple of its 3 key/value heads"),
+    (LLAMA | {"hidden_size": 500}, "contradicts itself: 8 heads do not divide its width of 500"),
+    (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads: '8' is not a whole number"),
+    (LLAMA | {"num_attention_heads": [2, 4]}, "num_attention_heads: a list is not a whole number"),
+    (LLAMA | {"num_attention_heads": -8}, "num_attention_heads: -8 is out of range"),
+    (LLAMA | {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
+    (LLAMA | {"layer_types": ["full_attention", "odd"]}, "layer type 'odd' is not known"),
+    (LLAMA | {"layer_types": ["mamba", "mamba"]}, "no layer with attention"),
+    (LLAMA | {"kv_lora_rank": 64}, "says no columns without positions: qk_nope_head_dim"),
+])  # fmt: skip
+def test_a_file_that_is_no_transformers_is_one_line(
+    content: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "config.json"
+    place.write_text(content if isinstance(content, str) else json.dumps(content))
+    assert main(["models", "show", str(place)]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_its_directory_and_its_keys_are_the_same_model(tmp_path: Path) -> None:
+    keys = preset("gemma-3-4b")["config"]
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    of_file, of_folder = load_model(tmp_path / "config.json"), load_model(tmp_path)
+    assert of_file == of_folder
+    assert of_file.kinds == load_model(keys).kinds == load_model("google/gemma-3-4b-it").kinds
+    assert of_file.name == tmp_path.name
+
+
+# --- what it moves ----------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {"seq_len": 2048, "gpu": "h100"}
+
+
+@pytest.fixture(scope="module")
+def gemma() -> Any:
+    return iosim.predict(model="gemma-3-4b", **SMALL)
+
+
+def test_a_model_is_the_sum_of_its_layers(gemma: Any) -> None:
+    sliding = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
+    full = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
+    assert [one.prediction.to_dict() for one in gemma.layers] == [sliding.to_dict(), full.to_dict()]
+    assert gemma.hbm.read == 29 * sliding.hbm.read + 5 * full.hbm.read
+    assert gemma.l2.write == 29 * sliding.l2.write + 5 * full.l2.write
+    assert gemma.time_s == pytest.approx(29 * sliding.time_s + 5 * full.time_s)
+    assert gemma.cache_bytes == 2 * 4 * 256 * 2 * (29 * 1024 + 5 * 2048)
+
+
+def test_the_command_prints_the_same(gemma: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "predict --model gemma-3-4b --gpu h100 --seq-len 2k --format json"
+    assert main(line.split()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {"schema": 1, **{k: v for k, v in printed.items() if k != "answer"}} == json.loads(
+        json.dumps(gemma.to_dict())
+    )
+    assert [(p["layer"], p["count"]) for p in printed["predictions"]] == [("sliding", 29), ("full", 5)]
+    (total,) = printed["models"]
+    assert total["totals"]["hbm"]["read"] == sum(
+        p["count"] * p["totals"]["hbm"]["read"] for p in printed["predictions"]
+    )
+    assert total["kv_cache_bytes"] == sum(p["kv_cache_bytes"] for p in printed["predictions"])
+    assert "<ModelPrediction: Gemma 3 4B on h100-sxm" in repr(gemma)
+    assert list(gemma.to_pandas()["count"]) == [29, 5]
+    assert gemma.figure("l2").data
+
+
+def test_a_step_of_decoding_is_the_sum_of_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    (point,) = iosim.decode("h100", model="gemma-3-12b", context=8192)
+    sliding, full = point.parts
+    assert point.step_s == pytest.approx(sliding.step_s + full.step_s)
+    assert sliding.prediction.problem.seq_k == 1024
+    assert full.prediction.problem.seq_k == 8192
+    assert point.cache_bytes == 2 * 8 * 256 * 2 * (40 * 1024 + 8 * 8192)
+    line = "decode --model gemma-3-12b --gpu h100 --context 8k --format json"
+    assert main(line.split()) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["points"] == [json.loads(json.dumps(point.to_dict()))]
+    assert "in the 48 layers of Gemma 3 12B" in printed["answer"]
+
+
+def test_a_uniform_models_step_is_that_of_its_sizes() -> None:
+    (by_name,) = iosim.decode("h100", model="llama-3-8b", context=4096)
+    (by_hand,) = iosim.decode("h100", heads=32, kv_heads=8, head_dim=128, layers=32, context=4096)
+    assert by_name.step_s == by_hand.step_s
+    assert by_name.cache_bytes == by_hand.cache_bytes
+    assert by_name.bound_tokens_per_s == by_hand.bound_tokens_per_s
+
+
+def test_a_sparse_step_reads_the_picked_keys_and_keeps_all() -> None:
+    short, long_ = iosim.decode("h100", model="deepseek-v3.2", context=[8192, 65536], layers=1)
+    assert short.per_token("l2") == long_.per_token("l2")
+    assert long_.cache_bytes == 8 * short.cache_bytes
+
+
+def test_python_refuses_what_the_command_refuses() -> None:
+    for given, text in (({"layers": 3}, "layers 3 goes with model"), ({"model": "x"}, "model 'x' is not known"),
+                        ({"model": "llama-3-8b", "problem": iosim.AttentionProblem()}, "problem contradicts model"),
+                        ({"model": "llama-3-8b", "seq_len": [1, 2]}, "are 2 lengths")):  # fmt: skip
+        with pytest.raises(iosim.InputError, match=text):
+            iosim.predict(**given)
+
+
+def test_models_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (
+        "models list",
+        "models list --format csv",
+        "models show deepseek-v3",
+        "models show vit-l --format csv",
+    ):
+        assert main(line.split()) == 0
+    printed = capsys.readouterr().out
+    assert "512 columns for keys and values and 64 with positions" in printed
+    assert main(["__complete", "predict", "--model", "llama-3-"]) == 0
+    assert capsys.readouterr().out.split() == ["llama-3-70b", "llama-3-8b"]
+
+
+# --- in other commands ------------------------------------------------------------------------------------------------
+
+
+def printed(line: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main([*line.split(), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_sweep_has_a_row_a_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100 --seq-len 1k,4k --batch 1,2 --method capacity"
+    rows = printed(line, capsys)["rows"]
+    assert [(r["layer"], r["count"], r["seq_q"], r["batch"], r["mask"], r["window"]) for r in rows[:4]] == [
+        ("sliding", 29, 1024, 1, "causal", None), ("full", 5, 1024, 1, "causal", None),
+        ("sliding", 29, 4096, 1, "window", 1023), ("full", 5, 4096, 1, "causal", None),
+    ]  # fmt: skip
+    assert len(rows) == 8
+    assert {(r["model"], r["heads"], r["kv_heads"], r["head_dim"], r["refused"]) for r in rows} == {
+        ("gemma-3-4b", 8, 4, 256, None)
+    }
+    assert main(["sweep", "--model", "llama-4-scout", "--seq-len", "16k"]) == 2
+    assert "no sweep takes" in capsys.readouterr().err
+
+
+def test_tiles_are_ranked_for_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "tiles --model gpt-oss-20b --layers 2 --gpu t4 --seq-len 256 --dtype fp16 --top 1"
+    found = printed(line, capsys)
+    assert [(one["layer"], one["count"], one["problem"]["window"]) for one in found["problems"]] == [
+        ("sliding", 1, 127), ("full", 1, None)
+    ]  # fmt: skip
+    assert [tile["layer"] for tile in found["tiles"]] == ["sliding", "full"]
+    with pytest.raises(iosim.InputError, match="has sliding and full layers, which differ"):
+        iosim.pick_tiles(model="gpt-oss-20b", seq_len=256)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("gpt2", 124_439_808), ("llama-3-8b", 8_030_261_248)])
+def test_a_model_is_trained_with_its_own_sizes(name: str, parameters: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their published numbers of parameters."""
+    found = printed(f"train-memory --model {name} --gpu h100 --backend cpu", capsys)["training"][0]
+    assert found["model"]["parameters"] == parameters
+    assert found["model"] == {**iosim.train_memory("h100", model=name, backend="cpu").to_dict()["model"]}
+    few = printed(f"train-memory --model {name} --layers 2 --gpu h100 --backend cpu", capsys)["training"][0]["model"]
+    assert (few["layers"], few["width"]) == (2, found["model"]["width"])
+
+
+def test_a_model_that_train_memory_does_not_build_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("mixtral-8x7b", "none of the families"), ("deepseek-v3", "none of the families"),
+                       ("mistral-7b", "see a part")):  # fmt: skip
+        assert main(["train-memory", "--model", name, "--backend", "cpu"]) == 2
+        assert text in capsys.readouterr().err
+
+
+def test_a_comparison_adds_up_the_kinds_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"compare --model gpt-oss-20b --gpu h100,t4 --kernel naive,fa3 --seq-len 64,256 --html {tmp_path}/c.html"
+    found = printed(line, capsys)
+    at = {(r["gpu"], r["kernel"], r["seq_len"]): r for r in found["rows"]}
+    parts = [(one["count"], {(r["gpu"], r["kernel"], r["seq_len"]): r for r in one["rows"]}) for one in found["layers"]]
+    assert [(one["layer"], one["count"]) for one in found["layers"]] == [("sliding", 12), ("sliding", 12), ("full", 12)]
+    for kernel in ("naive", "fa3"):
+        key = ("h100-sxm", kernel, 256)
+        seconds = sum(count * rows[key]["time_s"] for count, rows in parts if key in rows)
+        assert at[key]["time_s"] == pytest.approx(seconds)
+    naive, fa3 = at["h100-sxm", "naive", 256], at["h100-sxm", "fa3", 256]
+    assert fa3["time_ratio"] == pytest.approx(naive["time_s"] / fa3["time_s"])
+    assert at["t4", "fa3", 64]["cannot_run"] == ["sliding", "full"]
+    assert at["t4", "fa3", 64]["time_s"] is None
+    assert "gpt-oss 20B" in (tmp_path / "c.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_report_for_each_kind_of_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"report --model gpt-oss-20b --gpu h100 --kernel naive,fa3 --seq-len 256 --format md --out {tmp_path}"
+    assert main(line.split(" ")) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report-full.md", "report-sliding.md"]
+    again = next(one for one in (tmp_path / "report-sliding.md").read_text().splitlines() if "iosim predict" in one)
+    assert "--heads 64" in again
+    assert "--window 127" in again
+    assert "One sliding layer of 12, gpt-oss 20B" in capsys.readouterr().out
+
+
+def test_rings_of_each_kind_of_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    found = printed("ring --model gemma-3-4b --gpu h100 --num-gpus 2 --seq-len 2k --schedule ring", capsys)
+    (one,) = found["layers"]
+    assert (one["layer"], one["count"], [out["layer"] for out in found["left_out"]]) == ("full", 5, ["sliding"])
+    assert found["totals"][0]["time_s"] == pytest.approx(5 * one["results"][0]["time_s"])
+    alike = iosim.ring(model="llama-3-8b", num_gpus=2, gpu="h100", seq_len="2k", schedule="ring")
+    by_hand = iosim.ring(num_gpus=2, gpu="h100", seq_len="2k", schedule="ring", heads=32, kv_heads=8, causal=True,
+                         dtype="bf16", layers=32)  # fmt: skip
+    assert alike.to_dict() == by_hand.to_dict()
+
+
+def test_what_is_said_beside_a_model_that_trains_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a word that is the usual one where no model is asked for, and --no-causal."""
+    small: dict[str, Any] = {"model": "llama-3-8b", "layers": 1, "seq_len": 64}
+    typed = iosim.train_memory("h200", activation="gelu", causal=False, **small)
+    assert (typed.model.activation, typed.setup.causal, typed.model.norm) == ("gelu", False, "rms")
+    line = "train-memory --gpu h200 --model llama-3-8b --layers 1 --seq-len 64 --activation gelu --no-causal"
+    asked = printed(line, capsys)
+    assert asked["training"][0] == json.loads(json.dumps(typed.to_dict()))
+    assert iosim.train_memory("h200", **small).model.activation == "silu"
+
+
+def test_python_compares_a_model_whose_layers_are_alike() -> None:
+    by_name = iosim.compare(kernel="fa3", gpu="h100", model="llama-3-8b", seq_len=[256, 512])
+    by_hand = iosim.compare(kernel="fa3", gpu="h100", heads=32, kv_heads=8, causal=True, dtype="bf16",
+                            seq_len=[256, 512])  # fmt: skip
+    assert by_name.to_dict() == by_hand.to_dict()
+    with pytest.raises(iosim.InputError, match="sliding and full layers, which differ"):
+        iosim.compare(model="gemma-3-4b")
+
+
+def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
+    several = printed(f"{line} --batch 1,2", capsys)["answer"]
+    assert "at batch 1;" in several
+    assert "at batch 2; the key/value cache then takes up to 2.097 MB" in several
+    assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]
+
+
+def test_one_order_for_all_layers_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {"gpu": "h100", "seq_len": 1536, "layers": 6, "tensor_parallel": 4}
+    found = iosim.orders(model="gemma-3-12b", order="head", direction="ascending", scheduler="static", **asked)
+    assert found.weights == (5.0, 1.0)  # five layers with a window to one without
+    assert [p.mask for p in found.problems] == ["window", "causal"]
+    words = "orders --model gemma-3-12b --gpu h100 --seq-len 1536 --layers 6 --tensor-parallel 4 --order head"
+    assert main([*words.split(), "--direction", "ascending", "--scheduler", "static", "--format", "json"]) == 0
+    (searched,) = json.loads(capsys.readouterr().out)["searches"]
+    assert [(p["problem"]["heads"], p["problem"]["mask"], p["weight"]) for p in searched["problems"]] == [
+        (p.heads, p.mask, weight) for p, weight in zip(found.problems, found.weights, strict=True)
+    ]
+
+
+def test_a_sweep_in_python_has_the_rows_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "sweep --model gemma-3-4b --kernel fa2 --gpu a100,l4 --seq-len 1k,4k --layers 6 --method capacity"
+    rows = printed(line, capsys)["rows"]
+    asked: dict[str, Any] = {"model": "gemma-3-4b", "kernel": "fa2", "method": "capacity"}
+    frame = iosim.sweep(gpu=["a100", "l4"], seq_len=[1024, 4096], layers=6, **asked)
+    names = ["gpu", "model", "layer", "count", "seq_q", "heads", "hbm_read_bytes"]
+    told = [tuple(row) for row in frame[names].itertuples(index=False)]
+    assert sorted(told) == sorted(tuple(row[name] for name in names) for row in rows)
+    for more in ({"heads": [8, 16]}, {"problems": "rows.csv"}, {"mask": "causal"}):
+        with pytest.raises(iosim.InputError, match="model"):
+            iosim.sweep(**asked, **more)
+    with pytest.raises(iosim.InputError, match="goes with model"):
+        iosim.sweep(layers=2, method="capacity")
+
+
+def test_a_serving_step_of_a_model_adds_up_its_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "latency --model gemma-3-12b --layers 6 --gpu h100 --batch 4 --seq-len 1 --seq-len-k 4k --method capacity"
+    told = printed(line, capsys)
+    assert [(p["layer"], p["count"]) for p in told["latencies"]] == [("sliding", 5), ("full", 1)]
+    (step,) = told["models"]
+    assert step["time_s"] == pytest.approx(sum(p["time_s"] * p["count"] for p in told["latencies"]))
+    assert (step["layers"], step["batch"], step["seq_k"]) == (6, 4, 4096)
+    asked: dict[str, Any] = {"batch": 4, "seq_len": 1, "seq_len_k": 4096, "method": "capacity"}
+    found = iosim.latency(model="gemma-3-12b", layers=6, gpu="h100", **asked)
+    assert found.models[0].total_s == step["time_s"]
+    assert main(["latency", "--model", "gemma-3-12b", "--batch-contexts", "1k,2k", "--gpu", "h100"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(iosim.InputError, match="contradicts model"):
+        iosim.latency(model="gemma-3-12b", batch_contexts=[1024])

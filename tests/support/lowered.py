@@ -1,0 +1,73 @@
+"""What a lowered launch moves, added up from its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from iosim.kernel.launch import Chain, Edge, Launch
+from iosim.readers.count import access_bytes
+from iosim.readers.replay.lowering import Lowered, LoweredLaunch, Template
+
+
+def loop_steps(low: LoweredLaunch) -> tuple[np.ndarray, np.ndarray]:
+    """(work tile, loop index) of every step of a launch."""
+    count = low.count.astype(np.int64)
+    tile = np.repeat(np.arange(low.tiles), count)
+    at = np.arange(tile.size) - np.repeat(np.cumsum(count) - count, count) + low.first[tile]
+    return tile, at if low.indices is None else low.indices[at].astype(np.int64)
+
+
+def objects_of(template: Template, tile: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Objects that a template moves at these steps, one row a step."""
+    here = template.base[tile] >= 0
+    if template.skips is not None and template.block is not None:
+        here &= template.skips[index] != template.block[tile]
+    index = index[here]
+    head = index // template.turn if template.turn else 0
+    start = template.base[tile][here].astype(np.int64) + template.turn_coef * head
+    start += template.coef * (index - template.turn * head)
+    inside = np.arange(template.rows)[:, None] * template.row_stride + np.arange(template.span)[None, :]
+    return start[:, None] + inside.reshape(1, -1)
+
+
+def moved(low: LoweredLaunch) -> Iterator[tuple[Template, np.ndarray]]:
+    """(template, objects) of a launch, each access of an object once."""
+    every = np.arange(low.tiles)
+    steps = loop_steps(low)
+    for template in (*low.prologue, *low.epilogue):
+        yield template, objects_of(template, every, np.zeros_like(every))
+    for template in low.loop:
+        yield template, objects_of(template, *steps)
+
+
+def is_exact(chain: Chain, launch: Launch, tensor: str) -> bool:
+    """Whether objects hold just the bytes that the launch moves: no padding, no repeats that hit for sure."""
+    uses = [a for a in launch.accesses if a.tensor == tensor]
+    t = chain.tensors[tensor]
+    same = not t.is_vector and t.row_bytes == t.cols * t.element_bytes
+    return same and all((a.edge is Edge.EXACT or t.wraps) and a.times == 1 for a in uses)
+
+
+def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
+    """Tensors of which a lowered launch moves other bytes than `count` says, or objects of another tensor."""
+    found = []
+    owner = lowered.owner.copy()
+    for launch, low in zip(chain.launches, lowered.launches, strict=True):
+        for objects, number in low.owned:
+            owner[objects.start : objects.stop] = number
+        sums: dict[str, int] = {}
+        for template, objects in moved(low):
+            if (owner[objects] != lowered.tensors.index(template.tensor)).any():
+                found.append(f"{launch.name} {template.tensor}: objects of another tensor")
+            sums[template.tensor] = sums.get(template.tensor, 0) + int(lowered.size[objects].sum(dtype=np.int64))
+        for name in {a.tensor for a in launch.accesses}:
+            t, heads = chain.tensors[name], launch.domain.grid_heads
+            if not is_exact(chain, launch, name):
+                continue
+            uses = [a for a in launch.accesses if a.tensor == name]
+            right = sum(access_bytes(launch.domain, t, a) for a in uses) * heads
+            if sums[name] != right:
+                found.append(f"{launch.name} {name}: {sums[name]} bytes, counted {right}")
+    return found
