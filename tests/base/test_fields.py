@@ -82,6 +82,7 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
     return AttentionProblem(**values)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(problem=problems(), kernel=st.sampled_from(("flash", "naive", "mla", "flash1")))
 def test_the_printed_command_gives_the_row(

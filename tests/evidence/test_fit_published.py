@@ -30,6 +30,7 @@ def curves(script: ModuleType, gpu: str, kind: str) -> list[Point]:
     return [p for s in sources for p in script.thinned(cliff(script.points([r for r in rows if r.source == s])))]
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
     """Of one GPU; the others take a minute."""
     rows = script.rows()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def words(paths: list[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
 
 
+@cache
 def functions() -> list[tuple[int, int, str]]:
     """(lines, parameters, name) of every function of the package."""
     found = []

@@ -26,6 +26,7 @@ def test_there_are_examples() -> None:
     assert "iosim predict --gpu a100 --kernel naive,fa2" in IOSIM[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [pytest.param(c, marks=pytest.mark.slow) if c.startswith(("iosim validate", "iosim report")) else c for c in IOSIM],

@@ -303,6 +303,7 @@ class TestSection:
     def rows(self) -> list[Row]:
         return reproduced.rows("D")
 
+    @pytest.mark.slow
     def test_every_point_is_a_row(self) -> None:
         claims = [r.claim for r in self.rows]
         assert len(set(claims)) == len(claims)

@@ -55,6 +55,7 @@ def test_the_first_tiles_are_compiled_and_ranked_with_their_spills(
     assert times == sorted(times)
 
 
+@pytest.mark.slow
 def test_tiles_that_are_thought_to_spill_are_compiled_too(asked: list[FwdSpec]) -> None:
     """128x128 of 4 warps: (128 x 128 + 128 x 64) / 128 + 56 = 248 fits; 192x128 of 4 warps needs 344 and may spill."""
     ranking = pick_tiles(PROBLEM, "h200", library=False, replayed=0)
@@ -88,6 +89,7 @@ def test_without_a_compiler_one_line_says_so(
     refused(capsys, [*ASKED, "--compile"])
 
 
+@pytest.mark.slow
 def test_triton_configurations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     made: list[Any] = []
 

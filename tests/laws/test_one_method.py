@@ -69,6 +69,7 @@ def test_64_thousand_causal_tokens_on_an_h200() -> None:
     assert entry.to_dict()["hbm_read_bytes"] == pytest.approx(7.437e9, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["t4", "l4", "h200"])
 @pytest.mark.parametrize("mask", ["none", "causal"])
 def test_tiles_give_the_bytes_of_predict(gpu: str, mask: str) -> None:
@@ -178,6 +179,7 @@ def test_marks_follow_the_method() -> None:
         "replay", "sampled", "capacity", "replay"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_was_played_whole_is_no_estimate() -> None:
     found = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=2048), "fa2", "a100", method="sampled")
     assert found.method == "replay"
@@ -192,6 +194,7 @@ def lines_with(text: str, *words: str) -> list[str]:
     return [line for line in text.splitlines() if all(word in line for word in words)]
 
 
+@pytest.mark.slow
 def test_compare_marks_estimates_everywhere() -> None:
     found = compare([SCORES.with_(seq_q=1024, seq_k=1024), SCORES], ["naive"], ["a100"])
     text, page = as_text(found), compare_page(found)
@@ -228,6 +231,7 @@ def test_the_capacity_rule_is_marked_and_named(capsys: pytest.CaptureFixture[str
     assert "HBM bytes: * by the capacity rule" in text
 
 
+@pytest.mark.slow
 def test_tiles_mark_what_was_not_replayed(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["tiles", "--gpu", "a100", "--seq-len", "1k", "--heads", "4", "--top", "14"]
     assert main(words) == 0

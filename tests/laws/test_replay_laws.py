@@ -100,7 +100,7 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
     problem, kernel = data.draw(cases(algorithm, passes))
     chain, played, watch = watched(problem, kernel, small_l2(data.draw(st.sampled_from((32, 64, 128)))))
     assert watch.lowered is not None
-    size = watch.lowered.size.astype(np.int64)
+    size, counted = watch.lowered.size.astype(np.int64), count(chain)
     read: dict[str, set[int]] = {}
     stored: set[int] = set()
     stores = 0
@@ -119,9 +119,10 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
         assert least <= int(hit.sum() + miss.sum()) <= most
     for tensor in chain.role(Role.INPUT):
         touched = sorted(read.get(tensor.name, set()) - stored)
-        assert hbm(played, "read", tensor.name) >= int(size[touched].sum())
+        asked = counted.total("l2", "read", tensor=tensor.name)  # where an edge is needed, less than whole blocks
+        assert hbm(played, "read", tensor.name) >= min(int(size[touched].sum()), asked)
     out = hbm(played, "write") + played.dirty_bytes
-    counted, owner = count(chain), watch.lowered.owner
+    owner = watch.lowered.owner
     least_written = 0  # a replay gives no more of a tensor as written than was stored, whole lines or not
     for number, name in enumerate(watch.lowered.tensors):
         lines = lines_of(watch, {n for n in stored if owner[n] == number}) * LINE
@@ -133,7 +134,7 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
 @SLOW
 @given(data=st.data())
 def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) -> None:
-    """In an L2 that holds everything, every input is read once, to the byte, and nothing is written back."""
+    """In an L2 that holds everything, what is asked of an input is read once, to the byte; nothing is written back."""
     problem, kernel = data.draw(cases(algorithm, passes))
     chain, played, watch = watched(problem, kernel, small_l2(4096, 16))
     assert watch.lowered is not None
@@ -146,7 +147,9 @@ def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) 
                 stored |= found
             read.setdefault(template.tensor, set()).update(found)
     for tensor in chain.role(Role.INPUT):
-        assert hbm(played, "read", tensor.name) == int(watch.lowered.size[sorted(read.get(tensor.name, set()))].sum())
+        whole = int(watch.lowered.size[sorted(read.get(tensor.name, set()))].sum())
+        asked = count(chain).total("l2", "read", tensor=tensor.name)  # where an edge is needed, less than whole blocks
+        assert hbm(played, "read", tensor.name) == min(whole, asked)
     assert hbm(played, "write") == 0
     assert played.dirty_bytes == lines_of(watch, stored) * LINE
 

@@ -38,6 +38,7 @@ def small_l2(rng: random.Random, gpu: str) -> Any:
     return replace(profile, l2_bytes=profile.need_int("l2_bytes") // rng.choice((1, 8, 32)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_predict_and_explain_give_one_reason(seed: int) -> None:
     rng = random.Random(seed)

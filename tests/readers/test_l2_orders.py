@@ -187,6 +187,7 @@ def test_the_model_answers_as_another_gpu_does() -> None:
     assert wrong(BENCHMARK.recorded("h100"), BENCHMARK.DIRTY_WAYS) == 0
 
 
+@pytest.mark.slow
 def test_another_number_of_dirty_lines_would_be_seen(rows: pd.DataFrame) -> None:
     assert wrong(rows, BENCHMARK.DIRTY_WAYS - 1) > 5
     assert wrong(rows, BENCHMARK.DIRTY_WAYS + 1) > 5

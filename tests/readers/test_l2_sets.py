@@ -134,6 +134,7 @@ def furthest(found: Any, made: list[npt.NDArray[np.int64]]) -> float:
     )
 
 
+@pytest.mark.slow
 def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
     made = BENCHMARK.modelled()
     assert furthest(found, made) < FAR

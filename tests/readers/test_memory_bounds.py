@@ -270,6 +270,7 @@ def test_members_that_no_mask_needs_are_not_unpacked(tmp_path: Path) -> None:
         load_block_mask(path, 16, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", [None, (1 << 50,), (1 << 30, 1 << 30), (3,)])
 def test_a_member_is_bounded_before_it_is_unpacked(header: tuple[int, ...] | None, tmp_path: Path) -> None:
     path = bomb(tmp_path / "mask.npz", "mask", 513 if header is None else 20, header=header)

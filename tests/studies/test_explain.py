@@ -39,6 +39,7 @@ def explained(kernel: str, budget: int = 0, **values: Any) -> Explanation:
     return explain(predict(AttentionProblem(**given), kernel, "h200"), budget=budget)
 
 
+@pytest.mark.slow
 def test_the_long_causal_case_names_both_causes(fa2: Explanation, cudnn: Explanation) -> None:
     one, other = fa2.launches[0], cudnn.launches[0]
     assert 6.3e9 < fa2.prediction.total("hbm", "read") < 8.6e9

@@ -59,6 +59,7 @@ def test_the_page_is_one_small_file_that_fetches_nothing(report: Report) -> None
     assert not re.search(r"20\d\d-\d\d-\d\d", own)
 
 
+@pytest.mark.slow
 def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     from iosim.base.data import data_dir
 

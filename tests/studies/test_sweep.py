@@ -91,6 +91,7 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
     return numbers, None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", quick_first(sorted(KERNELS, key=FIRST.__contains__, reverse=True), len(FIRST)))
 def test_closed_forms_are_single_predictions(kernel: str) -> None:
     rng = random.Random(kernel)
@@ -320,6 +321,7 @@ def test_a_lock_of_a_dead_process_holds_nobody_up(tmp_path: Path) -> None:
         assert journal.rows == 0
 
 
+@pytest.mark.slow
 def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
     begin = time.process_time()
     code = main(["sweep", "--gpu", "a100,h100", "--kernel", "flash,fa2,naive", "--seq-len", "64:16000:32", "--heads",

@@ -184,6 +184,7 @@ class TestRanking:
         assert wgmma.time_s < 0.9 * mma.time_s
         assert wgmma.tile.block_q % 64 == 0
 
+    @pytest.mark.slow
     def test_libraries_that_can_run_there(self) -> None:
         names = {gpu: {c.kernel for c in pick_tiles(problem(), gpu).library} for gpu in ("t4", "l4", "a100", "h100")}
         assert names["t4"] == {"cutlass", "triton", "triton-streaming"}
