@@ -5,7 +5,6 @@
 
 Each takes Python ints (exact, any size) or broadcastable NumPy int64 arrays (exact while the sums stay below 2^63).
 The reduction is Euclid's algorithm on (m, a): Graham, Knuth, Patashnik, "Concrete Mathematics", section 3.5.
-The SymPy functions of the same meaning are `iosim.readers.formula.symbolic.FloorSum` and `ClippedFloorSum`.
 """
 
 from __future__ import annotations
