@@ -5,7 +5,7 @@
     >>> print(made.total("write"))
     B*H*N*d*e
 
-`iosim.readers.formula.limits` drops the floors. This module imports SymPy, `iosim.readers.formula.closed_form` does not.
+`iosim.readers.formula.limits` drops the floors. This module imports SymPy; the closed form itself does not.
 """
 
 from __future__ import annotations
