@@ -96,11 +96,7 @@ class ReplayCache:
         return CacheState(self.place, *((self._try(count) if self.place.is_file() else None) or (0, 0, 0)))
 
     def clear(self) -> None:
-        """Drop all results, and the file.
-
-        Raises:
-            OSError: the file is there and cannot be removed.
-        """
+        """Drop all results, and the file. Raises OSError: the file is there and cannot be removed."""
         for suffix in SUFFIXES:
             self.place.with_name(self.place.name + suffix).unlink(missing_ok=True)
 

@@ -125,11 +125,8 @@ def planned(
     problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile,
     overrides: Overrides | None = None, chain: Chain | None = None,
 ) -> Call:  # fmt: skip
-    """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own.
-
-    Raises:
-        InputError: as `predict` does.
-    """
+    """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own. Raises
+    InputError: as `predict` does."""
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
     call = Call.of(problem, chosen, gpu, chain)
@@ -172,11 +169,8 @@ def _by_default(call: Call) -> tuple[str, tuple[str, ...]]:
 
 
 def check_fits(call: Call) -> None:
-    """Refuse a chain with a launch of which no CTA fits on an SM.
-
-    Raises:
-        InputError: says what the launch needs and what the SM allows.
-    """
+    """Refuse a chain with a launch of which no CTA fits on an SM. Raises InputError: says what the launch needs and
+    what the SM allows."""
     for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
         if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"

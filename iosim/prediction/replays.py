@@ -89,12 +89,8 @@ class Replays:
         self._memory = Memory(MOST_BYTES)
 
     def of(self, call: Call, play: Play | None = None) -> Replay:
-        """The replay of a call.
-
-        Raises:
-            InputError: as the replay does.
-            Stopped: the thread works for another that wants no more of it.
-        """
+        """The replay of a call. Raises InputError: as the replay does. Stopped: the thread works for another that wants
+        no more of it."""
         go_on()
         inputs = call.replay_inputs(play)
         keeps = tile_accesses(call.chain) >= KEPT_ACCESSES

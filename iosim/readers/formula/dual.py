@@ -35,11 +35,7 @@ class Kind(Protocol):
         """A branch was taken because `compare(a, b)` came out as `outcome` for the values."""
 
     def real(self, value: float, companion: Any) -> Real:
-        """A float with its companion.
-
-        Raises:
-            TypeError: the kind has none.
-        """
+        """A float with its companion. Raises TypeError: the kind has none."""
 
     def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
         """`function` of numbers some of which are duals of this kind."""

@@ -141,11 +141,8 @@ TIED = {"kv_heads": "heads", "seq_k": "seq_q", "head_dim_v": "head_dim", "output
 
 
 def symbol(name: str) -> sp.Symbol:
-    """The SymPy symbol of a size: a positive whole number, but for `window` (0 or more) and `offset` (any).
-
-    Raises:
-        InputError: no size of that name.
-    """
+    """The SymPy symbol of a size: a positive whole number, but for `window` (0 or more) and `offset` (any). Raises
+    InputError: no size of that name."""
     if name not in SYMBOLS:
         raise InputError(f"'{name}' is no size of a formula; accepted: {', '.join(SYMBOLS)}")
     none = name.removeprefix("backward_") in SUMS

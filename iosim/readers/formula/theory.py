@@ -92,11 +92,7 @@ BOUNDS = {
 
 
 def bound(name: str) -> Bound:
-    """The term called `name`.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The term called `name`. Raises InputError: there is none."""
     if name not in BOUNDS:
         raise InputError(f"bound '{name}' is not known; accepted: {', '.join(BOUNDS)}")
     return BOUNDS[name]
