@@ -8,7 +8,7 @@ from __future__ import annotations
 from iosim import AttentionProblem, predict
 from iosim.prediction.result import Prediction
 from iosim.problem.masks import BlockMask
-from iosim.readers.formula.theta import beside
+from iosim.readers.formula.theory import beside
 from iosim.studies.report.density import without_mask
 
 PATTERNS = {

@@ -54,11 +54,8 @@ def predict_many(
 def try_many(
     requests: Iterable[Request], jobs: int | None = None, progress: Progress = silent
 ) -> Iterator[Prediction | InputError]:
-    """As `predict_many`, with the error in place of a prediction that cannot be made.
-
-    Raises:
-        InputError: `jobs` below 1.
-    """
+    """As `predict_many`, with the error in place of a prediction that cannot be made. Raises InputError: `jobs` below
+    1."""
     at_once = (1 if _is_little(requests) else cores()) if jobs is None else jobs
     if at_once < 1:
         raise InputError(f"`jobs` {jobs} is out of range; accepted: 1 or more")

@@ -17,14 +17,13 @@ from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.libraries import Overrides, resolve
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.replays import Replays, tile_accesses
+from iosim.prediction.replays import Replays, head_share_of, play_of, tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import memory
 from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
-    from iosim.readers.replay.heads import HeadShare
     from iosim.readers.replay.replay import Replay
 
 SAMPLED_STEPS = 16
@@ -91,19 +90,13 @@ class Request(Conditions):
             InputError: as `predict` does.
         """
         call = planned(self.problem, self.kernel, self.profile, self.overrides, self.chain)
-        method = self.method
-        method_notes: tuple[str, ...] = ()
-        if method is None:
-            method, method_notes = default_method(call.chain)
-            if method == "capacity" and heads_for_all(call) is not None:
-                method, method_notes = "sampled", ()
-            method = playable(method)
+        method, why = (self.method, ()) if self.method is not None else _by_default(call)
         try:
             hbm, notes, played = hbm_traffic(call, method, self.l2_start, replays, self.accesses)
         except TooLargeError as error:
             if self.method is not None:
                 raise
-            method, method_notes, (hbm, notes, played) = _smaller(call, method, error, self.l2_start, replays)
+            method, why, (hbm, notes, played) = _smaller(call, method, error, self.l2_start, replays)
         if method == "sampled" and played is not None and played.is_whole:
             method = "replay"
         traffic = call.counted + hbm
@@ -118,7 +111,7 @@ class Request(Conditions):
             memory_bytes=memory(call.chain),
             conditions=self,
             replay=played,
-            notes=tuple(dict.fromkeys((*call.notes, *method_notes, *notes))),
+            notes=tuple(dict.fromkeys((*call.notes, *why, *notes))),
         )
 
     @property
@@ -132,11 +125,8 @@ def planned(
     problem: AttentionProblem, kernel: str | Kernel, profile: str | HardwareProfile,
     overrides: Overrides | None = None, chain: Chain | None = None,
 ) -> Call:  # fmt: skip
-    """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own.
-
-    Raises:
-        InputError: as `predict` does.
-    """
+    """The call with all settings of its kernel, refused where it cannot run; with `chain` in place of its own. Raises
+    InputError: as `predict` does."""
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     chosen = resolve(kernel, problem, gpu, overrides) if isinstance(kernel, str) else kernel
     call = Call.of(problem, chosen, gpu, chain)
@@ -155,43 +145,32 @@ def default_method(chain: Chain) -> tuple[str, tuple[str, ...]]:
     accesses = tile_accesses(chain)
     if accesses <= QUICK_ACCESSES:
         return "replay", ()
-    if _played_whole(chain) <= QUICK_ACCESSES:
+    stay_whole = (replace(chain, launches=(launch,)) for launch in chain.launches if not repeats(launch))
+    if sum(map(tile_accesses, stay_whole)) <= QUICK_ACCESSES:
         return "sampled", ()
     return "capacity", (f"HBM: a replay of {accesses:,} tile accesses was not begun; method replay does it, at "
                         "some 20 million a second",)  # fmt: skip
 
 
-def _played_whole(chain: Chain) -> int:
-    """Tile accesses of the launches that cannot be played in part."""
-    return sum(tile_accesses(replace(chain, launches=(launch,))) for launch in chain.launches if not repeats(launch))
-
-
-def heads_for_all(call: Call) -> HeadShare | None:
-    """The heads of a call whose replay may stand for all of it, where there are such."""
-    from iosim.readers.replay.heads import head_share
-
-    return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
-
-
-def playable(method: str) -> str:
-    """A method that was chosen by default, or the capacity rule in its place where there is no engine."""
-    if method not in ("sampled", "replay"):
-        return method
+def _by_default(call: Call) -> tuple[str, tuple[str, ...]]:
+    """As `default_method`, sampled where heads stand for all, and the capacity rule where there is no engine."""
+    method, why = default_method(call.chain)
+    if method == "capacity" and head_share_of(call) is not None:
+        method, why = "sampled", ()
+    if method == "capacity":
+        return method, why
     from iosim.readers.replay.library import why_missing
 
     reason = why_missing()
     if reason is None:
-        return method
+        return method, why
     warnings.warn(f"HBM traffic is estimated by the capacity rule: {reason}", EngineWarning, stacklevel=4)
-    return "capacity"
+    return "capacity", why
 
 
 def check_fits(call: Call) -> None:
-    """Refuse a chain with a launch of which no CTA fits on an SM.
-
-    Raises:
-        InputError: says what the launch needs and what the SM allows.
-    """
+    """Refuse a chain with a launch of which no CTA fits on an SM. Raises InputError: says what the launch needs and
+    what the SM allows."""
     for launch, resident in zip(call.chain.launches, call.residencies, strict=True):
         if resident.occupancy.ctas_per_sm == 0:
             tile = f"{launch.domain.block_q}x{launch.domain.block_k}"
@@ -206,23 +185,12 @@ def does_not_fit(tile: str, threads: int, occupancy: Occupancy, profile: Hardwar
 def hbm_traffic(
     call: Call, method: str, l2_start: str, replays: Replays, accesses: int | None = None
 ) -> tuple[Traffic, tuple[str, ...], Replay | None]:
-    """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them.
-
-    A sampled replay is of some heads, where they may stand for all, else of a part of long launches.
-    """
+    """HBM rows of a call by the chosen method, what a reader should know of them, and the replay behind them."""
     if method == "bounds":
         return Traffic(), ("HBM: only the bounds are given; the truth lies between them",), None
     if method == "capacity":
         return call.capacity(l2_start), (CAPACITY_NOTES[l2_start],), None
-    from iosim.readers.replay.play import Play
-
-    if method == "replay":
-        play = Play(l2_start=l2_start)
-    elif heads := heads_for_all(call):
-        play = Play(l2_start=l2_start, share=heads)
-    else:
-        play = Play(l2_start=l2_start, part=True, accesses=accesses)
-    played = replays.of(call, play)
+    played = replays.of(call, play_of(call, method, l2_start, accesses))
     return played.traffic, played.notes(), played
 
 
@@ -230,7 +198,7 @@ def _smaller(
     call: Call, method: str, error: TooLargeError, l2_start: str, replays: Replays
 ) -> tuple[str, tuple[str, ...], tuple[Traffic, tuple[str, ...], Replay | None]]:
     """(method, notes, HBM traffic) in place of a replay by `method` that would take too much memory."""
-    if method == "replay" and heads_for_all(call) is not None:
+    if method == "replay" and head_share_of(call) is not None:
         with suppress(TooLargeError):
             return "sampled", (), hbm_traffic(call, "sampled", l2_start, replays)
     reason = str(error).split(": ", 1)[1].split(";")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,9 @@ from iosim.prediction.call import Call
 from iosim.readers.count import visited_pairs
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from iosim.readers.replay.heads import HeadShare
     from iosim.readers.replay.play import Play
     from iosim.readers.replay.replay import Inputs, Replay
 
@@ -30,6 +33,25 @@ MOST_SHARED = 10_000
 def tile_accesses(chain: Chain) -> int:
     """Tile accesses of a chain's loops: what a replay would play, about."""
     return sum(visited_pairs(launch) * sum(a.per is Per.PAIR for a in launch.accesses) for launch in chain.launches)
+
+
+def head_share_of(call: Call) -> HeadShare | None:
+    """The heads of a call whose replay may stand for all of it, where there are such."""
+    from iosim.readers.replay.heads import head_share
+
+    return head_share(call.chain, tile_accesses(call.chain), int(call.profile.need("l2_bytes")))
+
+
+def play_of(call: Call, method: str, l2_start: str, accesses: int | None = None) -> Play:
+    """What a replay by a method plays: all, or, sampled, some heads where they may stand for all, else a part of long
+    launches."""
+    from iosim.readers.replay.play import Play
+
+    if method == "replay":
+        return Play(l2_start=l2_start)
+    if heads := head_share_of(call):
+        return Play(l2_start=l2_start, share=heads)
+    return Play(l2_start=l2_start, part=True, accesses=accesses)
 
 
 class Memory:
@@ -53,34 +75,6 @@ class Memory:
                 self._freed.notify_all()
 
 
-class _Played:
-    """A replay that is being played, or has been."""
-
-    def __init__(self) -> None:
-        self._over = threading.Event()
-        self._replay: Replay | None = None
-        self._error: BaseException | None = None
-
-    def play(self, play: Callable[[], Replay]) -> Replay:
-        """Play it, for all who wait."""
-        try:
-            self._replay = play()
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._over.set()
-        return self._replay
-
-    def wait(self) -> Replay:
-        """What was found, or what was raised, once it is over."""
-        self._over.wait()
-        if self._replay is None:
-            assert self._error is not None
-            raise self._error
-        return self._replay
-
-
 class Replays:
     """Replays of several predictions, which may run in threads side by side.
 
@@ -91,16 +85,12 @@ class Replays:
     def __init__(self, *, shares: bool = False) -> None:
         self._shares = shares
         self._lock = threading.Lock()
-        self._played: dict[str, _Played] = {}
+        self._played: dict[str, Future[Replay]] = {}
         self._memory = Memory(MOST_BYTES)
 
     def of(self, call: Call, play: Play | None = None) -> Replay:
-        """The replay of a call.
-
-        Raises:
-            InputError: as the replay does.
-            Stopped: the thread works for another that wants no more of it.
-        """
+        """The replay of a call. Raises InputError: as the replay does. Stopped: the thread works for another that wants
+        no more of it."""
         go_on()
         inputs = call.replay_inputs(play)
         keeps = tile_accesses(call.chain) >= KEPT_ACCESSES
@@ -109,18 +99,20 @@ class Replays:
         key = digest(inputs)
         if not self._shares:
             return _kept(key, inputs)
+        from concurrent.futures import Future
+
         with self._lock:
             mine = key not in self._played
-            played = self._played.setdefault(key, _Played())
+            played = self._played.setdefault(key, Future())
             if len(self._played) > MOST_SHARED:
                 del self._played[next(iter(self._played))]
-        if not mine:
-            return played.wait()
-        return played.play(lambda: self._side_by_side(key if keeps else None, inputs))
-
-    def _side_by_side(self, key: str | None, inputs: Inputs) -> Replay:
-        with self._memory.taken(_about_bytes(inputs)):
-            return _play(inputs) if key is None else _kept(key, inputs)
+        if mine:
+            try:
+                with self._memory.taken(_about_bytes(inputs)):
+                    played.set_result(_kept(key, inputs) if keeps else _play(inputs))
+            except BaseException as error:
+                played.set_exception(error)
+        return played.result()
 
 
 def _about_bytes(inputs: Inputs) -> int:

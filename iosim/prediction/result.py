@@ -15,7 +15,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain
 from iosim.kernel.traffic import DIRECTIONS, Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.exactness import exactness
+from iosim.prediction.estimates import exactness
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.bounds import HbmBounds
 from iosim.readers.timing.chain_time import ChainTime, ceiling_s
@@ -25,8 +25,7 @@ from iosim.show.tables import Table
 if TYPE_CHECKING:
     import pandas
 
-    from iosim.prediction.hbm_range import HbmRange
-    from iosim.prediction.time_range import TimeRange
+    from iosim.prediction.ranges import HbmRange, TimeRange
     from iosim.readers.replay.replay import Replay
 
 
@@ -157,19 +156,18 @@ class Prediction(Shown):
     def hbm_range(self) -> HbmRange | None:
         """Least and most bytes at HBM, where constants of the L2 are another GPU's; None where they are its own, or no
         L2 was played. Up to two more replays."""
-        from iosim.prediction.hbm_range import range_of
+        from iosim.prediction.ranges import hbm_range
 
         if not self.hbm_known:
             return None
-        heads = self.replay is not None and self.replay.share is not None
-        return range_of(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write), heads)
+        return hbm_range(self.call, self.method, self.l2_start, (self.hbm.read, self.hbm.write))
 
     @cached_property
     def time_range(self) -> TimeRange | None:
         """Least and most seconds, where rates were not measured on this GPU; None where they were."""
-        from iosim.prediction.time_range import range_of
+        from iosim.prediction.ranges import time_range
 
-        return range_of(self.call, self.traffic, self.time_s, self.conditions)
+        return time_range(self.call, self.traffic, self.time_s, self.conditions)
 
     @property
     def exactness(self) -> str:

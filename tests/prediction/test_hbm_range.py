@@ -19,8 +19,8 @@ from iosim.hardware.profile import HardwareProfile, list_profiles, load_profile
 from iosim.hardware.trust import BORROWED, L2_KNOWN, borrowed_l2, by_group
 from iosim.kernel.libraries import resolve
 from iosim.prediction.call import Call
-from iosim.prediction.hbm_range import HbmRange, range_of
 from iosim.prediction.predictor import predict
+from iosim.prediction.ranges import HbmRange, hbm_range
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play
@@ -56,7 +56,7 @@ def with_constants_of(gpu: str, other: str) -> HardwareProfile:
 def ranged(call: Call, start: str) -> tuple[tuple[int, int], HbmRange]:
     found = call.replay(Play(l2_start=start)).traffic
     moved = int(found.total("hbm", "read")), int(found.total("hbm", "write"))
-    span = range_of(call, "replay", start, moved)
+    span = hbm_range(call, "replay", start, moved)
     assert span is not None
     return moved, span
 
@@ -130,7 +130,7 @@ def test_a_range_stands_where_constants_are_borrowed_and_there_alone() -> None:
 def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 KiB of Q, K, V and O in 48 MiB."""
     p = predict(AttentionProblem(heads=1, seq_q=128, head_dim=64), "flash", "l4")
-    monkeypatch.setattr("iosim.prediction.hbm_range._again", lambda *_: pytest.fail("played"))
+    monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
     span = p.hbm_range
     assert span is not None
     assert span.read[1] == p.hbm.read + 200_000
@@ -164,7 +164,7 @@ def test_a_table_of_totals_plays_nothing_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """CSV has no range."""
-    monkeypatch.setattr("iosim.prediction.hbm_range._again", lambda *_: pytest.fail("played"))
+    monkeypatch.setattr("iosim.prediction.ranges._again", lambda *_: pytest.fail("played"))
     assert (
         main(["predict", "--gpu", "t4", "--kernel", "flash", "--seq-len", "4k", "--heads", "8", "--format", "csv"]) == 0
     )

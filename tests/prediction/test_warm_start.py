@@ -11,9 +11,8 @@ import pytest
 import iosim
 from iosim import AttentionProblem, InputError
 from iosim.base.words import METHODS
-from iosim.prediction import predictor
 from iosim.prediction.predictor import planned, predict
-from iosim.prediction.replays import tile_accesses
+from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.readers.replay import heads
 from iosim.readers.replay.play import Play
 from iosim.studies.sweep.study import sweep
@@ -126,7 +125,7 @@ def test_a_few_heads_stand_for_all_from_a_warm_start(monkeypatch: pytest.MonkeyP
     accesses = tile_accesses(call.chain)
     monkeypatch.setattr(heads, "OUTGROWN", 2)
     monkeypatch.setattr(heads, "PLAYED_ACCESSES", accesses // 8 + 1)
-    share = predictor.heads_for_all(call)
+    share = head_share_of(call)
     assert share is not None
     some, every = call.replay(Play(l2_start="warm", share=share)), call.replay(Play(l2_start="warm"))
     for direction in ("read", "write"):

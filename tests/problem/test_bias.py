@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lowered import objects_of, wrong_bytes
 from refusals import refused
-from strategies import GRADIENT_FACTOR, TOLERANCE, cases, disagreements, table
+from strategies import GRADIENT_FACTOR, TOLERANCE, cases, disagreements, on_arrays, table
 
 from iosim import predict
 from iosim.base.errors import InputError
@@ -32,7 +32,6 @@ from iosim.readers.bounds import memory
 from iosim.readers.count import count
 from iosim.readers.execute import execute, random_arrays, reference
 from iosim.readers.execute.reference import dense_mask, dropout_factor
-from iosim.readers.formula.sweeps import sweep
 from iosim.readers.formula.symbolic import derive
 from iosim.readers.replay.lowering import lower
 
@@ -474,11 +473,12 @@ def test_sweeps_count_them(algorithm: str, values: dict[str, Any]) -> None:
     problem = AttentionProblem(batch=2, heads=8, kv_heads=4, seq_q=1000, head_dim=64, **values)
     kernel = Kernel(algorithm, algorithm, Tile(128, 64))
     lengths, heads = np.array([100, 1000, 4097]), np.array([[4], [8]])
-    found = sweep(problem, kernel, seq_q=lengths, heads=heads)
-    for i, j in np.ndindex(2, 3):
+    read, write, holds = on_arrays(problem, kernel, seq_q=lengths, seq_k=lengths, heads=heads)
+    assert holds.any()
+    for i, j in zip(*np.nonzero(holds), strict=True):
         n, h = int(lengths[j]), int(heads[i, 0])
         traffic = count(plan(problem.with_(seq_q=n, seq_k=n, heads=h), kernel))
-        assert (traffic.total("l2", "read"), traffic.total("l2", "write")) == (found.read[i, j], found.write[i, j])
+        assert (traffic.total("l2", "read"), traffic.total("l2", "write")) == (read[i, j], write[i, j])
     assert derive(problem, kernel).numbers().total("l2") == count(plan(problem, kernel)).total("l2")
 
 

@@ -10,6 +10,7 @@ import sympy as sp
 from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import on_arrays
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import algorithms, plan
@@ -25,7 +26,6 @@ from iosim.readers.count import count
 from iosim.readers.formula.closed_form import access_bytes, closed_form, overhead_bytes
 from iosim.readers.formula.limits import leading, smooth
 from iosim.readers.formula.sums import BlockSums
-from iosim.readers.formula.sweeps import sweep
 from iosim.readers.formula.symbolic import derive, symbol
 
 ALGORITHMS = algorithms()
@@ -241,25 +241,11 @@ def test_text_of_the_plain_formula():
     assert made.total("write", tensor="O") == b * h * n * d * e
 
 
-def test_compiled_formula_on_arrays():
-    problem = AttentionProblem(heads=2, seq_q=500, head_dim=64, mask="causal")
-    made = derive(problem, Kernel("k", "flash", Tile(64, 32)))
-    read = made.substitute({"batch": 1, "heads": 2, "element_bytes": 2}).compile(
-        "seq", "head_dim", "block_q", "block_k", direction="read"
-    )
-    rng = np.random.default_rng(5)
-    n, d, bq, bk = rng.integers(2, 3000, 400), *(rng.integers(2, 200, 400) for _ in range(3))
-    out = read(n, d, bq, bk)
-    assert out.dtype == np.int64
-    swept = sweep(problem, Kernel("k", "flash", Tile(64, 32)), seq_q=n, head_dim=d, block_q=bq, block_k=bk)
-    assert np.array_equal(out, swept.read)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("minimal", "minimal-cu", "mla")])
 @pytest.mark.parametrize("mask", ["none", "causal", "window"])
 @pytest.mark.parametrize("passes", ["fwd", "bwd"])
-def test_sweeps_are_counts(algorithm, mask, passes):
+def test_arrays_are_counts(algorithm, mask, passes):
     rng = np.random.default_rng(7)
     n = 250
     values = {
@@ -272,69 +258,41 @@ def test_sweeps_are_counts(algorithm, mask, passes):
         values["window"] = rng.integers(0, 400, n)
     problem = AttentionProblem(batch=2, seq_q=8, mask=mask, window=1 if mask == "window" else None, passes=passes)
     kernel = Kernel("k", algorithm, Tile(64, 64), edge_k=Edge.NEEDED)
-    if algorithm in ("math", "flash_fp8") and passes == "bwd":
-        with pytest.raises(InputError, match="not described"):
-            sweep(problem, kernel, **values)
-        return
-    made = sweep(problem, kernel, **values)
-    for i in range(n):
-        one = {name: int(v[i]) for name, v in values.items()}
+    left = np.arange(n)
+    while left.size:
+        one = {name: int(v[left[0]]) for name, v in values.items()}
         tile = Tile(one.pop("block_q"), one.pop("block_k"))
-        counted = count(plan(problem.with_(**one, head_dim_v=one["head_dim"]), kernel.with_(tile=tile)))
-        assert (made.read[i], made.write[i]) == (counted.total("l2", "read"), counted.total("l2", "write"))
+        first = problem.with_(**one, head_dim_v=one["head_dim"])
+        if algorithm in ("math", "flash_fp8") and passes == "bwd":
+            with pytest.raises(InputError, match="not described"):
+                plan(first, kernel.with_(tile=tile))
+            return
+        arrays = {name: v[left] for name, v in values.items()}
+        read, write, holds = on_arrays(first, kernel.with_(tile=tile), **arrays, head_dim_v=arrays["head_dim"])
+        assert holds[0]
+        for i in np.flatnonzero(holds):
+            one = {name: int(v[i]) for name, v in arrays.items()}
+            tile = Tile(one.pop("block_q"), one.pop("block_k"))
+            counted = count(plan(problem.with_(**one, head_dim_v=one["head_dim"]), kernel.with_(tile=tile)))
+            assert (read[i], write[i]) == (counted.total("l2", "read"), counted.total("l2", "write"))
+        left = left[~holds]
 
 
-def test_sweep_broadcasts_and_crosses_chunks(monkeypatch):
-    monkeypatch.setattr("iosim.readers.formula.sweeps.CHUNK", 64)
-    problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3)
+def test_arrays_broadcast_and_know_the_tiles_of_the_backward():
+    problem = AttentionProblem(heads=4, seq_q=64, head_dim=64, mask="causal", offset=3, passes="bwd")
     kernel = Kernel("k", "flash", Tile(64, 64), backward=PassSettings(Tile(32, 32)))
-    seq, blocks = np.arange(1, 400, 7)[:, None], np.array([16, 64, 128])
-    made = sweep(problem, kernel, seq_q=seq, block_q=blocks, block_k=32)
-    assert made.total.shape == (57, 3)
-    for i, j in ((0, 0), (31, 2), (56, 1)):
+    seq, blocks = np.arange(64, 400, 7)[:, None], np.array([16, 48])
+    read, write, holds = on_arrays(problem, kernel, seq_q=seq, seq_k=seq, backward_block_k=blocks)
+    assert read.shape == (48, 2)
+    assert holds.all()
+    for i, j in ((0, 0), (31, 1), (47, 1)):
         one = problem.with_(seq_q=int(seq[i, 0]), seq_k=int(seq[i, 0]))
-        counted = count(plan(one, kernel.with_(tile=Tile(int(blocks[j]), 32))))
-        assert made.total[i, j] == counted.total("l2")
+        counted = count(plan(one, kernel.with_(backward=PassSettings(Tile(32, int(blocks[j]))))))
+        assert read[i, j] + write[i, j] == counted.total("l2")
 
 
-def test_sweep_of_backward_tiles_and_scalars():
-    problem = AttentionProblem(heads=4, seq_q=100, head_dim=64, passes="bwd")
-    kernel = Kernel("k", "flash", Tile(64, 64), backward=PassSettings(Tile(32, 32)))
-    made = sweep(problem, kernel, backward_block_k=np.array([16, 48]), batch=2)
-    for got, block in zip(made.total, (16, 48), strict=True):
-        tile = kernel.with_(backward=PassSettings(Tile(32, block)))
-        assert got == count(plan(problem.with_(batch=2), tile)).total("l2")
-    assert sweep(problem, kernel, batch=2).total.shape == (1,)
-    assert sweep(problem, kernel, batch=np.zeros(0, dtype=np.int64)).total.shape == (0,)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"seq": 4}, "cannot be swept"),
-        ({"seq_q": [0, 4]}, "seq_q of a sweep is out of range"),
-        ({"seq_q": [1.5]}, "whole numbers"),
-        ({"block_q": [5000]}, "block_q of a sweep is out of range"),
-        ({"heads": [3]}, "multiple of kv_heads"),
-        ({"window": [3]}, "window contradicts mask 'none'"),
-        ({"offset": [3]}, "offset contradicts mask 'none'"),
-        ({"backward_block_q": [64]}, "no tile of its own"),
-        ({"seq_q": [1 << 24], "heads": [64], "block_q": [1]}, "beyond exact 64-bit"),
-    ],
-)
-def test_sweep_refuses(values, message):
-    problem = AttentionProblem(heads=4, kv_heads=2, seq_q=64)
-    with pytest.raises(InputError, match=message):
-        sweep(problem, Kernel("k", "flash", Tile(64, 64)), **values)
-
-
-def test_sweep_needs_no_sympy():
-    code = (
-        "import sys; from iosim.readers.formula.sweeps import sweep; "
-        "from iosim.problem.attention import AttentionProblem as P; "
-        "from iosim.kernel.kernel import Kernel, Tile; sweep(P(), Kernel('k', 'flash', Tile(64, 64)), seq_q=[64, 65]); "
-        "sys.exit('sympy' in sys.modules)"
-    )
+def test_closed_forms_need_no_sympy():
+    code = "import sys, iosim.readers.formula.lifting; sys.exit('sympy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -26,7 +26,8 @@ from iosim.kernel.algorithms import plan
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.libraries import resolve
 from iosim.kernel.schedule import Order
-from iosim.prediction.predictor import heads_for_all, planned, tile_accesses
+from iosim.prediction.predictor import planned
+from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks import load_block_mask
 from iosim.readers.replay.heads import ERROR, head_share
@@ -162,7 +163,7 @@ def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
     ids=["small tensors", "one head", "long heads"],
 )  # fmt: skip
 def test_heads_that_cannot_stand_for_all(kernel: str, problem: AttentionProblem) -> None:
-    assert heads_for_all(planned(problem, kernel, "a100")) is None
+    assert head_share_of(planned(problem, kernel, "a100")) is None
 
 
 def test_heads_side_by_side_do_not_stand_for_all() -> None:

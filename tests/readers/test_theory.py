@@ -1,6 +1,5 @@
 """The papers' bounds: values by hand, their order, and the formula beside the number."""
 
-import math
 import subprocess
 import sys
 
@@ -9,7 +8,7 @@ import sympy as sp
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.flash1 import algorithm1_blocks
-from iosim.readers.formula.theory import BOUNDS, bound, flash_is_optimal
+from iosim.readers.formula.theory import BOUNDS, bound
 
 N, D, M = 1024, 64, 50_000
 
@@ -21,24 +20,11 @@ N, D, M = 1024, 64, 50_000
         ("standard_backward", 1_114_112),
         ("flash", 1024**2 * 64**2 / 50_000),  # N^2 d^2 / M = 4.295e9 / 50,000 = 85,899
         ("flash_backward", 85_899.34592),
-        ("lower", 85_899.34592),
         ("block_sparse", 65_536 + 85_899.34592 / 4),
-        ("tight", 85_899.34592),  # M > d^2 = 4,096: the other term is N^2 d / sqrt(M) = 300,120
     ],
 )
 def test_values(name, expected):
     assert bound(name).elements(N, D, M, 0.25) == pytest.approx(expected, rel=1e-12)
-
-
-def test_tight_bound_crosses_at_d_squared():
-    tight = bound("tight")
-    assert not flash_is_optimal(64, 4095)
-    assert flash_is_optimal(64, 4096)
-    assert tight.elements(N, D, 1024) == pytest.approx(N * N * D / 32)  # below d^2: N^2 d / sqrt(M)
-    assert tight.elements(N, D, 4096) == pytest.approx(N * N)  # both terms are N^2 at M = d^2
-    for m in (64, 1000, 4096, 9000, 60_000):
-        both = N * N * D * D / m, N * N * D / math.sqrt(m)
-        assert tight.elements(N, D, m) == pytest.approx(min(both))
 
 
 def test_memory_beyond_a_head_leaves_the_compulsory_elements():

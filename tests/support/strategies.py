@@ -18,6 +18,8 @@ from iosim.readers.count import count
 from iosim.readers.execute import ExecutionError, execute, reference
 from iosim.readers.execute.reference import dense_mask
 from iosim.readers.formula.closed_form import closed_form
+from iosim.readers.formula.dual import ArrayKind, lifted
+from iosim.readers.formula.lifting import lifted_chain
 
 DTYPES = {
     "flash": ("fp32", "tf32", "fp16", "bf16", "fp8"),
@@ -258,3 +260,15 @@ def disagreements(problem: AttentionProblem, kernel: Kernel, seed: int = 0, chai
 def altered(chain: Chain, launch: str, **changes: Any) -> Chain:
     """The chain with some fields of one launch changed."""
     return replace(chain, launches=tuple(replace(x, **changes) if x.name == launch else x for x in chain.launches))
+
+
+def on_arrays(
+    problem: AttentionProblem, kernel: Kernel, **values: Any
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bytes read and written by the closed form on arrays of sizes, planned for the problem, and where they hold."""
+    kind = ArrayKind()
+    with np.errstate(all="ignore"):
+        traffic = closed_form(lifted_chain(problem, kernel, values, kind))
+        read, write = (lifted(traffic.total("l2", way)) for way in ("read", "write"))
+    read, write, holds = np.broadcast_arrays(read, write, kind.holds)
+    return read, write, holds

@@ -26,10 +26,7 @@ ROW_STATISTICS = ("LSE", "l", "m", "D")
 
 def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
     """Name of the format a tensor is stored in; temporaries take the problem's own format of that width if it has one.
-
-    Raises:
-        ExecutionError: no format is that wide.
-    """
+    Raises ExecutionError: no format is that wide."""
     if tensor.name in ("Q", "K", "V"):
         return problem.input_type.name
     if tensor.name in ("bias", "dBias", "dBias_heads") and tensor.element_bytes == problem.bias_type.bytes:
@@ -53,11 +50,8 @@ def storage_format(tensor: Tensor, problem: AttentionProblem) -> str:
 
 
 def check_size(chain: Chain) -> None:
-    """Refuse what would not fit.
-
-    Raises:
-        InputError: the tensors, or the pairs of a head, are more than `MAX_ELEMENTS`.
-    """
+    """Refuse what would not fit. Raises InputError: the tensors, or the pairs of a head, are more than
+    `MAX_ELEMENTS`."""
     tensors = sum(t.elements for t in chain.tensors.values())
     largest = max([tensors, *(x.domain.rows * x.domain.seq_k for x in chain.launches)])
     if largest > MAX_ELEMENTS:

@@ -82,11 +82,7 @@ class WalkPlace:
         return float(self.problem.head_dim**-0.5)
 
     def __getitem__(self, tensor: str) -> Array:
-        """A tile that has been loaded for this place.
-
-        Raises:
-            ExecutionError: no access of the launch has loaded it.
-        """
+        """A tile that has been loaded for this place. Raises ExecutionError: no access of the launch has loaded it."""
         for tiles in self.tiles.values():
             if tensor in tiles:
                 self.used.add(tensor)
@@ -101,11 +97,8 @@ class WalkPlace:
         return self[tensor]
 
     def put(self, tensor: str, value: Array) -> None:
-        """Hand over the value of a store that is due here; one that the access leaves out here is dropped.
-
-        Raises:
-            ExecutionError: the launch does not store this tensor here.
-        """
+        """Hand over the value of a store that is due here; one that the access leaves out here is dropped. Raises
+        ExecutionError: the launch does not store this tensor here."""
         if tensor not in self.due:
             if tensor in self.skipped_stores:
                 return

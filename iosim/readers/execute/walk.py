@@ -71,11 +71,7 @@ class Walk:
             self.moved[a.tensor, "read" if a.mode is Mode.LOAD else "write"] = 0
 
     def run(self) -> Traffic:
-        """Walk the launch.
-
-        Raises:
-            ExecutionError: description and mathematics do not fit.
-        """
+        """Walk the launch. Raises ExecutionError: description and mathematics do not fit."""
         d = self.launch.domain
         walk = {
             Outer.QUERY: self._query_outer,

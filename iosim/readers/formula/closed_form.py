@@ -2,8 +2,7 @@
 
 `closed_form` is written once, over whole numbers: on a chain of ints it gives ints, to the byte what
 `iosim.readers.count` gives, in O(log) instead of O(query blocks); on a chain of duals (`iosim.readers.formula.dual`) it
-gives SymPy expressions or arrays besides. `iosim.readers.formula.symbolic` does the first for a problem and a kernel;
-`iosim.readers.formula.sweeps` the second.
+gives SymPy expressions (`iosim.readers.formula.symbolic`) or arrays (a sweep's) besides.
 """
 
 from __future__ import annotations

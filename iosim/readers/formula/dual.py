@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -25,21 +25,17 @@ Compare = Callable[[Any, Any], Any]
 class Kind(Protocol):
     """The operations of companions that `+`, `-` and `*` do not cover, and what becomes of a branch's condition."""
 
-    def floordiv(self, a: Any, b: Any) -> Any: ...
-    def ceildiv(self, a: Any, b: Any) -> Any: ...
-    def mod(self, a: Any, b: Any) -> Any: ...
-    def minimum(self, a: Any, b: Any) -> Any: ...
-    def maximum(self, a: Any, b: Any) -> Any: ...
-    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any: ...
+    def floordiv(self, a: Any, b: Any, /) -> Any: ...
+    def ceildiv(self, a: Any, b: Any, /) -> Any: ...
+    def mod(self, a: Any, b: Any, /) -> Any: ...
+    def minimum(self, a: Any, b: Any, /) -> Any: ...
+    def maximum(self, a: Any, b: Any, /) -> Any: ...
+    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any, /) -> Any: ...
     def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:
         """A branch was taken because `compare(a, b)` came out as `outcome` for the values."""
 
     def real(self, value: float, companion: Any) -> Real:
-        """A float with its companion.
-
-        Raises:
-            TypeError: the kind has none.
-        """
+        """A float with its companion. Raises TypeError: the kind has none."""
 
     def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
         """`function` of numbers some of which are duals of this kind."""
@@ -56,199 +52,52 @@ def lifted(x: Any) -> Any:
     return x.lifted if isinstance(x, Dual | Real) else x
 
 
-class Dual(int):
-    """An int with a companion of some `kind`. See the module's text."""
+def _value(x: Any) -> Any:
+    """The value of a dual or a real, or a number as it is."""
+    return float.__float__(x) if isinstance(x, float) else int.__index__(x)
+
+
+def _operator(name: str, *, swapped: bool = False) -> Any:
+    """An operator of duals: companions as their kind does it, and with floats, or divided, as their reals do it."""
+    plain = getattr(operator, name)
+
+    def apply(self: Dual, other: Any) -> Any:
+        if name == "truediv" or isinstance(other, float):
+            real = self.kind.real(float(_value(self)), self.lifted)
+            return plain(other, real) if swapped else plain(real, other)
+        a, b = (other, self) if swapped else (self, other)
+        companion = getattr(self.kind, name, plain)(lifted(a), lifted(b))
+        return Dual(plain(_value(a), _value(b)), companion, self.kind)
+
+    return apply
+
+
+def _operator_of_reals(operation: Compare, *, swapped: bool = False) -> Any:
+    def apply(self: Real, other: Any) -> Real:
+        a, b = (other, self) if swapped else (self, other)
+        return Real(operation(_value(a), _value(b)), operation(lifted(a), lifted(b)), self.kind)
+
+    return apply
+
+
+def _by_value(name: str) -> Any:
+    """An operator that duals do by their values alone."""
+    return lambda *numbers: getattr(operator, name)(*map(int, numbers))
+
+
+class _WithCompanion:
+    """A number with a companion of some `kind`: its comparisons, and its texts."""
 
     lifted: Any
     kind: Kind
 
-    def __new__(cls, value: int, companion: Any, kind: Kind) -> Dual:
-        dual = super().__new__(cls, value)
-        dual.lifted = companion
-        dual.kind = kind
-        return dual
-
-    def _make(self, value: int, companion: Any) -> Dual:
-        return Dual(value, companion, self.kind)
-
-    def _real(self) -> Real:
-        return self.kind.real(float(_value(self)), self.lifted)
-
-    def __add__(self, other: Any) -> Any:
-        if isinstance(other, float):
-            return self._real() + other
-        return self._make(int.__add__(self, other), self.lifted + lifted(other))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        if isinstance(other, float):
-            return self._real() - other
-        return self._make(int.__sub__(self, other), self.lifted - lifted(other))
-
-    def __rsub__(self, other: Any) -> Any:
-        if isinstance(other, float):
-            return other - self._real()
-        return self._make(int.__rsub__(self, other), lifted(other) - self.lifted)
-
-    def __mul__(self, other: Any) -> Any:
-        if isinstance(other, float):
-            return self._real() * other
-        return self._make(int.__mul__(self, other), self.lifted * lifted(other))
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Dual:
-        return self._make(int.__neg__(self), -self.lifted)
-
-    def __floordiv__(self, other: int) -> Dual:
-        return self._make(int.__floordiv__(self, other), self.kind.floordiv(self.lifted, lifted(other)))
-
-    def __rfloordiv__(self, other: int) -> Dual:
-        return self._make(int.__rfloordiv__(self, other), self.kind.floordiv(lifted(other), self.lifted))
-
-    def __mod__(self, other: int) -> Dual:
-        return self._make(int.__mod__(self, other), self.kind.mod(self.lifted, lifted(other)))
-
-    def __rmod__(self, other: int) -> Dual:
-        return self._make(int.__rmod__(self, other), self.kind.mod(lifted(other), self.lifted))
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._real() / other
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self._real()
-
-    def _compare(self, compare: Compare, plain: Callable[[int, Any], bool], other: Any) -> bool:
-        outcome = plain(self, other)
-        if outcome is NotImplemented:  # a float
-            outcome = compare(_value(self), float.__float__(other))
-        self.kind.compared(compare, self.lifted, lifted(other), outcome)
-        return outcome
-
-    def __lt__(self, other: int) -> bool:
-        return self._compare(operator.lt, int.__lt__, other)
-
-    def __le__(self, other: int) -> bool:
-        return self._compare(operator.le, int.__le__, other)
-
-    def __gt__(self, other: int) -> bool:
-        return self._compare(operator.gt, int.__gt__, other)
-
-    def __ge__(self, other: int) -> bool:
-        return self._compare(operator.ge, int.__ge__, other)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, int | float):
-            return False
-        return self._compare(operator.eq, int.__eq__, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        self.kind.looked_up(self.lifted, _value(self))
-        return int.__hash__(self)
-
-    def __bool__(self) -> bool:
-        return self != 0
-
-    def __int__(self) -> int:
-        """The value alone; from here on the result holds for this value only, and the kind is told so."""
-        value = _value(self)
-        self.kind.compared(operator.eq, self.lifted, value, True)
-        return value
-
-    def __float__(self) -> float:
-        return float(int(self))
-
-    def __round__(self, digits: Any = None) -> Dual:
-        return self
-
-    def __lshift__(self, other: int) -> int:
-        return int(self) << int(other)
-
-    def __rlshift__(self, other: int) -> int:
-        return int(other) << int(self)
-
-    def __rshift__(self, other: int) -> int:
-        return int(self) >> int(other)
-
-    def __and__(self, other: int) -> int:
-        return int(self) & int(other)
-
-    __rand__ = __and__
-
-    def __pow__(self, other: int, mod: Any = None) -> Any:
-        return pow(int(self), int(other), mod)
-
-    def __divmod__(self, other: int) -> tuple[Dual, Dual]:
-        return self // other, self % other
-
-    def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
-        """As `iosim.base.pointwise.pointwise` wants it."""
-        return self.kind.pointwise(function, numbers)
-
-    def bit_length(self) -> int:
-        bits = _value(self).bit_length()
-        if self < 0 or self >= 1 << bits or 2 * self < 1 << bits:
-            return int(self).bit_length()
-        return bits
-
-    def __format__(self, how: str) -> str:
-        self.kind.written(self.lifted, _value(self))
-        return format(_value(self), how)
-
-    def __str__(self) -> str:
-        return format(self)
-
-    __repr__ = __str__
-
-
-class Real(float):
-    """A float with an array of the same quantity in many problems: what a quotient of duals is."""
-
-    lifted: Any
-    kind: Kind
-
-    def __new__(cls, value: float, companion: Any, kind: Kind) -> Real:
-        real = super().__new__(cls, value)
-        real.lifted = companion
-        real.kind = kind
-        return real
-
-    def _with(self, operation: Compare, a: Any, b: Any) -> Real:
-        value = operation(*(float.__float__(x) if isinstance(x, float) else _value(x) for x in (a, b)))
-        return Real(value, operation(lifted(a), lifted(b)), self.kind)
-
-    def __add__(self, other: Any) -> Real:
-        return self._with(operator.add, self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Real:
-        return self._with(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Real:
-        return self._with(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Real:
-        return self._with(operator.mul, self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Real:
-        return self._with(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Real:
-        return self._with(operator.truediv, other, self)
-
-    def __neg__(self) -> Real:
-        return 0.0 - self
+    def __new__(cls, value: Any, companion: Any, kind: Kind) -> Self:
+        number: Self = super().__new__(cls, value)  # type: ignore[call-arg]  # of an int or a float
+        number.lifted, number.kind = companion, kind
+        return number
 
     def _compare(self, compare: Compare, other: Any) -> bool:
-        outcome: bool = compare(float.__float__(self), float.__float__(other) if isinstance(other, float) else
-                                _value(other))  # fmt: skip
+        outcome: bool = compare(_value(self), _value(other))
         self.kind.compared(compare, self.lifted, lifted(other), outcome)
         return outcome
 
@@ -273,13 +122,87 @@ class Real(float):
     def __bool__(self) -> bool:
         return self != 0
 
-    def __float__(self) -> float:
-        value = float.__float__(self)
+    def __format__(self, how: str) -> str:
+        self.kind.written(self.lifted, _value(self))
+        return format(_value(self), how)
+
+    def __str__(self) -> str:
+        return format(self)
+
+    __repr__ = __str__
+
+
+class Dual(_WithCompanion, int):
+    """An int with a companion of some `kind`. See the module's text."""
+
+    __add__ = __radd__ = _operator("add")
+    __mul__ = __rmul__ = _operator("mul")
+    __sub__, __rsub__ = _operator("sub"), _operator("sub", swapped=True)
+    __floordiv__, __rfloordiv__ = _operator("floordiv"), _operator("floordiv", swapped=True)
+    __mod__, __rmod__ = _operator("mod"), _operator("mod", swapped=True)
+    __truediv__, __rtruediv__ = _operator("truediv"), _operator("truediv", swapped=True)
+    __lshift__ = _by_value("lshift")
+    __rshift__ = _by_value("rshift")
+    __and__ = __rand__ = _by_value("and_")
+
+    def __neg__(self) -> Dual:
+        return Dual(-_value(self), -self.lifted, self.kind)
+
+    def __hash__(self) -> int:
+        self.kind.looked_up(self.lifted, _value(self))
+        return int.__hash__(self)
+
+    def __int__(self) -> int:
+        """The value alone; from here on the result holds for this value only, and the kind is told so."""
+        value: int = _value(self)
         self.kind.compared(operator.eq, self.lifted, value, True)
         return value
 
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __round__(self, digits: Any = None) -> Dual:
+        return self
+
+    def __rlshift__(self, other: int) -> int:
+        return int(other) << int(self)
+
+    def __pow__(self, other: int, mod: Any = None) -> Any:
+        return pow(int(self), int(other), mod)
+
+    def __divmod__(self, other: int) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def pointwise(self, function: Callable[..., int], numbers: tuple[int, ...]) -> int:
+        """As `iosim.base.pointwise.pointwise` wants it."""
+        return self.kind.pointwise(function, numbers)
+
+    def bit_length(self) -> int:
+        bits: int = _value(self).bit_length()
+        if self < 0 or self >= 1 << bits or 2 * self < 1 << bits:
+            return int(self).bit_length()
+        return bits
+
+
+class Real(_WithCompanion, float):
+    """A float with an array of the same quantity in many problems: what a quotient of duals is."""
+
+    __add__ = __radd__ = _operator_of_reals(operator.add)
+    __mul__ = __rmul__ = _operator_of_reals(operator.mul)
+    __sub__, __rsub__ = _operator_of_reals(operator.sub), _operator_of_reals(operator.sub, swapped=True)
+    __truediv__ = _operator_of_reals(operator.truediv)
+    __rtruediv__ = _operator_of_reals(operator.truediv, swapped=True)
+
+    def __neg__(self) -> Any:
+        return 0.0 - self
+
     def __hash__(self) -> int:
         return hash(float(self))
+
+    def __float__(self) -> float:
+        value: float = _value(self)
+        self.kind.compared(operator.eq, self.lifted, value, True)
+        return value
 
     def __int__(self) -> int:
         return int(float(self))
@@ -293,46 +216,29 @@ class Real(float):
     def __round__(self, digits: Any = None) -> Any:
         if digits is not None:
             return round(float(self), digits)
-        value = round(float.__float__(self))
-        return Dual(value, np.rint(self.lifted).astype(np.int64), self.kind)
-
-    def __format__(self, how: str) -> str:
-        self.kind.written(self.lifted, float.__float__(self))
-        return format(float.__float__(self), how)
-
-    def __str__(self) -> str:
-        return format(self)
-
-    __repr__ = __str__
+        return Dual(round(_value(self)), np.rint(self.lifted).astype(np.int64), self.kind)
 
 
-def _dual_kind(*values: int) -> Kind | None:
-    return next((v.kind for v in values if isinstance(v, Dual)), None)
-
-
-def _value(x: int) -> int:
-    return int.__index__(x)
+def _of_numbers(name: str, plain: Callable[..., int], *numbers: int) -> int:
+    """A function of ints and duals: of values, and of companions as their kind calls it."""
+    kind = next((number.kind for number in numbers if isinstance(number, Dual)), None)
+    value = plain(*map(_value, numbers))
+    return value if kind is None else Dual(value, getattr(kind, name)(*map(lifted, numbers)), kind)
 
 
 def ceil_div(a: int, b: int) -> int:
     """a / b rounded up, on ints and duals."""
-    kind = _dual_kind(a, b)
-    value = -(-_value(a) // _value(b))
-    return value if kind is None else Dual(value, kind.ceildiv(lifted(a), lifted(b)), kind)
+    return _of_numbers("ceildiv", lambda x, y: -(-x // y), a, b)
 
 
 def minimum(a: int, b: int) -> int:
     """The smaller, on ints and duals; unlike `min`, no branch."""
-    kind = _dual_kind(a, b)
-    value = min(_value(a), _value(b))
-    return value if kind is None else Dual(value, kind.minimum(lifted(a), lifted(b)), kind)
+    return _of_numbers("minimum", min, a, b)
 
 
 def maximum(a: int, b: int) -> int:
     """The larger, on ints and duals; unlike `max`, no branch."""
-    kind = _dual_kind(a, b)
-    value = max(_value(a), _value(b))
-    return value if kind is None else Dual(value, kind.maximum(lifted(a), lifted(b)), kind)
+    return _of_numbers("maximum", max, a, b)
 
 
 def clip(x: int, low: int, high: int) -> int:
@@ -342,20 +248,26 @@ def clip(x: int, low: int, high: int) -> int:
 
 def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
     """`floor_sums.clipped_floor_sum` on ints and duals."""
-    kind = _dual_kind(n, m, a, b, hi)
-    value = floor_sums.clipped_floor_sum(*map(_value, (n, m, a, b, hi)))
-    if kind is None:
-        return value
-    return Dual(value, kind.clipped_floor_sum(*map(lifted, (n, m, a, b, hi))), kind)
+    return _of_numbers("clipped_floor_sum", floor_sums.clipped_floor_sum, n, m, a, b, hi)
 
 
 class ArrayKind:
     """Companions are broadcastable arrays. `holds` is where every branch so far came out as for the value; `texts`
     are the companions and values that went into texts."""
 
+    floordiv = staticmethod(operator.floordiv)
+    mod = staticmethod(operator.mod)
+    minimum = staticmethod(np.minimum)
+    maximum = staticmethod(np.maximum)
+    clipped_floor_sum = staticmethod(floor_sums.clipped_floor_sum_array)
+
     def __init__(self) -> None:
         self.holds: Any = True
         self.texts: list[tuple[Any, float]] = []
+
+    @staticmethod
+    def ceildiv(a: Any, b: Any) -> Any:
+        return -(-a // b)
 
     @property
     def says_the_same(self) -> Any:
@@ -387,24 +299,6 @@ class ArrayKind:
 
     def written(self, a: Any, value: float) -> None:
         self.texts.append((a, value))
-
-    def floordiv(self, a: Any, b: Any) -> Any:
-        return a // b
-
-    def ceildiv(self, a: Any, b: Any) -> Any:
-        return -(-a // b)
-
-    def mod(self, a: Any, b: Any) -> Any:
-        return a % b
-
-    def minimum(self, a: Any, b: Any) -> Any:
-        return np.minimum(a, b)
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return np.maximum(a, b)
-
-    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
-        return floor_sums.clipped_floor_sum_array(n, m, a, b, hi)
 
     def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:
         if a is not b:

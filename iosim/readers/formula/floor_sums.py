@@ -5,7 +5,6 @@
 
 Each takes Python ints (exact, any size) or broadcastable NumPy int64 arrays (exact while the sums stay below 2^63).
 The reduction is Euclid's algorithm on (m, a): Graham, Knuth, Patashnik, "Concrete Mathematics", section 3.5.
-The SymPy functions of the same meaning are `iosim.readers.formula.symbolic.FloorSum` and `ClippedFloorSum`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from iosim.problem.masks.mask import IntArray
 
 
 def floor_sum(n: int, m: int, a: int, b: int) -> int:
-    """Sum of floor((a i + b) / m) over 0 <= i < n, for any integers a and b.
-
-    Raises:
-        ValueError: n is negative, or m is not positive.
-    """
+    """Sum of floor((a i + b) / m) over 0 <= i < n, for any integers a and b. Raises ValueError: n is negative, or m is
+    not positive."""
     if n < 0 or m < 1:
         raise ValueError(f"floor_sum needs n >= 0 and m >= 1, not n = {n}, m = {m}")
     total = 0
@@ -37,11 +33,8 @@ def floor_sum(n: int, m: int, a: int, b: int) -> int:
 
 
 def clipped_floor_sum(n: int, m: int, a: int, b: int, hi: int) -> int:
-    """Sum of min(hi, max(0, floor((a i + b) / m))) over 0 <= i < n, for a line that rises.
-
-    Raises:
-        ValueError: n or hi is negative, or a or m is not positive.
-    """
+    """Sum of min(hi, max(0, floor((a i + b) / m))) over 0 <= i < n, for a line that rises. Raises ValueError: n or hi
+    is negative, or a or m is not positive."""
     if n < 0 or m < 1 or a < 1 or hi < 0:
         raise ValueError(f"clipped_floor_sum needs n, hi >= 0 and a, m >= 1, not n = {n}, m = {m}, a = {a}, hi = {hi}")
     start = min(n, max(0, -(b // a)))

@@ -91,11 +91,8 @@ class LevelBound:
 
 
 def fast_memories(profile: HardwareProfile) -> dict[str, tuple[str, int]]:
-    """Level -> (what the fast memory is, its bytes): shared memory and registers of an SM, and all of the L2.
-
-    Raises:
-        InputError: the profile does not know one of them.
-    """
+    """Level -> (what the fast memory is, its bytes): shared memory and registers of an SM, and all of the L2. Raises
+    InputError: the profile does not know one of them."""
     shared = profile.need_int("shared_memory_per_sm_bytes")
     registers = REGISTER_BYTES * profile.need_int("registers_per_sm")
     sm = f"an SM's shared memory and registers, {bytes_text(shared)} and {bytes_text(registers)}"

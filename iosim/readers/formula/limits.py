@@ -14,7 +14,7 @@ from typing import Any
 
 import sympy as sp
 
-from iosim.readers.formula.symbolic import ClippedFloorSum, FloorSum, symbol
+from iosim.readers.formula.symbolic import ClippedFloorSum, symbol
 
 LONG = ("seq", "seq_q", "seq_k", "window", "window_right", "offset")
 """Sizes that grow together in the limit: tokens, windows and offsets; heads, columns and tiles stay."""
@@ -87,9 +87,6 @@ class _Smoother:
             return largest
         if isinstance(e, ClippedFloorSum):
             return sp.expand(self.integral(*arguments))
-        if isinstance(e, FloorSum):
-            n, m, a, b = arguments
-            return sp.expand((a * n * n / 2 + b * n) / m)
         return e.func(*arguments)
 
 

@@ -5,8 +5,7 @@
     >>> print(made.total("write"))
     B*H*N*d*e
 
-`iosim.readers.formula.limits` drops the floors. This module imports SymPy; `iosim.readers.formula.closed_form` and
-`iosim.readers.formula.sweeps` do not.
+`iosim.readers.formula.limits` drops the floors. This module imports SymPy; the closed form itself does not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import sympy as sp
 
 from iosim.base.errors import InputError
@@ -29,31 +27,7 @@ from iosim.readers.formula.dual import Compare, Real, lifted
 from iosim.readers.formula.lifting import LISTS, lifted_chain
 
 
-def _whole(*values: Any) -> tuple[int, ...] | None:
-    """The values as ints where all are whole numbers."""
-    expressions = [sp.sympify(v) for v in values]
-    return tuple(int(v) for v in expressions) if all(v.is_Integer for v in expressions) else None
-
-
-class FloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
-    """FloorSum(n, m, a, b) = sum over 0 <= i < n of floor((a i + b) / m)."""
-
-    nargs = 4
-    is_integer = True
-
-    @classmethod
-    def eval(cls, n: Any, m: Any, a: Any, b: Any) -> Any:
-        known = _whole(n, m, a, b)
-        return None if known is None else sp.Integer(floor_sums.floor_sum(*known))
-
-    def _latex(self, printer: Any, exp: str | None = None) -> str:
-        n, m, a, b = self.args
-        term = sp.floor((a * sp.Symbol("i", integer=True) + b) / m, evaluate=False)
-        text = rf"\sum_{{i=0}}^{{{printer.doprint(n - 1)}}} {printer.doprint(term)}"
-        return text if exp is None else rf"\left({text}\right)^{{{exp}}}"
-
-
-class ClippedFloorSum(sp.Function):  # type: ignore[misc]
+class ClippedFloorSum(sp.Function):  # type: ignore[misc]  # SymPy has no types
     """ClippedFloorSum(n, m, a, b, hi) = sum over 0 <= i < n of min(hi, max(0, floor((a i + b) / m))), for a > 0."""
 
     nargs = 5
@@ -63,13 +37,10 @@ class ClippedFloorSum(sp.Function):  # type: ignore[misc]
     def eval(cls, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
         if n == 0 or hi == 0:
             return sp.Integer(0)
-        known = _whole(n, m, a, b, hi)
-        return None if known is None else sp.Integer(floor_sums.clipped_floor_sum(*known))
-
-    def _eval_rewrite_as_FloorSum(self, n: Any, m: Any, a: Any, b: Any, hi: Any, **_: Any) -> Any:
-        start = sp.Min(n, sp.Max(0, sp.ceiling(-b / a)))
-        stop = sp.Min(n, sp.Max(start, sp.ceiling((hi * m - b) / a)))
-        return FloorSum(stop - start, m, a, b + a * start) + hi * (n - stop)
+        known = [sp.sympify(x) for x in (n, m, a, b, hi)]
+        if not all(x.is_Integer for x in known):
+            return None
+        return sp.Integer(floor_sums.clipped_floor_sum(*map(int, known)))
 
     def _latex(self, printer: Any, exp: str | None = None) -> str:
         n, m, a, b, hi = self.args
@@ -90,6 +61,10 @@ _RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
 class SymbolKind:
     """Companions are SymPy expressions; `conditions` are the branches taken that are not always so."""
 
+    mod = staticmethod(sp.Mod)
+    maximum = staticmethod(sp.Max)
+    clipped_floor_sum = staticmethod(ClippedFloorSum)
+
     def __init__(self) -> None:
         self.conditions: list[Any] = []
 
@@ -102,21 +77,12 @@ class SymbolKind:
     def ceildiv(self, a: Any, b: Any) -> Any:
         return sp.ceiling(sp.sympify(a) / b)
 
-    def mod(self, a: Any, b: Any) -> Any:
-        return sp.Mod(a, b)
-
     def minimum(self, a: Any, b: Any) -> Any:
         if _at_least_one(a) and b == 1:
             return b
         if _at_least_one(b) and a == 1:
             return a
         return sp.Min(a, b)
-
-    def maximum(self, a: Any, b: Any) -> Any:
-        return sp.Max(a, b)
-
-    def clipped_floor_sum(self, n: Any, m: Any, a: Any, b: Any, hi: Any) -> Any:
-        return ClippedFloorSum(n, m, a, b, hi)
 
     def compared(self, compare: Compare, a: Any, b: Any, outcome: bool) -> None:
         relation = _RELATIONS[compare.__name__](a, b)
@@ -170,14 +136,13 @@ SYMBOLS: dict[str, tuple[str, str]] = {
     **{f"backward_{n}": (s.replace("Z", "Y"), f"{t}, in the backward's tiles") for n, (s, t) in SUMS.items()},
 }
 """Name -> (symbol, meaning)."""
+TIED = {"kv_heads": "heads", "seq_k": "seq_q", "head_dim_v": "head_dim", "output_bytes": "element_bytes"}
+"""Sizes that may share the symbol of another one, where they are equal."""
 
 
 def symbol(name: str) -> sp.Symbol:
-    """The SymPy symbol of a size: a positive whole number, but for `window` (0 or more) and `offset` (any).
-
-    Raises:
-        InputError: no size of that name.
-    """
+    """The SymPy symbol of a size: a positive whole number, but for `window` (0 or more) and `offset` (any). Raises
+    InputError: no size of that name."""
     if name not in SYMBOLS:
         raise InputError(f"'{name}' is no size of a formula; accepted: {', '.join(SYMBOLS)}")
     none = name.removeprefix("backward_") in SUMS
@@ -187,58 +152,36 @@ def symbol(name: str) -> sp.Symbol:
 
 def _companions(problem: AttentionProblem, kernel: Kernel, tie: bool) -> tuple[dict[str, Any], dict[str, int]]:
     """(companion of each size, value of each symbol used). Equal sizes share a symbol where `tie`."""
-    symbols_by_name: dict[str, Any] = {}
-    values: dict[str, int] = {}
-
-    def use(size: str, value: int, name: str | None = None) -> None:
-        symbols_by_name[size] = symbol(name or size)
-        values[name or size] = value
-
-    use("batch", problem.batch)
-    if problem.group == 1 and tie:
-        use("heads", problem.heads)
-        symbols_by_name["kv_heads"] = symbols_by_name["heads"]
-    else:
-        use("kv_heads", problem.kv_heads)
-        symbols_by_name["heads"] = symbol("group") * symbols_by_name["kv_heads"]
-        values["group"] = problem.group
-    if problem.seq_q == problem.seq_k and tie:
-        use("seq_q", problem.seq_q, "seq")
-        symbols_by_name["seq_k"] = symbols_by_name["seq_q"]
-    else:
-        use("seq_q", problem.seq_q)
-        use("seq_k", problem.seq_k)
-    use("head_dim", problem.head_dim)
-    if problem.head_dim_v == problem.head_dim and tie:
-        symbols_by_name["head_dim_v"] = symbols_by_name["head_dim"]
-    else:
-        use("head_dim_v", problem.head_dim_v)
-    if problem.window is not None:
-        use("window", problem.window)
-    if problem.window_right is not None and problem.window_right > 0:
-        use("window_right", problem.window_right)
-    if problem.offset is not None:
-        use("offset", problem.offset)
-    use("element_bytes", problem.input_type.bytes)
-    if problem.output_type.bytes == problem.input_type.bytes and tie:
-        symbols_by_name["output_bytes"] = symbols_by_name["element_bytes"]
-    else:
-        use("output_bytes", problem.output_type.bytes)
-    use("block_q", kernel.tile.block_q)
-    use("block_k", kernel.tile.block_k)
-    if kernel.backward.tile is not None and problem.backward:
-        use("backward_block_q", kernel.backward.tile.block_q)
-        use("backward_block_k", kernel.backward.tile.block_k)
-    if kernel.splits > 1:
-        use("splits", kernel.splits)
+    p, back = problem, (kernel.backward.tile if problem.backward else None)
+    sizes = {
+        "batch": p.batch, "heads": p.heads, "kv_heads": p.kv_heads, "seq_q": p.seq_q, "seq_k": p.seq_k,
+        "head_dim": p.head_dim, "head_dim_v": p.head_dim_v, "window": p.window, "offset": p.offset,
+        "window_right": p.window_right if (p.window_right or 0) > 0 else None,
+        "element_bytes": p.input_type.bytes, "output_bytes": p.output_type.bytes,
+        "block_q": kernel.tile.block_q, "block_k": kernel.tile.block_k,
+        "backward_block_q": back.block_q if back else None, "backward_block_k": back.block_k if back else None,
+        "splits": kernel.splits if kernel.splits > 1 else None,
+    }  # fmt: skip
+    known = {size: value for size, value in sizes.items() if value is not None}
+    tied = {size: leader for size, leader in TIED.items() if tie and known[size] == known[leader]}
+    values = {size: value for size, value in known.items() if size not in tied}
+    companions: dict[str, Any] = {}
+    if "seq_k" in tied:
+        values = {"seq" if size == "seq_q" else size: value for size, value in values.items()}
+        companions["seq_q"] = symbol("seq")
+    if "kv_heads" not in tied:
+        values["group"] = p.group
+        del values["heads"]
+        companions["heads"] = symbol("group") * symbol("kv_heads")
+    companions |= {size: symbol(size) for size in values if size in known}
+    companions |= {size: companions[leader] for size, leader in tied.items()}
 
     def of_list(name: str, value: int, backward: bool) -> Any:
         name = f"backward_{name}" if backward else name
         values[name] = value
         return symbol(name)
 
-    symbols_by_name[LISTS] = of_list
-    return symbols_by_name, values
+    return {**companions, LISTS: of_list}, values
 
 
 @dataclass(frozen=True)
@@ -279,13 +222,6 @@ class Formula:
         substituted = self.substitute(self.values)
         return Traffic(tuple(replace(r, bytes=int(r.bytes)) for r in substituted.traffic))
 
-    def compile(self, *names: str, direction: str | None = None) -> Callable[..., Any]:
-        """The total as a NumPy function of the sizes called `names`, on int64 arrays; exact below 2^63.
-
-        NB: `conditions` are not looked at; `iosim.readers.formula.sweeps.sweep` looks at its own.
-        """
-        return lambdify(self.total(direction), [symbol(name) for name in names])
-
 
 def _fixes(condition: Any) -> bool:
     return isinstance(condition, sp.Eq) and condition.lhs.is_Symbol and condition.rhs.is_Integer
@@ -310,26 +246,3 @@ def derive(problem: AttentionProblem, kernel: Kernel, *, tie: bool = True) -> Fo
     fixed = {c.lhs: c.rhs for c in kind.conditions if _fixes(c)}
     rows = tuple(replace(row, bytes=_short(sp.sympify(lifted(row.bytes)).subs(fixed))) for row in lifted_traffic)
     return Formula(Traffic(rows), values, tuple(kind.conditions))
-
-
-class _FloorDiv(sp.Function):  # type: ignore[misc]
-    """a // b, kept apart so that arrays divide as whole numbers."""
-
-    nargs = 2
-
-
-def lambdify(expression: Any, symbols: list[Any]) -> Callable[..., Any]:
-    """A NumPy function on int64 arrays: floors and ceilings become whole-number division, floor sums array code."""
-
-    def division(argument: Any) -> Any:
-        a, b = sp.together(argument).as_numer_denom()
-        return _FloorDiv(a, b)
-
-    whole = sp.sympify(expression).replace(sp.ceiling, lambda x: -division(-x)).replace(sp.floor, division)
-    table = {
-        "_FloorDiv": np.floor_divide,
-        "FloorSum": floor_sums.floor_sum_array,
-        "ClippedFloorSum": floor_sums.clipped_floor_sum_array,
-    }
-    function: Callable[..., Any] = sp.lambdify(symbols, whole, modules=[table, "numpy"], cse=True)
-    return function

@@ -1,8 +1,8 @@
-"""The papers' two-level IO bounds: elements moved between a fast memory of M elements and everything else.
+"""The papers' two-level IO terms: elements moved between a fast memory of M elements and everything else, in numbers
+beside what a kernel moves.
 
-Two sources: [A] Dao et al., "FlashAttention", arXiv 2205.14135: Theorem 2 (standard and FlashAttention, forward),
-Theorem 5 (backward), Proposition 3 (no algorithm is better for every M in [d, N d]), Proposition 4 (block-sparse).
-[B] Saha and Ye, "The I/O Complexity of Attention", arXiv 2402.07443: the tight bound for every M.
+Dao et al., "FlashAttention", arXiv 2205.14135: Theorem 2 (standard and FlashAttention, forward), Theorem 5 (backward),
+Proposition 4 (block-sparse). The tight bound for every M, of both levels: `iosim.readers.formula.levels`.
 
 A Theta term fixes no constant: `Bound.elements` is the term itself with constant 1, and `times_above` divides bytes by
 it. All terms are of one head of one sequence with N queries and N keys of d columns, and for d <= M <= N d: a larger
@@ -11,28 +11,29 @@ M is cut to N d, where a whole head fits and the compulsory N d remain.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, count_text, number_text
+from iosim.hardware.profile import HardwareProfile
+from iosim.kernel.algorithms import algorithm_of
+from iosim.kernel.kernel import Kernel
+from iosim.problem.attention import AttentionProblem
+from iosim.problem.masks.blocks import BlockMask
+
+BLOCKS_IN_FAST_MEMORY = 4
+"""Blocks of Q, K, V and O that the papers' algorithm keeps there, each of M / (4 d) rows."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """One Theta term.
+    """One Theta term: `text` and `latex` say it in the symbols N, d, M and s."""
 
-    `term(seq, head_dim, fast_elements, kept)` is the term in elements; `text` and `latex` say it in the symbols
-    N, d, M and s; `least` is the size of fast memory from which the source states it.
-    """
-
-    name: str
-    title: str
     source: str
     text: str
     latex: str
-    term: Callable[[int, int, int, float], float]
 
     def elements(self, seq: int, head_dim: int, fast_elements: int, kept: float = 1.0) -> float:
         """The term's value in elements, for one head.
@@ -53,7 +54,8 @@ class Bound:
             raise InputError(f"kept {kept} is out of range; accepted: above 0 up to 1")
         if fast_elements < head_dim:
             raise InputError(f"fast_elements {fast_elements} is out of range; accepted: head_dim {head_dim} or more")
-        return self.term(seq, head_dim, min(fast_elements, seq * head_dim), kept)
+        memory = min(fast_elements, seq * head_dim)
+        return _TERMS[self.text](seq, head_dim, memory, kept)
 
     def times_above(
         self, moved_bytes: float, element_bytes: int, seq: int, head_dim: int, fast_elements: int,
@@ -68,63 +70,156 @@ class Bound:
 
         n, d = (sp.Symbol(name, integer=True, positive=True) for name in ("N", "d"))
         m, s = (sp.Symbol(name, positive=True) for name in ("M", "s"))
-        return sp.sympify(self.text.replace("^", "**"), locals={"N": n, "d": d, "M": m, "s": s, "min": sp.Min})
+        return sp.sympify(self.text.replace("^", "**"), locals={"N": n, "d": d, "M": m, "s": s})
 
 
-def _tight(n: int, d: int, m: int, _: float) -> float:
-    return min(n * n * d * d / m, n * n * d / math.sqrt(m))
-
-
-BOUNDS: dict[str, Bound] = {
-    b.name: b
-    for b in (
-        Bound(
-            "standard", "standard attention, forward", "arXiv 2205.14135, Theorem 2",
-            "N*d + N^2", r"\Theta(N d + N^2)", lambda n, d, m, s: n * d + n * n,
-        ),
-        Bound(
-            "flash", "FlashAttention, forward", "arXiv 2205.14135, Theorem 2",
-            "N^2*d^2/M", r"\Theta\left(\frac{N^2 d^2}{M}\right)", lambda n, d, m, s: n * n * d * d / m,
-        ),
-        Bound(
-            "standard_backward", "standard attention, backward", "arXiv 2205.14135, Theorem 5",
-            "N*d + N^2", r"\Theta(N d + N^2)", lambda n, d, m, s: n * d + n * n,
-        ),
-        Bound(
-            "flash_backward", "FlashAttention, backward", "arXiv 2205.14135, Theorem 5",
-            "N^2*d^2/M", r"\Theta\left(\frac{N^2 d^2}{M}\right)", lambda n, d, m, s: n * n * d * d / m,
-        ),
-        Bound(
-            "lower", "no exact algorithm moves less for every M in [d, N d]", "arXiv 2205.14135, Proposition 3",
-            "N^2*d^2/M", r"\Omega\left(\frac{N^2 d^2}{M}\right)", lambda n, d, m, s: n * n * d * d / m,
-        ),
-        Bound(
-            "block_sparse", "block-sparse FlashAttention, a fraction s of blocks kept",
-            "arXiv 2205.14135, Proposition 4",
-            "N*d + N^2*d^2*s/M", r"\Theta\left(N d + \frac{N^2 d^2}{M} s\right)",
-            lambda n, d, m, s: n * d + n * n * d * d * s / m,
-        ),
-        Bound(
-            "tight", "any algorithm that multiplies matrices the standard way", "arXiv 2402.07443",
-            "min(N^2*d^2/M, N^2*d/sqrt(M))",
-            r"\Theta\left(\min\left(\frac{N^2 d^2}{M}, \frac{N^2 d}{\sqrt{M}}\right)\right)", _tight,
-        ),
-    )
-}  # fmt: skip
-"""Name -> bound."""
+_TERMS: dict[str, Callable[[int, int, int, float], float]] = {
+    "N*d + N^2": lambda n, d, m, s: n * d + n * n,
+    "N^2*d^2/M": lambda n, d, m, s: n * n * d * d / m,
+    "N*d + N^2*d^2*s/M": lambda n, d, m, s: n * d + n * n * d * d * s / m,
+}
+_PAPER = "arXiv 2205.14135"
+_STANDARD = "N*d + N^2", r"\Theta(N d + N^2)"
+_FLASH = "N^2*d^2/M", r"\Theta\left(\frac{N^2 d^2}{M}\right)"
+_SPARSE = "N*d + N^2*d^2*s/M", r"\Theta\left(N d + \frac{N^2 d^2}{M} s\right)"
+BOUNDS = {
+    "standard": Bound(f"{_PAPER}, Theorem 2", *_STANDARD),
+    "flash": Bound(f"{_PAPER}, Theorem 2", *_FLASH),
+    "standard_backward": Bound(f"{_PAPER}, Theorem 5", *_STANDARD),
+    "flash_backward": Bound(f"{_PAPER}, Theorem 5", *_FLASH),
+    "block_sparse": Bound(f"{_PAPER}, Proposition 4", *_SPARSE),
+}
 
 
 def bound(name: str) -> Bound:
-    """The bound called `name`.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The term called `name`. Raises InputError: there is none."""
     if name not in BOUNDS:
         raise InputError(f"bound '{name}' is not known; accepted: {', '.join(BOUNDS)}")
     return BOUNDS[name]
 
 
-def flash_is_optimal(head_dim: int, fast_elements: int) -> bool:
-    """Whether N^2 d^2 / M is the smaller of the two terms of the tight bound: from M = d^2 on (arXiv 2402.07443)."""
-    return fast_elements >= head_dim * head_dim
+def _staying_rows(kernel: Kernel) -> int:
+    """Rows of the side of the tile that stays: keys where they are outside, as in `flash1`, else queries."""
+    return kernel.tile.block_k if algorithm_of(kernel.algorithm).keys_outside else kernel.tile.block_q
+
+
+def with_density(expression: Any, values: dict[str, int]) -> Any:
+    """A formula with its visits Z as s n_q n_k; sums along one side of the mask, of a lower power in N, are dropped."""
+    import sympy as sp
+
+    from iosim.readers.formula.block_sums import NAMES
+    from iosim.readers.formula.symbolic import symbol
+
+    kept = sp.Symbol("s", positive=True)
+    rows = [symbol("seq" if "seq" in values else name) for name in ("seq_q", "seq_k")]
+    put: dict[Any, Any] = {}
+    for prefix in ("", "backward_"):
+        sides = [symbol(f"{prefix}{n}" if f"{prefix}{n}" in values else n) for n in ("block_q", "block_k")]
+        put |= {symbol(f"{prefix}{name}"): sp.Integer(0) for name in NAMES}
+        put[symbol(f"{prefix}visits")] = kept * rows[0] * rows[1] / (sides[0] * sides[1])
+    return sp.sympify(expression).subs(put)
+
+
+def beside(problem: AttentionProblem, kernel: Kernel, moved_bytes: int) -> dict[str, Any]:
+    """The term in numbers, where the fast memory is what the kernel's tile fills by the paper's rule, M = 4 d B, of B
+    rows that stay.
+
+    Returns:
+        kept_blocks and blocks of the mask, kept_fraction (s), fast_elements (M), theta_elements of one head, and
+        times_above: `moved_bytes` of all heads in multiples of the term.
+    """
+    mask = problem.pair_mask
+    assert isinstance(mask, BlockMask)
+    fast = BLOCKS_IN_FAST_MEMORY * problem.head_dim * _staying_rows(kernel)
+    fast = max(problem.head_dim, min(fast, problem.seq_q * problem.head_dim))
+    term, heads = bound("block_sparse"), problem.batch * problem.heads
+    s = mask.kept_fraction
+    return {
+        "kept_blocks": mask.nnz,
+        "blocks": mask.shape[0] * mask.shape[1],
+        "kept_fraction": s,
+        "fast_elements": fast,
+        "theta_elements": term.elements(problem.seq_q, problem.head_dim, fast, s),
+        "times_above": term.times_above(moved_bytes, problem.input_type.bytes, problem.seq_q, problem.head_dim, fast,
+                                        heads=heads, kept=s),
+    }  # fmt: skip
+
+
+def beside_text(values: dict[str, Any]) -> str:
+    """`beside` in one line."""
+    return (
+        f"mask: {values['kept_blocks']:,} of {values['blocks']:,} blocks kept, s = {values['kept_fraction']:.4g}; "
+        f"N d + N^2 d^2 s / M = {values['theta_elements']:,.0f} elements a head with M = 4 d B = "
+        f"{values['fast_elements']:,}; the exact bytes are {values['times_above']:.3g} times that"
+    )
+
+
+def why(
+    problem: AttentionProblem, kernel: Kernel, profile: HardwareProfile, kernel_bytes: int
+) -> dict[str, Any] | None:
+    """The papers' term in numbers, for one head unless bytes are said, and in sentences; None for a mask or a pass that
+    it is not stated for, where Q and K differ in length, or where the fast memory is smaller than a row.
+
+    Returns:
+        Among others `rows` of the blocks that stay and `passes` over what is walked, None where the whole matrix of
+        scores moves. In a pass, `walked` tensors of N x d elements move: K and V, or, where `keys_outside`, Q and O,
+        and O again. `tiled_elements` is what such passes come to.
+    """
+    seq, d, element = problem.seq_q, problem.head_dim, problem.input_type.bytes
+    fast_bytes = profile.need_int("shared_memory_per_block_optin_bytes")
+    fast = min(fast_bytes // element, seq * d)
+    if problem.mask != "none" or problem.passes != "fwd" or problem.seq_k != seq or fast < d:
+        return None
+    standard = algorithm_of(kernel.algorithm).standard
+    term = bound("standard" if standard else "flash").elements(seq, d, fast)
+    rows, block, heads = fast / (BLOCKS_IN_FAST_MEMORY * d), _staying_rows(kernel), problem.batch * problem.heads
+    passes = seq / rows
+    outside = algorithm_of(kernel.algorithm).keys_outside
+    walked = 3 if outside else 2
+    numbers: dict[str, Any] = {
+        "profile": profile.name, "fast_memory_bytes": fast_bytes, "fast_elements": fast, "element_bytes": element,
+        "seq": seq, "head_dim": d, "heads": heads, "keys_outside": outside, "walked": walked,
+        "rows": None if standard else rows, "passes": None if standard else passes,
+        "tiled_elements": walked * seq * d * passes, "term_elements": term, "term_bytes": term * heads * element,
+        "kernel_rows": block, "kernel_passes": -(-seq // block), "kernel_bytes": kernel_bytes,
+        "times_above": kernel_bytes / (term * heads * element),
+    }  # fmt: skip
+    return {**numbers, "text": _why_text(numbers)}
+
+
+def _why_text(w: dict[str, Any]) -> str:
+    seq, head_dim, heads = w["seq"], w["head_dim"], w["heads"]
+    walked, rows, passes = w["walked"], w["rows"], w["passes"]
+    sizes = f"N = {seq:,}, d = {head_dim}, {heads} heads in all"
+    memory = (
+        f"on {w['profile']} a CTA may use {w['fast_memory_bytes']:,} bytes of shared memory: "
+        f"M = {w['fast_elements']:,} elements of {w['element_bytes']} bytes"
+    )
+    times = BLOCKS_IN_FAST_MEMORY * walked
+    tiled = f"{times}*N^2*d^2/M = {count_text(w['tiled_elements'])} elements a head"
+    tiled_bytes = w["tiled_elements"] * heads * w["element_bytes"]
+    here, above = bytes_text(w["kernel_bytes"]), number_text(w["times_above"])
+    if rows is None:
+        lines = [
+            f"why N*d + N^2 ({sizes})",
+            f"  the scores, N^2 = {seq * seq:,} elements a head, leave the SMs and come back, whatever M is",
+            f"  in bytes N*d + N^2 is {bytes_text(w['term_bytes'])}; this kernel, which writes and reads scores and "
+            f"probabilities, moves {here}, {above} times as much",
+            f"  {memory}",
+            f"  with query blocks that stay there it would be {tiled}, {bytes_text(tiled_bytes)}: "
+            f"{number_text(w['kernel_bytes'] / tiled_bytes)} times less than this kernel moves",
+        ]
+    else:
+        side, name = ("key", "B_k") if w["keys_outside"] else ("query", "B_q")
+        rest = "Q and O, and writes O" if w["keys_outside"] else "K and V"
+        lines = [
+            f"why N^2*d^2/M ({sizes})",
+            f"  {memory}",
+            f"  blocks of Q, K, V and O share it, so {name} = M/(4*d) = {number_text(rows)} {side} rows stay",
+            f"  each of the N/{name} = {number_text(passes)} {side} blocks reads all of {rest}, {walked}*N*d = "
+            f"{walked * seq * head_dim:,} elements: {tiled}",
+            f"  in bytes that is {bytes_text(tiled_bytes)}; this kernel's blocks have {w['kernel_rows']} rows, so "
+            f"{count_text(w['kernel_passes'])} passes: {here}, {above} times N^2*d^2/M",
+        ]
+    lines.append("  all of them between SMs and L2; `iosim predict` says how many reach HBM")
+    return "\n".join(lines)

@@ -65,11 +65,8 @@ def compiler() -> list[str] | None:
 
 
 def compile_engine(target: Path = ENGINE, folder: Path = FOLDER, flags: tuple[str, ...] = ()) -> None:
-    """Compiles the sources in `folder` to `target`, which appears whole or not at all.
-
-    Raises:
-        BuildError: no compiler, nowhere to write, or sources that do not compile.
-    """
+    """Compiles the sources in `folder` to `target`, which appears whole or not at all. Raises BuildError: no compiler,
+    nowhere to write, or sources that do not compile."""
     if not os.access(target.parent, os.W_OK):
         raise BuildError(f"{target.parent} cannot be written to")
     command = compiler()

@@ -45,23 +45,16 @@ def _pointer(array: np.ndarray[Any, Any]) -> int:
 
 
 def _address(what: str, array: np.ndarray[Any, Any], kind: type[np.generic], size: int) -> int:
-    """Where the engine finds an array of `size` elements.
-
-    Raises:
-        InputError: an array of another type or size, or one that is not contiguous.
-    """
+    """Where the engine finds an array of `size` elements. Raises InputError: an array of another type or size, or one
+    that is not contiguous."""
     if array.dtype != kind or array.shape != (size,) or not array.flags.c_contiguous:
         raise InputError(f"{what}: {array.dtype} {list(array.shape)}; accepted: contiguous {np.dtype(kind)} [{size}]")
     return _pointer(array)
 
 
 def _accept(result: int, what: str) -> int:
-    """What an entry of the engine returned, where it did what it was asked.
-
-    Raises:
-        InputError: it was given what does not fit together.
-        MemoryError: it ran out of memory.
-    """
+    """What an entry of the engine returned, where it did what it was asked. Raises InputError: it was given what does
+    not fit together. MemoryError: it ran out of memory."""
     if result == NO_MEMORY:
         raise MemoryError("the replay ran out of memory")
     if result == REFUSED:
@@ -154,11 +147,8 @@ class L2:
         s.lost = _pointer(self._lost)
 
     def place(self, objects: range, *, dirty: bool) -> None:
-        """Put objects into the L2 as though an SM had touched them before the launch.
-
-        Raises:
-            InputError: objects that there are not.
-        """
+        """Put objects into the L2 as though an SM had touched them before the launch. Raises InputError: objects that
+        there are not."""
         self._refuse_others(objects)
         result = library().iosim_place(ct.addressof(self.state), ct.addressof(self.config), objects.start, len(objects),
                                        int(dirty))  # fmt: skip
@@ -199,11 +189,8 @@ class L2:
         self._lost[:] = 0
 
     def own(self, objects: range, number: int) -> None:
-        """Traffic of these objects counts for tensor `number` from now on.
-
-        Raises:
-            InputError: objects or a tensor that there are not.
-        """
+        """Traffic of these objects counts for tensor `number` from now on. Raises InputError: objects or a tensor that
+        there are not."""
         self._refuse_others(objects)
         if not 0 <= number < MAX_TENSORS:
             raise InputError(f"tensor {number}; accepted: 0 to {MAX_TENSORS - 1}")
@@ -408,11 +395,8 @@ def _wait(thread: threading.Thread, over: threading.Event) -> None:
 
 
 def _work_tiles(launch: LoweredLaunch, loop: tuple[Template, ...]) -> Any:
-    """A launch for the engine: its work tiles with what they access, in one CTA on one SM.
-
-    Raises:
-        InputError: arrays that are not of the launch's work tiles.
-    """
+    """A launch for the engine: its work tiles with what they access, in one CTA on one SM. Raises InputError: arrays
+    that are not of the launch's work tiles."""
     n = launch.tiles
     plan = _LaunchPlan(tiles=n, slots=1, sms=1, group=1)
     for name, templates in (("pro", launch.prologue), ("loop", loop), ("epi", launch.epilogue)):

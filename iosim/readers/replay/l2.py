@@ -70,11 +70,7 @@ class L2Model:
 def model(profile: HardwareProfile) -> L2Model:
     """The model for a GPU: all numbers are the profile's, where each says whether it was measured on this GPU, taken
     from another or assumed. Loads from the far partition take as long as near ones where the profile does not know
-    better.
-
-    Raises:
-        InputError: the profile does not know its clock, the size of its L2 or its memory bandwidth.
-    """
+    better. Raises InputError: the profile does not know its clock, the size of its L2 or its memory bandwidth."""
     partitions, ways, line = profile.need_int("l2_partitions"), profile.need_int("l2_ways"), profile.line_bytes
     fraction = profile.need("l2_effective_capacity_fraction")
     size = int(profile.need("l2_bytes") * fraction) // partitions
@@ -198,11 +194,7 @@ def followed_sets(
     beside: int = 0,
 ) -> tuple[int, int, int]:
     """(sets that a placement follows, of how many each is one, placements) for objects of these sizes; the arguments
-    are those of `sample_lines`.
-
-    Raises:
-        TooLargeError: more memory than a replay may take.
-    """
+    are those of `sample_lines`. Raises TooLargeError: more memory than a replay may take."""
     lines = -(-size // model.line_bytes)
     lines.sort()
     so_far = np.cumsum(lines, dtype=np.int64)

@@ -32,11 +32,7 @@ class Layout:
     """
 
     def __init__(self, text: str) -> None:
-        """Read the text of a header.
-
-        Raises:
-            ValueError: it holds what is not understood here.
-        """
+        """Read the text of a header. Raises ValueError: it holds what is not understood here."""
         plain = "\n".join(line.rstrip() for line in _COMMENT.sub("", text).splitlines())
         self.constants = {name: int(value) for name, value in _CONSTANT.findall(plain)}
         for body in _ENUM.findall(plain):

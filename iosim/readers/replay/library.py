@@ -17,11 +17,7 @@ class EngineMissing(InputError):
 
 
 def library() -> ct.CDLL:
-    """The compiled engine.
-
-    Raises:
-        EngineMissing: there is none of this version, and none could be compiled.
-    """
+    """The compiled engine. Raises EngineMissing: there is none of this version, and none could be compiled."""
     opened = _open()
     if isinstance(opened, str):
         raise EngineMissing(f"`method` replay: {opened}")

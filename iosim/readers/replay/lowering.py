@@ -115,10 +115,7 @@ class Lowered:
 
 def lower(chain: Chain, spill_slots: int) -> Lowered:
     """The chain as integer arrays. `spill_slots` is how many CTAs are resident, each with local memory of its own.
-
-    Raises:
-        InputError: more objects or work tiles than fit in memory.
-    """
+    Raises InputError: more objects or work tiles than fit in memory."""
     refuse_too_large(chain)
     grids: dict[str, Grid] = {}
     sizes: list[Int32] = []
@@ -299,11 +296,7 @@ def _skips(launch: Launch, access: Access, block: Int32, steps: Steps) -> tuple[
     """Where an access that skips a visit is not made, the first one for a load, the last for a store, whichever CTA
     comes first or last: a number for each loop index, and one for each work tile; where they are equal it is left out.
     Where a CTA walks the keys of a query block they are loop indices; with keys outside, key blocks for a query block's
-    rows, and query blocks for a key block's.
-
-    Raises:
-        ValueError: another launch, or more visits left out than one.
-    """
+    rows, and query blocks for a key block's. Raises ValueError: another launch, or more visits left out than one."""
     if access.skip != 1 or access.per is not Per.PAIR or launch.outer not in (Outer.HEAD, Outer.KEY, Outer.QUERY):
         raise ValueError(f"launch {launch.name} skips {access.skip} of the accesses of {access.tensor}; a replay skips "
                          "one visit of a launch that walks keys outside, or the keys of a query block")  # fmt: skip

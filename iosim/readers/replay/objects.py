@@ -152,11 +152,8 @@ def _sizes(length: int, n: int, chunk: int) -> npt.NDArray[np.int64]:
 
 
 def refuse_too_large(chain: Chain) -> None:
-    """Refuse, before anything is allocated, what would not fit in the memory that a replay may take.
-
-    Raises:
-        TooLargeError: says how much memory it would take.
-    """
+    """Refuse, before anything is allocated, what would not fit in the memory that a replay may take. Raises
+    TooLargeError: says how much memory it would take."""
     counts = _object_counts(chain)
     refuse_bytes(sum(counts.values()), tile_bytes(chain), 0)
 
@@ -194,11 +191,8 @@ def _launch_bytes(chain: Chain, launch: Launch, objects: Mapping[str, int]) -> i
 
 
 def refuse_bytes(objects: int, beside: int, samples: int) -> None:
-    """Refuse a replay of so many objects and followed lines, where its work tiles take `beside` bytes.
-
-    Raises:
-        TooLargeError: they take more than `MAX_BYTES`.
-    """
+    """Refuse a replay of so many objects and followed lines, where its work tiles take `beside` bytes. Raises
+    TooLargeError: they take more than `MAX_BYTES`."""
     needed = objects * OBJECT_BYTES + beside + samples * SAMPLE_BYTES
     if needed > MAX_BYTES:
         lines = f", {samples:,} followed lines" if samples else ""

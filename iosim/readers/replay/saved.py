@@ -49,11 +49,7 @@ def to_plain(replay: Replay) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Replay:
-    """The replay that `to_plain` was given.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not what `to_plain` makes.
-    """
+    """The replay that `to_plain` was given. Raises KeyError, TypeError, ValueError: it is not what `to_plain` makes."""
     return Replay(
         traffic=Traffic(tuple(TrafficRow(*row) for row in plain["traffic"])),
         launches=tuple(_launch_of_plain(launch) for launch in plain["launches"]),

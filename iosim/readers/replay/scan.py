@@ -56,11 +56,8 @@ def scan(
 
 def block_scan(l2_of_gpu: L2Model, footprint_bytes: int, block_bytes: int, sms: int, ctas: int, passes: int = 6) -> int:
     """Bytes read from HBM, from an empty L2, where `ctas` CTAs run at once, each reads one block of a footprint, and
-    the next to start takes the next block, round and round, `passes` times in all.
-
-    Raises:
-        InputError: a footprint of less than one block.
-    """
+    the next to start takes the next block, round and round, `passes` times in all. Raises InputError: a footprint of
+    less than one block."""
     each = OBJECT_BYTES["private_scan"]
     blocks, steps = footprint_bytes // block_bytes, block_bytes // each
     if min(blocks, steps) < 1:

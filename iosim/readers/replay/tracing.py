@@ -149,11 +149,7 @@ class Recording:
         return rate
 
     def launch(self, name: str) -> LaunchTrace:
-        """The launch called `name`.
-
-        Raises:
-            KeyError: it was not traced.
-        """
+        """The launch called `name`. Raises KeyError: it was not traced."""
         for one in self.launches:
             if one.name == name:
                 return one

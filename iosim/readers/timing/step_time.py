@@ -97,11 +97,7 @@ class Waits:
 
     @classmethod
     def of(cls, profile: HardwareProfile) -> Waits:
-        """Those of a GPU.
-
-        Raises:
-            InputError: the profile does not know one.
-        """
+        """Those of a GPU. Raises InputError: the profile does not know one."""
         cycles = ("step_load_cycles", "step_sync_cycles", "step_single_buffer_cycles", "add_packet_cycles",
                   "product_step_cycles", "spill_access_cycles")  # fmt: skip
         return cls(*(profile.need(name) for name in cycles))

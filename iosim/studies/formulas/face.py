@@ -121,7 +121,7 @@ def table(description: Mapping[str, Any], key: str) -> str:
         lines.append(f"  {r['tensor']:<{wide}}  {r['direction']:<5}  {formula}")
     lines += ["", f"leading term: {description['leading'][key]}", _limit_text(description, key)]
     if description["sparse"]:
-        from iosim.readers.formula.theta import beside_text
+        from iosim.readers.formula.theory import beside_text
 
         lines.append(beside_text(description["sparse"]))
     if description["why"]:

@@ -115,8 +115,7 @@ def _theta(problem: AttentionProblem, kernel: Kernel, formula: Formula) -> dict[
 
     from iosim.readers.formula.limits import leading
     from iosim.readers.formula.symbolic import SYMBOLS, symbol
-    from iosim.readers.formula.theory import bound
-    from iosim.readers.formula.theta import with_density
+    from iosim.readers.formula.theory import bound, with_density
 
     kind = "standard" if algorithm_of(kernel.algorithm).standard else "flash"
     term = bound(kind if problem.forward else f"{kind}_backward")
@@ -238,16 +237,15 @@ def _why(
     asked: Mapping[str, Any], problem: AttentionProblem, kernel: Kernel, formula: Formula
 ) -> dict[str, Any] | None:
     """Where the leading term comes from, in numbers for a GPU; None where none was named."""
-    from iosim.readers.formula.why import why, why_text
+    from iosim.readers.formula.theory import why
 
     gpu = asked.get("gpu")
-    reason = None if gpu is None else why(problem, kernel, _profile(gpu), formula)
-    return None if reason is None else reason.to_dict() | {"text": why_text(reason)}
+    return None if gpu is None else why(problem, kernel, _profile(gpu), formula.numbers().total("l2"))
 
 
 def _beside(problem: AttentionProblem, kernel: Kernel, moved: list[int | None]) -> dict[str, Any] | None:
     """The paper's term in numbers beside the count, for a list of blocks with every size given."""
-    from iosim.readers.formula.theta import beside
+    from iosim.readers.formula.theory import beside
 
     known = [n for n in moved if n is not None]
     if problem.mask not in LIST_MASKS or len(known) < len(moved):

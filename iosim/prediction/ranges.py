@@ -1,0 +1,128 @@
+"""How far off a prediction may be: HBM bytes where the L2's constants are not the GPU's own, times where rates were not
+measured on it.
+
+What is taken from another GPU, inferred or assumed is replaced by the least and by the most that is known of any GPU:
+two more replays of the L2 that holds least and of the one that holds most, and two more times. What is left unexplained
+where all is measured comes on top. Nothing of it is computed unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from iosim.hardware.profile import HardwareProfile
+from iosim.hardware.trust import L2_KNOWN, RATES_KNOWN, borrowed_l2, unmeasured_rates
+from iosim.kernel.conditions import Conditions
+from iosim.kernel.traffic import DIRECTIONS, Traffic
+from iosim.prediction.call import Call
+from iosim.prediction.replays import Replays, play_of
+from iosim.readers.bounds import memory
+
+if TYPE_CHECKING:
+    from iosim.readers.replay.play import Play
+
+ROOMY = 8
+"""Calls whose memory fits so many times in the L2 stay in it whatever its constants: copies in two partitions, half of
+the lines dirty at most, and pages that fill some sets twice."""
+REPLAYED = ("replay", "sampled")
+UNEXPLAINED = {"read": (0.03, 200_000), "write": (0.05, 2_000_000), "time": (0.15, 2e-6)}
+"""Share, and bytes or seconds, whichever is more, that replays are off where the L2's constants were measured, of 95 %
+of recorded rows on an H200 (docs/validation.md); and times where rates were, of nine tenths (docs/timing.md)."""
+HBM_RATES = tuple(f"dram_{way}_bandwidth_bytes_per_s" for way in ("read", "write", "copy"))
+"""Known or not known together."""
+
+
+@dataclass(frozen=True)
+class HbmRange:
+    """Least and most bytes read and written at HBM; `constants` of the L2 are borrowed, each with the least and the
+    most that is known of any GPU."""
+
+    read: tuple[int, int]
+    write: tuple[int, int]
+    constants: Mapping[str, tuple[float, float]]
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Bytes read and written."""
+        return self.read[0] + self.write[0], self.read[1] + self.write[1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the command line's JSON has it."""
+        constants = {name: list(values) for name, values in self.constants.items()}
+        return {"hbm": {"read": list(self.read), "write": list(self.write)}, "constants": constants}
+
+
+@dataclass(frozen=True)
+class TimeRange:
+    """Least and most seconds of a call; `rates` were not measured on its GPU, each with the factors by which it may be
+    slower and faster."""
+
+    seconds: tuple[float, float]
+    rates: Mapping[str, tuple[float, float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the command line's JSON has it."""
+        return {"time_s": list(self.seconds), "rates": {name: list(values) for name, values in self.rates.items()}}
+
+
+def hbm_range(call: Call, method: str, l2_start: str, found: tuple[int, int]) -> HbmRange | None:
+    """The range of a call whose replay found so many bytes read and written; None where no L2 was played, or its
+    constants are the GPU's own."""
+    constants = {name: L2_KNOWN[name] for name in borrowed_l2(call.profile)}
+    if method not in REPLAYED or not constants:
+        return None
+    several = [found]
+    if memory(call.chain)["peak"] * ROOMY > call.profile.need("l2_bytes"):
+        play = play_of(call, method, l2_start)
+        several += [_again(call, profile, play) for profile in extremes(call.profile, constants)]
+    read, write = (
+        tuple(map(int, _widened(one, direction)))
+        for one, direction in zip(zip(*several, strict=True), DIRECTIONS, strict=True)
+    )
+    if l2_start == "cold":  # no L2 spares these
+        read = max(read[0], min(call.bounds.compulsory_read, found[0])), read[1]
+    return HbmRange((read[0], read[1]), (write[0], write[1]), constants)
+
+
+def time_range(call: Call, traffic: Traffic, found_s: float, conditions: Conditions) -> TimeRange | None:
+    """The range of a call that was predicted to take `found_s`; None where its GPU's rates were measured."""
+    rates = {name: RATES_KNOWN[name] for name in unmeasured_rates(call.profile)}
+    if not rates:
+        return None
+    profiles = (_scaled(call.profile, {name: shares[end] for name, shares in rates.items()}) for end in (0, 1))
+    others = (replace(call, profile=profile).time(traffic, conditions).total_s for profile in profiles)
+    return TimeRange(_widened((found_s, *others), "time"), rates)
+
+
+def _widened(several: tuple[float, ...], what: str) -> tuple[float, float]:
+    """The least and the most of several, with what is unexplained."""
+    (share, least), low, high = UNEXPLAINED[what], min(several), max(several)
+    return max(0, low - max(share * low, least)), high + max(share * high, least)
+
+
+def extremes(profile: HardwareProfile, constants: Mapping[str, tuple[float, float]]) -> list[HardwareProfile]:
+    """The GPU with an L2 that holds least, and with one that holds most; each once, and not as it is."""
+    least = {name: values[name == "l2_partitions"] for name, values in constants.items()}
+    most = {name: values[name != "l2_partitions"] for name, values in constants.items()}
+    return [replace(profile, **one) for one in (least, most) if one != {name: getattr(profile, name) for name in one}]  # type: ignore[arg-type]
+
+
+def _again(call: Call, profile: HardwareProfile, play: Play) -> tuple[int, int]:
+    """(bytes read, bytes written) of the same call on such a GPU."""
+    traffic = Replays().of(Call.of(call.problem, call.kernel, profile, call.chain), play).traffic
+    return int(traffic.total("hbm", "read")), int(traffic.total("hbm", "write"))
+
+
+def _scaled(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+    """The GPU with each of these rates times a factor."""
+    changed: dict[str, Any] = {}
+    for name, factor in factors.items():
+        for rate in HBM_RATES if name == HBM_RATES[0] else (name,):
+            value = getattr(profile, rate)
+            if isinstance(value, Mapping):
+                changed[rate] = {dtype: one * factor for dtype, one in value.items()}
+            else:
+                changed[rate] = value and value * factor
+    return replace(profile, **changed)
