@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Launch, Shape, laid_out
-from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap, exists
+from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap
 from iosim.evidence.cuda.spec import CODES, DTYPES, MASKS
 
 OVERLAPS = {"same_queries": 0, "former_queries": 1}
@@ -77,14 +76,6 @@ def fastest_backward(head_dim: int, mask: str = "none", dtype: str = "bf16", ord
     if head_dim == 64:
         return Sm90BwdSpec(64, 128, 2, 1, mask, dtype, "ordered" if ordered else "added", "former_queries")
     return Sm90BwdSpec(head_dim, 64, 2, 1, mask, dtype, "ordered" if ordered else "copied", "same_queries")
-
-
-def backward_variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm90BwdSpec]:
-    """Every instantiation that exists."""
-    knobs = itertools.product((1, 2, 3), (1, 2), SUMS, OVERLAPS)
-    first = fastest_backward(head_dim, mask, dtype)
-    several = [replace(first, stages=n, score_stages=s, sums=sums, overlap=o) for n, s, sums, o in knobs]
-    return [spec for spec in several if exists(spec)]
 
 
 MAPPED = ("q", "k", "v", "d_o", "dk", "dv")
