@@ -277,7 +277,8 @@ class Sm90Forward(Hopper[Sm90Spec]):
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
         ragged: Ragged | None = None, remap: int | None = None,
     ) -> Sm90Launch:  # fmt: skip
-        """The launch of one call.
+        """The launch of one call. Raises InputError where the shape or scale is not one that this instantiation
+        computes.
 
         Args:
             shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
@@ -285,9 +286,6 @@ class Sm90Forward(Hopper[Sm90Spec]):
                 [heads, all rows].
             remap: device address of an int32 table of all tiles' numbers in the order wanted (`table_of` makes it of
                 any schedule), instead of `order`'s.
-
-        Raises:
-            InputError: the shape or scale is not one that this instantiation computes.
         """
         spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
         scale = self.scale_of(shape, scale)

@@ -83,11 +83,7 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
 
 def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
              batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
-    """Every chain at every size.
-
-    Raises:
-        InputError: one that is not measured here.
-    """
+    """Every chain at every size. Raises InputError where one is not measured here."""
     cases = [
         ChainCase(chain, batch, h, seq, d, dtype, passes)
         for d, seq, h, chain in product(head_dims, seqs, heads, chains)

@@ -53,15 +53,13 @@ def collect_chains(
     out: Path, cases: Sequence[ChainCase], cc: str, *, launches_out: Path | None = None, command: str = "",
     progress: Progress = silent,
 ) -> Chains:  # fmt: skip
-    """Measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks.
+    """Measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks. Raises
+    InputError where the profiler refuses, or the first range's report is not understood; tables keep what they had.
 
     Args:
         cases: the plan.
         cc: compute capability of the GPU.
         launches_out: where a row for each launch of the chains goes, or None.
-
-    Raises:
-        InputError: the profiler refuses, or the first range's report is not understood; tables keep what they had.
     """
 
     def told(options: Sequence[str], before: str) -> Mapping[str, object]:

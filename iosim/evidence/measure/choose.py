@@ -56,11 +56,8 @@ class Choice:
 
 
 def cases_of(choice: Choice, cc: str) -> list[Case]:
-    """The calls that the options ask for, on compute capability `cc`.
-
-    Raises:
-        InputError: a kernel, a size or a tile that does not exist there.
-    """
+    """The calls that the options ask for, on compute capability `cc`. Raises InputError where a kernel, a size or a
+    tile does not exist there."""
     for name in choice.kernels:
         if name not in KINDS:
             raise InputError(f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}")

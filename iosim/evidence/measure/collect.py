@@ -50,22 +50,16 @@ class Run:
         return " ".join(self.output.split())[-300:]
 
     def report(self, of: str = "") -> str:
-        """The page; `of` says in a refusal what it would be of.
-
-        Raises:
-            InputError: the profiler left none, or it cannot be read.
-        """
+        """The page; `of` says in a refusal what it would be of. Raises InputError where the profiler left none, or
+        it cannot be read."""
         if not self.page:
             raise InputError(self.why or f"the profiler left no report{of}: {refusal(self.output) or self.end}")
         return self.page
 
 
 def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
-    """A plan of one of the runner's kinds, under the profiler with these options, or without it (None).
-
-    Raises:
-        InputError: the profiler refuses.
-    """
+    """A plan of one of the runner's kinds, under the profiler with these options, or without it (None). Raises
+    InputError where the profiler refuses."""
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
         file, done, report = Path(folder) / "plan.json", Path(folder) / "done.jsonl", Path(folder) / "report"
         file.write_text(json.dumps(plan), encoding="utf-8")
@@ -81,11 +75,8 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
 
 
 def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
-    """Runs a Python command under ncu; gives what it printed.
-
-    Raises:
-        InputError: the profiler refuses, most often because counters are for administrators only.
-    """
+    """Runs a Python command under ncu; gives what it printed. Raises InputError where the profiler refuses, most
+    often because counters are for administrators only."""
     output = run_group([str(find_ncu()), *options, *own])
     if refused := refusal(output):
         raise InputError(refused)
@@ -151,16 +142,14 @@ class Collected:
 def collect(
     out: Path, cases: Sequence[Case], cc: str, *, warm: bool = False, command: str = "", progress: Progress = silent
 ) -> Collected:
-    """Profiles the calls that `out` lacks and adds them to it, a portion at a time.
+    """Profiles the calls that `out` lacks and adds them to it, a portion at a time. Raises InputError where the
+    profiler refuses, or its report does not hold the launches that were made.
 
     Args:
         cases: the plan; calls that the table holds already are not run again.
         cc: compute capability of the GPU.
         warm: leave the L2 as a launch of the same kernel just before left it, instead of flushing it.
         command: what to write into the provenance.
-
-    Raises:
-        InputError: the profiler refuses, or its report does not hold the launches that were made.
     """
     if warm:
         cases = [replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE])) for case in cases]
@@ -190,11 +179,8 @@ def collect(
 def join(planned: Sequence[Row], profiled: Sequence[Profiled]) -> tuple[list[Row], list[str]]:
     """Rows of the table: what was launched, in order, with what the profiler counted for it.
 
-    A call that the report breaks off in is left out whole, with a line that says so.
-
-    Raises:
-        InputError: the report holds another launch than was made.
-    """
+    A call that the report breaks off in is left out whole, with a line that says so. Raises InputError where the
+    report holds another launch than was made."""
     rows: list[Row] = []
     for row, launch in zip(planned, profiled, strict=False):
         if row["kernel"] != launch.kernel or row["grid"] != str(launch.grid):

@@ -40,7 +40,8 @@ def collect_library(
     out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", spills: bool = False, minutes: float | None = None,
     command: str = "", progress: Progress = silent,
 ) -> Table:  # fmt: skip
-    """Counts the calls that `out` lacks and adds them to it.
+    """Counts the calls that `out` lacks and adds them to it. Raises InputError where the profiler refuses, or leaves no
+    report.
 
     Args:
         cases: the plan; call n is its n-th.
@@ -48,9 +49,6 @@ def collect_library(
         spills: whether the bytes of spilled registers are counted, too.
         minutes: after which no more calls are begun.
         command: what to write into the provenance.
-
-    Raises:
-        InputError: the profiler refuses, or leaves no report.
     """
     end = time.time() + 60 * minutes if minutes else math.inf
     options = [*collect.profiler_options(False, (*COUNTED, *SPILLED) if spills else COUNTED), "--nvtx"]
@@ -87,10 +85,7 @@ def _run(calls: Calls, options: Sequence[str] | None, end: float | None = None) 
 
 def rows_of(calls: dict[int, LibraryCase], launches: Sequence[Profiled], left_out: dict[int, str]) -> list[Row]:
     """The table's rows of calls that were made: their launches by the number that the NVTX range around each has.
-
-    Raises:
-        InputError: a launch lies in no call's range.
-    """
+    Raises InputError where a launch lies in no call's range."""
     members: dict[int, list[Profiled]] = {n: [] for n in calls}
     for launch in launches:
         found = next((int(m[1]) for text in launch.ranges if (m := CALL_RANGE.search(text))), None)

@@ -186,11 +186,8 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def named(words: Sequence[str]) -> list[Case]:
-    """The calls of plans and groups: `quick`, `full`, or names of GROUPS.
-
-    Raises:
-        InputError: a name that is none of these.
-    """
+    """The calls of plans and groups: `quick`, `full`, or names of GROUPS. Raises InputError where a name is none of
+    these."""
     plans: dict[str, Callable[[], Iterator[Case]]] = {
         "quick": quick, "full": lambda: (case for group in GROUPS.values() for case in group()), **GROUPS,
     }  # fmt: skip

@@ -65,11 +65,8 @@ class Table:
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a table written here; none where there is no file yet.
-
-    Raises:
-        InputError: the file is another table.
-    """
+    """The rows of a table written here; none where there is no file yet. Raises InputError where the file is another
+    table."""
     if not path.exists():
         return []
     try:

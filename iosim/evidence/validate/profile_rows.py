@@ -49,16 +49,14 @@ def no_module(path: Path) -> Iterable[Mapping[str, Any]] | None:
 def read_profile(
     path: str | Path, stated: Given, told: Told = nothing_told, opened: Opened = no_module
 ) -> ProfileRows:  # fmt: skip
-    """The launches of a profile, matched with catalog kernels by their names and grids and by what is given.
+    """The launches of a profile, matched with catalog kernels by their names and grids and by what is given. Raises
+    InputError where the file cannot be read, is no profile, or holds none of the counters.
 
     Args:
         path: a report, or its raw page in CSV.
         stated: what is said of all calls.
         told: reads what an NVTX range says of the calls in it, which goes before `stated`.
         opened: reads a report by the profiler's Python module, where there is one.
-
-    Raises:
-        InputError: the file cannot be read, is no profile, or holds none of the counters.
     """
     where = f"{OPTION} '{path}'"
     launches, notes = _launches(path, where, opened)
@@ -113,11 +111,8 @@ def _has_ncu() -> bool:
 
 
 def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
-    """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`.
-
-    Raises:
-        Unknown: a range says what is no option.
-    """
+    """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`. Raises Unknown
+    where a range says what is no option."""
     for text in launch.ranges:
         for words in TOLD.findall(text):
             try:

@@ -218,19 +218,12 @@ KERNELS: tuple[tuple[str, Meaning], ...] = (
 
 def whole_call(found: Call, stated: Given) -> Call:
     """A launch that belongs to others before it, by itself: what they would tell of the problem must be given.
-
-    Raises:
-        Unknown: it is not.
-    """
+    Raises Unknown where it is not."""
     return found if found.facts else Call(found.implementation, {**facts_of(stated), **stated.settings}, found.part)
 
 
 def recognise(name: str, grid: Triple, stated: Given) -> Call:
-    """What launched a kernel.
-
-    Raises:
-        Unknown: no pattern fits, or what is given is not enough or does not fit.
-    """
+    """What launched a kernel. Raises Unknown where no pattern fits, or what is given is not enough or does not fit."""
     kernel = next((kernel for pattern, kernel in KERNELS if re.search(pattern, name)), None)
     if kernel is None:
         raise Unknown("no catalog kernel has this name")
