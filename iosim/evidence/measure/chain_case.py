@@ -70,12 +70,9 @@ class ChainCase:
         return {name: str(row[name]) for name in PROBLEM}
 
 
-describe = ChainCase.columns
-
-
 def describe_launches(case: ChainCase) -> dict[str, str]:
     """The columns of a launch's row that the call decides, with names that a table of launches knows."""
-    row = describe(case)
+    row = case.columns()
     seq = row.pop("seq")
     name = CHAINS[case.chain] + PASSES[case.passes]
     return row | {"implementation": name, "kv_heads": row["heads"], "seq_q": seq, "seq_k": seq, "causal": "0"}

@@ -100,9 +100,6 @@ class LibraryCase:
         return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}
 
 
-describe = LibraryCase.columns
-
-
 # Random draws
 
 
