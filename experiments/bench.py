@@ -25,7 +25,7 @@ from bench_time import chains, library
 from iosim.base.errors import InputError
 from iosim.evidence.cuda import MinimalSpec, NaiveSpec
 from iosim.evidence.cuda.launch import Order, Shape
-from iosim.evidence.measure.case import PROBLEM, Case, describe, flops
+from iosim.evidence.measure.case import PROBLEM, Case, flops
 from iosim.evidence.measure.harness import small, trusted
 from iosim.evidence.measure.machine import prebuild, require
 from iosim.evidence.measure.plan import BWD_TILES, GROUPS, HEAVY, TILES, named
@@ -84,7 +84,7 @@ def run_time(out: Path, passes: list[str]) -> int:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*PROBLEM, "block_q", "block_k", "warps", "l2_start", "ms", "tflops"))
         for case in cases:
-            row = describe(case)
+            row = case.columns()
             for l2_start in ("warm", "cold"):
                 others = chains if case.implementation in ("naive", "minimal") else library
                 times = {case.implementation: case_ms(case, l2_start == "cold")} | others(case, l2_start == "cold")

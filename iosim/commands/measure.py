@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from iosim.evidence.measure.case import Case
     from iosim.evidence.measure.chain_case import ChainCase
     from iosim.evidence.measure.choose import Choice
-    from iosim.evidence.measure.collect import Collected
+    from iosim.evidence.measure.table import Table as Measured
 
 DRY_RUN_CC = "9.0"
 ALONE = ("kernel", "seq_q", "tile", "order", "direction", "deterministic", "bypass_l1")
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
     command = " ".join(["iosim measure", *_words(args)])
     collected = _measure(args, cases, cc, command)
     measured = f"{collected.measured} of {some(len(cases), 'call')}"
-    _tell(measured, args, collected.rows, [*left, *collected.left_out])
+    _tell(measured, args, len(collected.rows), [*left, *collected.left_out])
     return 1 if collected.left_out else 0
 
 
@@ -184,7 +184,7 @@ def _run_chains(args: argparse.Namespace) -> int:
         raise InputError("--out is missing; accepted: a CSV file to write or to add to, or --dry-run")
     for place in (args.out, args.launches):
         common.check_place(place)
-    from iosim.evidence.measure.chain_collect import collect_chains
+    from iosim.evidence.measure.collect import collect_chains
 
     cc = _capability(args)
     launches = None if args.launches is None else Path(args.launches)
@@ -213,7 +213,7 @@ def _run_library(args: argparse.Namespace) -> int:
     else:
         cases = library_case.drawn(args.seed or 0, CALLS if args.calls is None else args.calls)
     if args.dry_run:
-        text = Table.of([{"call": n} | library_case.describe(case) for n, case in enumerate(cases, start=1)]).text()
+        text = Table.of([{"call": n} | case.columns() for n, case in enumerate(cases, start=1)]).text()
         common.emit(f"{text}{len(cases)} calls\n", None)
         return 0
     if args.out is None:
@@ -222,7 +222,7 @@ def _run_library(args: argparse.Namespace) -> int:
         raise InputError(f"--minutes {args.minutes:g} is out of range; accepted: more than 0")
     common.check_place(args.out)
     _capability(args)
-    from iosim.evidence.measure.library_collect import collect_library
+    from iosim.evidence.measure.collect import collect_library
 
     command = " ".join(["iosim measure", *_words(args)])
     done = collect_library(
@@ -255,12 +255,10 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
 
 def chain_listing(cases: Sequence[ChainCase]) -> str:
     """The chains of a plan as a table."""
-    from iosim.evidence.measure.chain_case import describe
-
-    return Table.of([describe(case) for case in cases]).text() + f"{some(len(cases), 'chain')}, a row each\n"
+    return Table.of([case.columns() for case in cases]).text() + f"{some(len(cases), 'chain')}, a row each\n"
 
 
-def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Collected:
+def _measure(args: argparse.Namespace, cases: list[Case], cc: str, command: str) -> Measured:
     if args.time:
         from iosim.evidence.measure.timing import time_plan
 
@@ -325,12 +323,10 @@ def _persistent(args: argparse.Namespace) -> bool:
 
 def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
     """The calls of a plan as a table, with their sums."""
-    from iosim.evidence.measure.case import describe
-
     shown = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",
              "block_q", "block_k", "warps", "stages", "order", "heavy_first", "section", "direction", "persistent",
              "splits", "note")  # fmt: skip
-    rows = [{name: row[name] for name in shown} for row in map(describe, cases)]
+    rows = [{name: row[name] for name in shown} for row in (case.columns() for case in cases)]
     sums = (
         f"{some(len(cases), 'call')}, {some(sum(c.launches for c in cases), 'row')}, "
         f"{some(len({c.spec for c in cases}), 'build')} for cc {cc}"

@@ -15,7 +15,7 @@ from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 
 if TYPE_CHECKING:
-    from iosim.evidence.validate.given import Given
+    from iosim.evidence.validate.recognise import Given
 
 PROFILED = ("batch", "heads", "kv_heads", "head_dim", "dtype", "seq_k", "window")
 KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "direction", "scheduler", "cluster",
@@ -41,7 +41,7 @@ def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
 def given(args: argparse.Namespace) -> Given:
     """What the options of `add_calls` say."""
     from iosim.base.units import sizes
-    from iosim.evidence.validate.given import Given
+    from iosim.evidence.validate.recognise import Given
 
     scheduler = "persistent" if args.persistent else args.scheduler
     settings: dict[str, Any] = {

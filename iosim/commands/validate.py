@@ -166,7 +166,7 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
     """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
-    from iosim.evidence.validate.pages import as_page
+    from iosim.evidence.validate.report import comparison_page
     from iosim.evidence.validate.sections import INTRODUCTION, answer, sections
     from iosim.show.html import html
     from iosim.show.markdown import markdown
@@ -184,7 +184,7 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
         return "\n".join([*limits, *parts, INTRODUCTION + "\n"])
 
     def page() -> Page:
-        return as_page(comparison, common.typed("validate"), split=args.split)
+        return comparison_page(comparison, common.typed("validate"), split=args.split)
 
     common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text,
                 md=lambda: markdown(page()), html=lambda: html(page()))  # fmt: skip

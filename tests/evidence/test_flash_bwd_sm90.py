@@ -21,11 +21,11 @@ from iosim.evidence.cuda.sm90_bwd import (
     Sm90BwdParams,
     Sm90BwdSpec,
     Workspace,
-    backward_variants,
     fastest_backward,
 )
 
 TABLE = load_script("experiments/sm90_table.py")
+VARIANTS = load_script("experiments/sm90_variants.py")
 HEAD_DIMS = (64, 128)
 
 
@@ -51,7 +51,7 @@ def test_neither_spill_nor_wait_for_each_product(head_dim: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", [x for x in ACCEPTED if x not in ("head_dim", "mask", "dtype")])
 def test_variants_hold_every_value_of_every_knob(name: str) -> None:
-    assert {getattr(spec, name) for d in HEAD_DIMS for spec in backward_variants(d)} == set(ACCEPTED[name])
+    assert {getattr(spec, name) for d in HEAD_DIMS for spec in VARIANTS.backward_variants(d)} == set(ACCEPTED[name])
 
 
 def test_fastest_exist_for_every_mask_and_type() -> None:

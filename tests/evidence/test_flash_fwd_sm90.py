@@ -26,11 +26,11 @@ from iosim.evidence.cuda.sm90 import (
     Sm90Params,
     Sm90Spec,
     fastest,
-    variants,
 )
 from iosim.evidence.cuda.spec import DTYPES, MASKS
 
 TABLE = load_script("experiments/sm90_table.py")
+VARIANTS = load_script("experiments/sm90_variants.py")
 HEAD_DIMS = (64, 128, 256)
 TARGETS = {"64": 1.0, "128": 0.95, "256": 0.9}
 """Least rate over cuDNN's, by head_dim."""
@@ -64,7 +64,7 @@ def few_with_every_value(specs: list[Sm90Spec]) -> list[Sm90Spec]:
 @pytest.mark.slow
 def test_every_value_of_every_knob_compiles(tmp_path: Path) -> None:
     """None with serialised products. `python experiments/bench_sm90.py check` compiles and runs all of them."""
-    specs = [spec for d in HEAD_DIMS for spec in variants(d, "causal")]
+    specs = [spec for d in HEAD_DIMS for spec in VARIANTS.variants(d, "causal")]
     specs += [fastest(d, mask, dtype) for d in HEAD_DIMS for mask in MASKS for dtype in DTYPES]
     few = few_with_every_value(list(dict.fromkeys(specs)))
     assert len(few) <= 20
@@ -76,7 +76,7 @@ def test_every_value_of_every_knob_compiles(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "values"), [x for x in ACCEPTED.items() if x[0] not in ("head_dim", "mask", "dtype")])
 def test_variants_hold_every_value_of_every_knob(name: str, values: tuple[object, ...]) -> None:
-    seen = {getattr(spec, name) for d in HEAD_DIMS for spec in variants(d)}
+    seen = {getattr(spec, name) for d in HEAD_DIMS for spec in VARIANTS.variants(d)}
     few = {1, 2, 4, 8, 0} if name == "poly" else set(values)
     assert seen == few
 
@@ -177,7 +177,7 @@ def test_recorded_times_are_of_the_fastest() -> None:
 
 def test_sweep_holds_every_variant() -> None:
     swept = {(row["head_dim"], *(row[knob] for knob in TABLE.KNOBS)) for row in TABLE.rows_of("h200_sm90_sweep.csv")}
-    specs = {replace(x, mask="none") for d in HEAD_DIMS for x in variants(d) + variants(d, "causal")}
+    specs = {replace(x, mask="none") for d in HEAD_DIMS for x in VARIANTS.variants(d) + VARIANTS.variants(d, "causal")}
     assert swept == {(str(x.head_dim), *(str(getattr(x, knob)) for knob in TABLE.KNOBS)) for x in specs}
 
 

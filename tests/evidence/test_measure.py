@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from iosim.evidence.cuda import compiler, driver, ncu
 from iosim.evidence.cuda.launch import Order, Shape
 from iosim.evidence.cuda.ncu import Profiled, parse_query, parse_raw, refusal
 from iosim.evidence.cuda.spec import BUILT, BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
-from iosim.evidence.measure import choose, collect, library_case, library_collect, plan, run, table
-from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, describe, flops
+from iosim.evidence.measure import choose, collect, library_case, plan, run, table
+from iosim.evidence.measure.case import KNOBS, PROBLEM, TILE, Case, flops
 from iosim.evidence.measure.choose import Choice, cases_of, fitted
 from iosim.evidence.measure.machine import PROVENANCE, read_provenance, write_provenance
 from iosim.evidence.measure.table import COLUMNS, TIME_COLUMNS, missing, next_call, read_table, write_table
@@ -49,7 +49,7 @@ def test_the_full_plan_is_the_one_that_was_recorded() -> None:
     assert len(FULL) == max(int(row["call"]) for row in rows)
     assert sum(case.launches for case in FULL) == len(rows)
     for row in rows:
-        said = describe(FULL[int(row["call"]) - 1])
+        said = FULL[int(row["call"]) - 1].columns()
         assert {name: row[name] for name in said} == said, row["call"]
 
 
@@ -60,7 +60,7 @@ def test_columns_are_those_of_the_recorded_table() -> None:
 @given(st.sampled_from([*FULL, *plan.named(["quick"])]))
 def test_a_case_survives_json(case: Case) -> None:
     assert Case.from_dict(json.loads(json.dumps(case.to_dict()))) == case
-    assert set(describe(case)) == {*PROBLEM, *TILE, *KNOBS}
+    assert set(case.columns()) == {*PROBLEM, *TILE, *KNOBS}
 
 
 def test_the_quick_plan_has_every_kernel() -> None:
@@ -127,10 +127,10 @@ def test_naive_may_read_past_l1() -> None:
     """The build differs in its macro, the row in its note, and a table that holds the one lacks the other."""
     plain, past = (cases_of(Choice(kernels=("naive",), bypass_l1=on), "9.0")[0] for on in (False, True))
     assert plain.spec.defines() | {"BYPASS_L1": 1} == past.spec.defines() != plain.spec.defines()
-    assert (describe(plain)["note"], describe(past)["note"]) == ("", "bypass L1")
+    assert (plain.columns()["note"], past.columns()["note"]) == ("", "bypass L1")
     assert missing([plain, past], [row_of(plain, 1)]) == [past]
     warm = replace(past, note="warm L2")
-    assert describe(warm)["note"] == "bypass L1, warm L2"
+    assert warm.columns()["note"] == "bypass L1, warm L2"
     with pytest.raises(InputError, match=r"^bypass_l1 is not built for flash_fwd, naive"):
         cases_of(Choice(kernels=("flash_fwd", "naive"), bypass_l1=True), "9.0")
 
@@ -150,7 +150,7 @@ def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, cau
 
 
 def row_of(case: Case, call: int, launch: int = 1, **more: str) -> dict[str, str]:
-    return describe(case) | {"call": str(call), "launch": str(launch)} | more
+    return case.columns() | {"call": str(call), "launch": str(launch)} | more
 
 
 def test_calls_that_a_table_holds_are_not_missing() -> None:
@@ -200,27 +200,31 @@ def test_another_table_is_not_touched(text: str, tmp_path: Path) -> None:
 # The profiler
 
 
-def launches(*cases: Case) -> list[dict[str, str]]:
+def made_of(*cases: Case) -> dict[int, list[dict[str, str]]]:
+    """By call, the launches that a runner makes."""
     names = {"flash_fwd": ["flash_fwd", "flash_combine"], "minimal": ["minimal_fwd"]}
-    return [
-        row_of(case, call, n) | {"kernel": names[case.implementation][n - 1], "grid": f"({call}, 1, {n})"}
+    return {
+        call: [{"kernel": names[case.implementation][n - 1], "grid": f"({call}, 1, {n})"}
+               for n in range(1, case.launches + 1)]
         for call, case in enumerate(cases, start=1)
-        for n in range(1, case.launches + 1)
-    ]
+    }  # fmt: skip
 
 
-def profiled(rows: Iterable[dict[str, str]], metrics: dict[str, float] | None = None) -> list[Profiled]:
-    found = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5} if metrics is None else metrics
-    triple = [tuple(int(n) for n in row["grid"].strip("()").split(",")) for row in rows]
-    return [
-        Profiled(row["kernel"], grid, (128, 1, 1), found)  # type: ignore[arg-type]
-        for row, grid in zip(rows, triple, strict=True)
-    ]
+def profiled(made: Mapping[int, list[dict[str, str]]]) -> dict[int, list[Profiled]]:
+    found = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5}
+    return {
+        call: [Profiled(one["kernel"], (call, 1, n), (128, 1, 1), found) for n, one in enumerate(launches, start=1)]
+        for call, launches in made.items()
+    }
 
 
-def test_launches_meet_their_counters_in_order() -> None:
-    made = launches(SMALL, SPLIT)
-    rows, lost = collect.join(made, profiled(made))
+def joined(*cases: Case, **counted: Any) -> tuple[list[dict[str, str]], list[str]]:
+    made = made_of(*cases)
+    return collect.join(dict(enumerate(cases, start=1)), made, counted.get("counted", profiled(made)))
+
+
+def test_launches_meet_their_counters() -> None:
+    rows, lost = joined(SMALL, SPLIT)
     assert lost == []
     assert [(r["call"], r["launch"], r["block"]) for r in rows] == [
         ("1", "1", "(128, 1, 1)"), ("2", "1", "(128, 1, 1)"), ("2", "2", "(128, 1, 1)"),
@@ -231,19 +235,26 @@ def test_launches_meet_their_counters_in_order() -> None:
 
 
 def test_a_report_that_breaks_off_loses_whole_calls() -> None:
-    made = launches(SMALL, SPLIT, SMALL)
-    rows, lost = collect.join(made, profiled(made)[:2])  # ends between the two launches of call 2
+    found = profiled(made_of(SMALL, SPLIT, SMALL))
+    found = {1: found[1], 2: found[2][:1]}  # ends between the two launches of call 2
+    rows, lost = joined(SMALL, SPLIT, SMALL, counted=found)
     assert [r["call"] for r in rows] == ["1"]
     assert lost == ["the report has 2 of 4 launches; calls 2, 3 are left out"]
 
 
 def test_another_launch_than_was_made_stops_the_run() -> None:
-    made = launches(SMALL, SPLIT)
-    found = profiled(made)
+    found = profiled(made_of(SMALL, SPLIT))
     with pytest.raises(InputError, match=r"launch flash_fwd \(1, 1, 1\) meets other"):
-        collect.join(made, [replace(found[0], kernel="other"), *found[1:]])
+        joined(SMALL, SPLIT, counted=found | {1: [replace(found[1][0], kernel="other")]})
     with pytest.raises(InputError, match=r"meets flash_fwd \(7, 1, 1\)"):
-        collect.join(made, [replace(found[0], grid=(7, 1, 1)), *found[1:]])
+        joined(SMALL, SPLIT, counted=found | {1: [replace(found[1][0], grid=(7, 1, 1))]})
+
+
+def test_a_launch_in_no_call_s_range_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    stray = Profiled("k", (1, 1, 1), (32, 1, 1), {}, ("another range",))
+    monkeypatch.setattr(collect, "parse_raw", lambda page: ([stray], []))
+    with pytest.raises(InputError, match="launch k lies in no range"):
+        collect.Run([], "", "a page").launches()
 
 
 class FakeProfiler:
@@ -257,16 +268,18 @@ class FakeProfiler:
             raise KeyboardInterrupt
         self.runs += 1
         plan_file, launched = Path(own[-2]), Path(own[-1])
-        lines, page = [], ['"ID","Kernel Name","Grid Size","Block Size","dram__bytes_read.sum"', '"","","","","Mbyte"']
+        header = '"ID","Kernel Name","Grid Size","Block Size","thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type"'
+        lines, page = [], [header + ',"dram__bytes_read.sum"', '"","","","","","Mbyte"']
         for call in json.loads(plan_file.read_text())["calls"]:
             case = Case.from_dict(call["case"])
-            row = describe(case) | {"call": str(call["call"])}
             if case.note == self.wrong != "":
-                lines.append(row | {"left_out": "wrong against float64: {'o': 1.0}"})
+                lines.append({"call": call["call"], "left_out": "wrong against float64: {'o': 1.0}"})
                 continue
-            for n in range(1, case.launches + 1):
-                lines.append(row | {"launch": str(n), "kernel": f"k{n}", "grid": "(8, 1, 1)"})
-                page.append(f'"{len(page)}","k{n}","(8, 1, 1)","(128, 1, 1)","{call["call"]}.5"')
+            launches = [{"kernel": f"k{n}", "grid": "(8, 1, 1)"} for n in range(1, case.launches + 1)]
+            lines.append({"call": call["call"], "launches": launches})
+            around = f"iosim call {call['call']}"
+            page += [f'"0","{one["kernel"]}","(8, 1, 1)","(128, 1, 1)","{around}","{call["call"]}.5"'
+                     for one in launches]  # fmt: skip
         launched.write_text("".join(json.dumps(line) + "\n" for line in lines))
         Path(options[-1]).with_suffix(".ncu-rep").write_text("a report")
         self.text = "\n".join(page) + "\n"
@@ -368,15 +381,15 @@ def test_calls_of_a_library_go_on_where_they_stopped(monkeypatch: pytest.MonkeyP
                 for n in plans[-1] if n != 2], []  # fmt: skip
 
     for module, name, value in (
-        (collect, "run", run), (library_collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "run", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
         (collect, "profiler_version", lambda: "1"), (collect, "profiler_options", lambda warm, columns: []),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     out = tmp_path / "rows.csv"
     for count, measured in ((2, 1), (3, 1), (3, 0)):
-        assert library_collect.collect_library(out, cases[:count]).measured == measured
+        assert collect.collect_library(out, cases[:count]).measured == measured
     assert plans == [[1, 2], [3]]
-    rows = read_table(out, library_collect.COLUMNS)
+    rows = read_table(out, collect.LIBRARY_COLUMNS)
     assert [(r["call"], r["kernel"], r["hbm_read"], r["left_out"]) for r in rows] == [
         ("1", "k<1>", "4096", ""), ("2", "", "", "no"), ("3", "k<1>", "4096", ""),
     ]  # fmt: skip
@@ -391,6 +404,26 @@ def test_a_runner_says_a_line_a_call(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr("sys.argv", ["run", "scans", str(plan), str(done)])
     assert run.main() == 0
     assert [json.loads(line) for line in done.read_text().splitlines()] == [{"made": 1}, {"made": 2}]
+
+
+def test_what_fails_of_a_call_is_its_own_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind's own failures leave a call out, others end the run; after the plan's end no call is begun."""
+    pytest.importorskip("torch")
+    from iosim.evidence.measure import torch_run
+
+    def make(case: dict[str, int], call: int, *, rows: int) -> dict[str, int]:
+        if case["fails"]:
+            raise RuntimeError("out of memory\nat some line")
+        return {"made": call * rows}
+
+    calls = [{"call": n, "case": {"fails": int(n == 2)}} for n in (1, 2, 3)]
+    monkeypatch.setitem(torch_run.KINDS, "own", (make, torch_run.REFUSED))
+    lines = list(torch_run.run("own", calls, rows=10))
+    assert lines == [{"call": 1, "made": 10}, {"call": 2, "left_out": "out of memory"}, {"call": 3, "made": 30}]
+    assert list(torch_run.run("own", calls, end=0.0, rows=10)) == []
+    monkeypatch.setitem(torch_run.KINDS, "own", (make, ()))
+    with pytest.raises(RuntimeError):
+        list(torch_run.run("own", calls, rows=10))
 
 
 def test_a_process_without_a_driver_says_so() -> None:

@@ -18,8 +18,8 @@ from scripts import measurements
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS, Profiled, parse_range
-from iosim.evidence.measure import chain_case, chain_collect, collect, table
-from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, describe, planned, unlisted
+from iosim.evidence.measure import chain_case, collect, table
+from iosim.evidence.measure.chain_case import COLUMNS, OWN, ChainCase, planned, unlisted
 from iosim.evidence.measure.machine import read_provenance
 from iosim.evidence.measure.table import COLUMNS as LAUNCH_COLUMNS
 from iosim.evidence.measure.table import missing, read_table
@@ -32,7 +32,7 @@ RANGE_HEADER = (
 )
 COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum",
             "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__m_xbar2l1tex_read_bytes.sum")  # fmt: skip
-WANTED = chain_collect.COUNTERS
+WANTED = collect.RANGE_COUNTED
 SMALL = ChainCase("naive", 1, 8, 512, 64)
 OURS = ChainCase(OWN, 1, 8, 512, 64)
 
@@ -120,19 +120,12 @@ def test_columns_begin_as_the_recorded_table_does() -> None:
 
 def test_a_chain_is_told_by_what_is_run() -> None:
     other = ChainCase("naive", 1, 8, 512, 64, passes="fwd+bwd")
-    rows = [describe(SMALL)]
-    assert describe(other)["implementation"] == "naive_fwdbwd"
+    rows = [SMALL.columns()]
+    assert other.columns()["implementation"] == "naive_fwdbwd"
     assert missing([SMALL, other, SMALL], rows) == [other, SMALL]
     launch = chain_case.describe_launches(SMALL)
     assert launch["implementation"] == "eager"
     assert unlisted([SMALL, other, SMALL, other], [launch]) == [other]
-
-
-def test_a_mark_stands_before_each_call() -> None:
-    names = ["memset", "at::cuda::spin_kernel(long)", "a", "b", "at::cuda::spin_kernel(long)", "c"]
-    kernels = [Profiled(name, (1, 1, 1), (32, 1, 1), {}) for name in names]
-    calls = chain_collect.split_calls(kernels)
-    assert [[one.kernel for one in call] for call in calls] == [["a", "b"], ["c"]]
 
 
 # From calls to tables
@@ -153,22 +146,22 @@ class Fake:
         self.runs.append(list(options))
         plan = json.loads(Path(own[4]).read_text())
         report = Path(options[options.index("-o") + 1]).with_suffix(".ncu-rep")
-        if own[3] == "check":
+        if own[3] == "chain":
             self.check(plan, Path(own[5]))
-        elif plan["seq"] in self.refused:
+        elif plan["calls"][0]["case"]["seq"] in self.refused:
             raise InputError("the profiler may not read the GPU's counters")
-        if own[3] == "check" or plan["seq"] not in self.broken:
+        if own[3] == "chain" or plan["calls"][0]["case"]["seq"] not in self.broken:
             report.write_text(own[3])
         return "==PROF== faked"
 
-    def check(self, plan: list[dict[str, Any]], done: Path) -> None:
+    def check(self, plan: dict[str, Any], done: Path) -> None:
         lines, kernels = [], []
-        for call in plan:
+        for call in plan["calls"]:
             wrong = call["case"]["chain"] in self.wrong
-            lines.append({"left_out": "wrong against float64"} if wrong else {})
-            if call["profile"] and not wrong:
-                kernels.append(Profiled("spin_kernel", (1, 1, 1), (1, 1, 1), {}))
-                kernels += [Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), {METRICS["registers"][0]: 40.0}) for n in (1, 2)]
+            lines.append({"call": call["call"]} | ({"left_out": "wrong against float64"} if wrong else {}))
+            if call["call"] in plan["profile"] and not wrong:
+                found, around = {METRICS["registers"][0]: 40.0}, (f"iosim call {call['call']}",)
+                kernels += [Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), found, around) for n in (1, 2)]
         done.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.checked.append(kernels)
 
@@ -182,8 +175,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
     monkeypatch.setattr(collect, "run_profiler", made.run)
     monkeypatch.setattr(collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own))
     monkeypatch.setattr(collect, "import_report", made.page)
-    monkeypatch.setattr(chain_collect, "parse_raw", lambda text: (made.checked[-1], []))
-    monkeypatch.setattr(chain_collect, "prebuild", lambda specs, cc: None)
+    monkeypatch.setattr(collect, "parse_raw", lambda text: (made.checked[-1], []))
+    monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
     monkeypatch.setattr(table, "facts", lambda: {"gpu": "fake"})
     monkeypatch.setattr(collect, "profiler_version", lambda: "0")
     monkeypatch.setattr(collect, "profiler_options", lambda warm: ["--cache-control", "all"])
@@ -192,7 +185,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
 
 def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
     out, launches = tmp_path / "chains.csv", tmp_path / "launches.csv"
-    made = chain_collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches, command="iosim measure x")
+    made = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches, command="iosim measure x")
     assert (made.measured, made.left_out) == (2, [])
     first, second = read_table(out, COLUMNS)
     assert (first["implementation"], second["implementation"]) == ("naive", OWN)
@@ -215,19 +208,19 @@ def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
 
 def test_what_a_table_holds_is_not_run_again(fake: Fake, tmp_path: Path) -> None:
     out, launches = tmp_path / "chains.csv", tmp_path / "launches.csv"
-    chain_collect.collect_chains(out, [SMALL], "9.0", launches_out=launches)
+    collect.collect_chains(out, [SMALL], "9.0", launches_out=launches)
     runs = len(fake.runs)
-    again = chain_collect.collect_chains(out, [SMALL], "9.0", launches_out=launches)
+    again = collect.collect_chains(out, [SMALL], "9.0", launches_out=launches)
     assert (again.measured, len(again.rows), len(fake.runs)) == (0, 1, runs)
-    more = chain_collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches)
-    assert (more.measured, len(more.rows), len(more.launches)) == (1, 2, 4)
+    more = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches)
+    assert (more.measured, len(more.rows), len(read_table(launches, LAUNCH_COLUMNS))) == (1, 2, 4)
     assert len(fake.runs) == runs + 2  # one check, one range
 
 
 def test_without_a_list_of_launches_the_check_runs_unprofiled(fake: Fake, tmp_path: Path) -> None:
     out = tmp_path / "chains.csv"
-    made = chain_collect.collect_chains(out, [SMALL], "9.0")
-    assert (made.measured, made.launches, made.rows[0]["launches"]) == (1, [], "")
+    made = collect.collect_chains(out, [SMALL], "9.0")
+    assert (made.measured, made.rows[0]["launches"]) == (1, "")
     assert len(fake.runs) == 2
     assert "--cache-control" not in fake.runs[0]
     assert fake.checked == [[]]
@@ -236,10 +229,11 @@ def test_without_a_list_of_launches_the_check_runs_unprofiled(fake: Fake, tmp_pa
 def test_a_wrong_call_is_left_out(fake: Fake, tmp_path: Path) -> None:
     fake.wrong = {"naive"}
     out = tmp_path / "chains.csv"
-    made = chain_collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=tmp_path / "launches.csv")
+    launches = tmp_path / "launches.csv"
+    made = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches)
     assert made.left_out == ["naive 1 8 512 64 float16: wrong against float64"]
     assert [row["implementation"] for row in read_table(out, COLUMNS)] == [OWN]
-    assert {row["implementation"] for row in made.launches} == {"naive"}
+    assert {row["implementation"] for row in read_table(launches, LAUNCH_COLUMNS)} == {"naive"}
 
 
 def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
@@ -247,17 +241,17 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
     out = tmp_path / "chains.csv"
     fake.broken = {512}
     with pytest.raises(InputError, match="left no report of the range"):
-        chain_collect.collect_chains(out, [SMALL], "9.0", launches_out=tmp_path / "launches.csv")
+        collect.collect_chains(out, [SMALL], "9.0", launches_out=tmp_path / "launches.csv")
     assert "==PROF== faked" in out.with_suffix(".failed.txt").read_text()
     larger = ChainCase("naive", 1, 8, 1024, 64)
-    made = chain_collect.collect_chains(out, [larger, SMALL], "9.0", launches_out=tmp_path / "launches.csv")
+    made = collect.collect_chains(out, [larger, SMALL], "9.0", launches_out=tmp_path / "launches.csv")
     assert made.measured == 1
     assert len(made.left_out) == 1
     assert made.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
     fake.broken, fake.refused = set(), {512}
     with pytest.raises(InputError, match="may not read"):
-        chain_collect.collect_chains(out, [SMALL], "9.0")
-    made = chain_collect.collect_chains(out, [larger, larger, SMALL], "9.0")
+        collect.collect_chains(out, [SMALL], "9.0")
+    made = collect.collect_chains(out, [larger, larger, SMALL], "9.0")
     assert made.left_out == ["naive 1 8 512 64 float16: the profiler may not read the GPU's counters"]
 
 
@@ -267,24 +261,24 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from iosim.evidence.measure import chain_run, harness
+    from iosim.evidence.measure import harness, torch_run
 
     def inputs(case: Any, seed: int) -> dict[str, Any]:
         s, g = case.shape, torch.Generator().manual_seed(seed)
         size = (s.batch, s.heads, s.seq_q, s.head_dim)
         return {n: torch.randn(size, generator=g).to(harness.TORCH_DTYPES[case.dtype]) for n in "qkv"}
 
-    monkeypatch.setattr(chain_run, "inputs", inputs)
-    monkeypatch.setattr(chain_run, "reference_rows", lambda case: torch.arange(case.shape.seq_q))
+    monkeypatch.setattr(torch_run, "inputs", inputs)
+    monkeypatch.setattr(torch_run, "reference_rows", lambda case: torch.arange(case.shape.seq_q))
     if torch.cuda.is_available():
         pytest.skip("gradients() makes its rows on the GPU")
     for chain, passes in (("naive", "fwd"), ("math", "fwd"), ("naive", "fwd+bwd"), ("math", "fwd+bwd")):
         case = ChainCase(chain, 2, 2, 65, 64, passes=passes)
-        assert set(chain_run.errors(case, 1)) == ({"o"} if passes == "fwd" else {"o", "dq", "dk", "dv"})
-        chain_run.checked(case)
-    monkeypatch.setattr(chain_run, "_attend", lambda chain, q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
+        assert set(torch_run.errors(case, 1)) == ({"o"} if passes == "fwd" else {"o", "dq", "dk", "dv"})
+        torch_run.checked(case)
+    monkeypatch.setattr(torch_run, "_attend", lambda chain, q, k, v: torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
     with pytest.raises(InputError, match="wrong against float64"):
-        chain_run.checked(SMALL)
+        torch_run.checked(SMALL)
 
 
 # The command
@@ -335,7 +329,7 @@ def test_a_chain_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_own_chain_is_predicted(tmp_path: Path) -> None:
     """8 heads, 1,024 tokens, head_dim 64, fp16, tiles of 64: 16 x 16 tiles a head."""
     path = tmp_path / "chains.csv"
-    values = describe(ChainCase(OWN, 1, 8, 1024, 64)) | dict.fromkeys(chain_case.COUNTED, "4000000")
+    values = ChainCase(OWN, 1, 8, 1024, 64).columns() | dict.fromkeys(chain_case.COUNTED, "4000000")
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()

@@ -6,9 +6,8 @@ import pytest
 import reproduced
 
 from iosim.evidence.reproduce import Row
-from iosim.evidence.reproduce import llama_iterations as runs
+from iosim.evidence.reproduce import chunk_schedules as runs
 from iosim.hardware.profile import load_profile
-from iosim.studies.distributed.links import cluster
 
 pytestmark = pytest.mark.slow  # a minute and a half
 A100 = load_profile("a100-sxm-80gb")
@@ -104,20 +103,21 @@ def test_chunks_that_hide_the_ring() -> None:
 def test_operations_of_llama_7b() -> None:
     """32 layers of 4 x 4096^2 + 3 x 4096 x 11008 weights, 2 operations each and token; the head thrice."""
     layer = 4 * 4096**2 + 3 * 4096 * 11008
-    assert runs.LLAMA_7B.linear_flops(1, 1) == 2 * (32 * layer + 3 * 4096 * 32000)
-    assert runs.LLAMA_GQA.projection_weights(32, 8) == 2 * 4096**2 + 2 * 4096 * 1024
-    assert runs.LLAMA_33H.attention(64).heads == 33
+    assert runs.linear_flops(32, 32, 1, 1) == 2 * (32 * layer + 3 * 4096 * 32000)
+    assert runs.layer_weights(32, 8)[0] == 2 * 4096**2 + 2 * 4096 * 1024
+    assert runs.attention("LLaMA-33H", 64).heads == 33
 
 
 def test_padded_heads_cost_megatron_work() -> None:
     """33 heads on 16 GPUs are 48: 3 a GPU in place of 2.06."""
-    nodes = cluster(A100, "nvlink", "ib-100g", 8)
-    padded = runs.megatron(runs.LLAMA_33H, 64 * 1024, 16, A100, nodes)
-    plain = runs.megatron(runs.LLAMA_7B, 64 * 1024, 16, A100, nodes)
+    padded, plain = (
+        runs.iterated("Megatron-LM", model, 16, 64 * 1024, A100.name, shared=False)
+        for model in ("LLaMA-33H", "LLaMA-7B")
+    )
     assert padded.attention_s / plain.attention_s == pytest.approx(3 / 2, rel=0.05)  # less a few waves
 
 
 def test_memory_of_a_training_step() -> None:
     """One token more takes two checkpoints of 4096 fp16 a layer, one layer's working set and the logits."""
-    more = runs.training_bytes(runs.LLAMA_7B, 8, 8) - runs.training_bytes(runs.LLAMA_7B, 0, 8)
+    more = runs.training_bytes("LLaMA-7B", 8, 8) - runs.training_bytes("LLaMA-7B", 0, 8)
     assert more == 32 * 2 * 4096 * 2 + 2 * (6 * 11008 + 12 * 4096) + 10 * 32000

@@ -23,9 +23,8 @@ from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import Profiled, parse_raw
 from iosim.evidence.validate import Comparison, compare
-from iosim.evidence.validate.given import Given, Unknown
 from iosim.evidence.validate.profile_rows import ProfileRows, matched, metrics, read_profile
-from iosim.evidence.validate.recognise import KERNELS, recognise
+from iosim.evidence.validate.recognise import KERNELS, Given, Unknown, recognise
 from iosim.hardware.profile import load_profile
 
 DATA = ROOT / "tests" / "data"

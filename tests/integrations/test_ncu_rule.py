@@ -21,9 +21,9 @@ from iosim.commands import ncu_rule, profiled
 from iosim.commands.cli import main
 from iosim.evidence.cuda.ncu import METRICS as COLUMNS
 from iosim.evidence.cuda.ncu import Profiled, parse_raw, profiled_of, unit_scale
-from iosim.evidence.validate.given import Given
 from iosim.evidence.validate.one_launch import answer_launch
 from iosim.evidence.validate.profile_rows import metrics, read_profile
+from iosim.evidence.validate.recognise import Given
 from iosim.hardware.profile import load_profile
 from iosim.integrations.ncu import report, rule
 from iosim.integrations.ncu.install import FILES, HERE, contents

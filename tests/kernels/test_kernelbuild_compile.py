@@ -28,10 +28,12 @@ from iosim.evidence.cuda import (
 )
 from iosim.evidence.cuda.compiler import cache_key, parse_report
 from iosim.evidence.cuda.microbench import cliff_bytes
-from iosim.evidence.cuda.resources import COLUMNS, candidates, measure, read_table, row_key, source_digest
+from iosim.evidence.cuda.resources import read_table, row_key, source_digest
 from iosim.evidence.measure import machine
 
-ENDS, FOLLOWERS, SETS = (load_script(f"experiments/{name}.py") for name in ("ends", "followers", "sets"))
+ENDS, FOLLOWERS, SETS, RESOURCES = (
+    load_script(f"experiments/{name}.py") for name in ("ends", "followers", "sets", "resources")
+)
 TABLE = data_dir("kernels") / "resources.csv"
 TILE = FwdSpec(128, 128, 64, 4, 2, "causal", min_ctas=2)
 
@@ -45,7 +47,7 @@ def nvcc_or_skip() -> Path:
 
 def table_row(cc: str, spec: FwdSpec) -> dict[str, str]:
     with TABLE.open(newline="") as file:
-        wanted = dict(zip(COLUMNS[:9], row_key(cc, spec), strict=True))
+        wanted = dict(zip(tuple(RESOURCES.COLUMNS)[:9], row_key(cc, spec), strict=True))
         return next(row for row in csv.DictReader(file) if wanted.items() <= row.items())
 
 
@@ -65,13 +67,13 @@ def test_sample_compiles_to_its_row(cc: str, spec: FwdSpec) -> None:
     nvcc, row = nvcc_or_skip(), table_row(cc, spec)
     if compiler.compiler_version(nvcc) != row["compiler"]:
         pytest.skip(f"the table is of nvcc {row['compiler']}; here is {compiler.compiler_version(nvcc)}")
-    assert measure(cc, spec, nvcc) == row
+    assert RESOURCES.measure(cc, spec, nvcc) == row
 
 
 def test_table_is_whole_and_of_these_sources() -> None:
     rows = read_table(TABLE)
     assert rows, f"resources.toml is not of the sources here, whose digest is {source_digest()}"
-    assert set(rows) == {row_key(cc, spec) for cc, spec in candidates()}
+    assert set(rows) == {row_key(cc, spec) for cc, spec in RESOURCES.candidates()}
     for cc in ("8.0", "9.0"):  # the tiles that the plan uses by default
         assert int(rows[row_key(cc, replace(TILE, min_ctas=1))]["spill_store_bytes"]) == 0
 

@@ -83,12 +83,12 @@ def trace() -> Page:
 def validation() -> Page:
     from iosim.evidence.validate import compare as beside
     from iosim.evidence.validate import read
-    from iosim.evidence.validate.pages import as_page
+    from iosim.evidence.validate.report import comparison_page
     from iosim.evidence.validate.rows import default_files
     from iosim.hardware.profile import load_profile
 
     rows = [row for file in default_files()[:1] for row in read(file)][::40]
-    return as_page(beside(rows, load_profile("h200")), "iosim validate")
+    return comparison_page(beside(rows, load_profile("h200")), "iosim validate")
 
 
 PAGES = {

@@ -35,11 +35,7 @@ NUMBER = re.compile(r"\s*([0-9][0-9,_]{0,30}(?:\.[0-9]{0,15})?)(?:[eE]([+-]?[0-9
 
 def parse(quantity: str, text: str) -> Amount:
     """The amount of a text such as 4.3GB: a number and a unit of its quantity, in upper or lower case. GB may be
-    written G, and GFLOP G or GFLOPs.
-
-    Raises:
-        InputError: no number with a unit of the quantity, or none above zero.
-    """
+    written G, and GFLOP G or GFLOPs. Raises InputError where there is no number above zero with such a unit."""
     match = NUMBER.fullmatch(text)
     unit = None if match is None else _unit(quantity, match[3])
     if match is None or unit is None:
@@ -65,11 +61,7 @@ def _unit(quantity: str, typed: str) -> str | None:
 
 
 def share(text: str | float | None) -> float | None:
-    """2% or 0.02.
-
-    Raises:
-        InputError: no such number.
-    """
+    """2% or 0.02. Raises InputError where it is no such number."""
     if text is None:
         return None
     text = str(text)

@@ -134,7 +134,8 @@ def check(
     layers: int | None = None,
     overrides: Overrides | None = None,
 ) -> Check:
-    """What a claimed number counts.
+    """What a claimed number counts. Raises InputError where the kernel cannot run the problem there, or the tolerance
+    is out of range.
 
     Args:
         claim: as `parse` gives it.
@@ -143,9 +144,6 @@ def check(
         tolerance: how far a count may be from the claim; by default 1 %, or half a unit of the claim's last digit
             up to 5 %.
         layers: of a model, where the claim may be of all of them.
-
-    Raises:
-        InputError: a kernel that cannot run the problem there, or a tolerance out of range.
     """
     allowed = max(TOLERANCE, min(MOST_TOLERANCE, claim.share)) if tolerance is None else tolerance
     if not 0 < allowed < 1:

@@ -51,11 +51,7 @@ class Built:
 
 
 def find_nvcc() -> Path:
-    """nvcc from `$NVCC`, `$CUDA_HOME`, the PATH or /usr/local/cuda.
-
-    Raises:
-        InputError: there is none.
-    """
+    """nvcc from `$NVCC`, `$CUDA_HOME`, the PATH or /usr/local/cuda. Raises InputError where there is none."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     candidates = [os.environ.get("NVCC"), f"{home}/bin/nvcc" if home else None, shutil.which("nvcc")]
     candidates.append("/usr/local/cuda/bin/nvcc")
@@ -129,11 +125,8 @@ def cache_key(spec: Spec, cc: str, compiler: str) -> str:
 
 
 def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> tuple[dict[str, Resources], tuple[str, ...]]:
-    """Compiles to `out`; gives the resources by kernel, and the assembler's warnings.
-
-    Raises:
-        InputError: nvcc refuses, with its first error.
-    """
+    """Compiles to `out`; gives the resources by kernel, and the assembler's warnings. Raises InputError where nvcc
+    refuses, with its first error."""
     source = data_dir("kernels") / spec.source
     macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
     command = [str(nvcc), *OPTIONS, *architecture(cc), *macros]
@@ -146,11 +139,8 @@ def compile_to(spec: Spec, cc: str, nvcc: Path, out: Path) -> tuple[dict[str, Re
 
 
 def build(spec: Spec, cc: str) -> Built:
-    """The cubin of one instantiation for one compute capability, from the cache or compiled now.
-
-    Raises:
-        InputError: the instantiation cannot exist there, or there is no compiler, or it refuses.
-    """
+    """The cubin of one instantiation for one compute capability, from the cache or compiled now. Raises InputError
+    where the instantiation cannot exist there, or there is no compiler, or it refuses."""
     spec.check(cc)
     nvcc = find_nvcc()
     compiler = compiler_version(nvcc)

@@ -53,11 +53,8 @@ def _device() -> int:
 
 @functools.cache
 def use_device() -> None:
-    """Makes the first GPU's primary context (the one that PyTorch uses) current.
-
-    Raises:
-        InputError: no driver or no GPU.
-    """
+    """Makes the first GPU's primary context (the one that PyTorch uses) current. Raises InputError where there is no
+    driver or no GPU."""
     context = ctypes.c_void_p()
     _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device())
     _call("cuCtxSetCurrent", context)

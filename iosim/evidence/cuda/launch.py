@@ -182,13 +182,11 @@ class Forward(Loaded[FwdSpec]):
     def launches(
         self, shape: Shape, addresses: dict[str, int], order: Order | None = None, scale: float | None = None
     ) -> list[Launch]:
-        """The launches of one call.
+        """The launches of one call. Raises InputError where the shape, order or scale is not one that this
+        instantiation computes.
 
         Args:
             addresses: device addresses of `q k v o lse`, and of `o_partial lse_partial` (fp32) with split keys.
-
-        Raises:
-            InputError: the shape, order or scale is not one that this instantiation computes.
         """
         spec, order = self.spec, order or Order()
         scale = self.scale_of(shape, scale)

@@ -69,11 +69,8 @@ class Profiled:
 
 
 def unit_scale(unit: str) -> float:
-    """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Kbyte/block` 1000, `cycle/nsecond` 1e9.
-
-    Raises:
-        InputError: a unit that is not known; guessing one would shift a number by powers of ten.
-    """
+    """What one of `unit` is in base units: `Kbyte` 1000, `ms` 0.001, `Kbyte/block` 1000, `cycle/nsecond` 1e9. Raises
+    InputError where the unit is not known: guessing one would shift a number by powers of ten."""
     name, _, each = (part.strip() for part in unit.partition("/"))
     time = _UNIT.match(each)
     if time is not None and time.group(2) in _TIMES:
@@ -116,10 +113,7 @@ def parse_raw(text: str) -> tuple[list[Profiled], list[str]]:
     """Launches of a raw page in CSV (`ncu --import FILE --csv --page raw`), and notes on what was left out.
 
     A last row that breaks off is left out with a note. Lines that the profiler prints before the table are skipped.
-
-    Raises:
-        InputError: there is no table, or no unit row, or a unit is not known.
-    """
+    Raises InputError where there is no table, or no unit row, or a unit is not known."""
     lines = text.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
@@ -160,11 +154,8 @@ def parse_range(text: str, wanted: tuple[str, ...]) -> dict[str, float]:
     """The columns `wanted` of the one range in a raw page in CSV, in bytes and seconds.
 
     A range is no kernel: its row has no grid, and its name is what the profiler calls it. So only the counters are
-    looked at; what else a row holds does not matter.
-
-    Raises:
-        InputError: no table, not one range, or a counter that is not there or no number; the message quotes the report.
-    """
+    looked at; what else a row holds does not matter. Raises InputError where there is no table, not one range, or a
+    counter is not there or no number (the message quotes the report)."""
     names, units, rows = range_table(text)
     lacking = [name for name in wanted if METRICS[name][0] not in names]
     if lacking:
@@ -203,11 +194,8 @@ def _complaint(what: str, text: str) -> InputError:
 
 def profiled_of(facts: Mapping[str, Any]) -> Profiled:
     """A launch as the profiler's Python interface gives it, and as the rule hands it on: `kernel`, `grid`, `block`,
-    `ranges`, and `metrics`, name -> (value, unit).
-
-    Raises:
-        InputError: something is missing or of another type, or a unit is not known.
-    """
+    `ranges`, and `metrics`, name -> (value, unit). Raises InputError where something is missing or of another type,
+    or a unit is not known."""
     try:
         grid, block = (_triple(",".join(str(int(n)) for n in facts[name])) for name in ("grid", "block"))
         metrics = {
@@ -231,11 +219,8 @@ def find_ncu() -> Path:
 
 
 def import_report(path: Path) -> str:
-    """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit).
-
-    Raises:
-        InputError: there is no ncu, or it cannot read the file.
-    """
+    """The raw page of a `.ncu-rep` file in CSV, in base units (which keeps every digit). Raises InputError where
+    there is no ncu, or it cannot read the file."""
     command = [str(find_ncu()), "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -129,32 +128,6 @@ def fastest(head_dim: int, mask: str = "none", dtype: str = "bf16") -> Sm90Spec:
     if head_dim == 128:
         return Sm90Spec(128, 2, 128, 2, 2, mask, dtype)
     return Sm90Spec(256, 2, 64, 2, 1, mask, dtype, pipeline="eager", turns="products")
-
-
-def variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm90Spec]:
-    """The fastest instantiation and others that differ from it in a knob or two; every knob takes all of its values."""
-    first = fastest(head_dim, mask, dtype)
-    several = [first]
-    several += [replace(first, pipeline=p, turns=t) for p, t in itertools.product(PIPELINES, TURNS)]
-    several += [replace(first, schedule=s, cluster=c) for s, c in itertools.product(SCHEDULES, (1, 2))]
-    several += [replace(first, stages=s) for s in (2, 3, 4)]
-    several += [replace(first, q_stages=q, schedule=s) for q in (1, 2) for s in SCHEDULES]
-    several += [replace(first, poly=p) for p in (1, 2, 4, 8)]
-    several += [replace(first, pack=n) for n in (2, 4, 8, 16)]
-    for consumers, block_k in itertools.product(ACCEPTED["consumers"], ACCEPTED["block_k"]):
-        for pipeline, turns in (("sequential", "free"), ("overlapped", "free"), ("eager", "products")):
-            tile = replace(first, consumers=consumers, block_k=block_k, stages=2, q_stages=1)  # type: ignore[arg-type]
-            several.append(replace(tile, pipeline=pipeline, turns=turns))
-    return [spec for spec in dict.fromkeys(several) if exists(spec)]
-
-
-def exists(spec: Spec) -> bool:
-    """Whether an instantiation can be built."""
-    try:
-        spec.check(CC)
-    except InputError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -304,7 +277,8 @@ class Sm90Forward(Hopper[Sm90Spec]):
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
         ragged: Ragged | None = None, remap: int | None = None,
     ) -> Sm90Launch:  # fmt: skip
-        """The launch of one call.
+        """The launch of one call. Raises InputError where the shape or scale is not one that this instantiation
+        computes.
 
         Args:
             shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
@@ -312,9 +286,6 @@ class Sm90Forward(Hopper[Sm90Spec]):
                 [heads, all rows].
             remap: device address of an int32 table of all tiles' numbers in the order wanted (`table_of` makes it of
                 any schedule), instead of `order`'s.
-
-        Raises:
-            InputError: the shape or scale is not one that this instantiation computes.
         """
         spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
         scale = self.scale_of(shape, scale)

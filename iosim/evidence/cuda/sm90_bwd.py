@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Launch, Shape, laid_out
-from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap, exists
+from iosim.evidence.cuda.sm90 import Hopper, HopperSpec, Ragged, Sm90Order, TensorMap
 from iosim.evidence.cuda.spec import CODES, DTYPES, MASKS
 
 OVERLAPS = {"same_queries": 0, "former_queries": 1}
@@ -79,14 +78,6 @@ def fastest_backward(head_dim: int, mask: str = "none", dtype: str = "bf16", ord
     return Sm90BwdSpec(head_dim, 64, 2, 1, mask, dtype, "ordered" if ordered else "copied", "same_queries")
 
 
-def backward_variants(head_dim: int, mask: str = "none", dtype: str = "bf16") -> list[Sm90BwdSpec]:
-    """Every instantiation that exists."""
-    knobs = itertools.product((1, 2, 3), (1, 2), SUMS, OVERLAPS)
-    first = fastest_backward(head_dim, mask, dtype)
-    several = [replace(first, stages=n, score_stages=s, sums=sums, overlap=o) for n, s, sums, o in knobs]
-    return [spec for spec in several if exists(spec)]
-
-
 MAPPED = ("q", "k", "v", "d_o", "dk", "dv")
 
 
@@ -135,16 +126,14 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
         self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
         ragged: Ragged | None = None,
     ) -> list[Launch]:  # fmt: skip
-        """Row sums, then dK, dV and the shares of dQ, then dQ.
+        """Row sums, then dK, dV and the shares of dQ, then dQ. Raises InputError where the shape, scale or order is not
+        one that this instantiation computes.
 
         Args:
             shape: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
             addresses: of `q k v o d_o lse dq dk dv`, of `rows` and `dq_sum`, and where ordered of `turns`, all as large
                 as `workspace` says. `lse` is fp32 [batch, heads, seq_q], or with `ragged` [heads, all rows].
             order: of the key blocks, whose heads are key/value heads; the heaviest is the first.
-
-        Raises:
-            InputError: the shape, scale or order is not one that this instantiation computes.
         """
         spec, d, order = self.spec, shape.head_dim, order or Sm90Order("query")
         scale = self.scale_of(shape, scale)

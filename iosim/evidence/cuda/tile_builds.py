@@ -32,10 +32,7 @@ def reports(
     progress: Progress = silent,
 ) -> dict[Tile, BuildReport]:  # fmt: skip
     """What the compiler says of the first `most` tiles that no recorded build covers; nothing where `most` is None.
-
-    Raises:
-        InputError: `most` is below 1, there is no compiler, or nothing of such a problem can be compiled.
-    """
+    Raises InputError where `most` is below 1, there is no compiler, or nothing of such a problem can be compiled."""
     if most is None:
         return {}
     if most < 1:
@@ -71,11 +68,8 @@ def without_report(ranking: TileRanking) -> list[Tile]:
 def compiled_tiles(
     tiles: Iterable[Tile], problem: AttentionProblem, profile: HardwareProfile, most: int, progress: Progress = silent
 ) -> dict[Tile, BuildReport]:
-    """Reports of the first `most` of the tiles that iosim's forward can be built with.
-
-    Raises:
-        InputError: there is no compiler, it refuses, or the forward is not built for such a problem.
-    """
+    """Reports of the first `most` of the tiles that iosim's forward can be built with. Raises InputError where there
+    is no compiler, it refuses, or the forward is not built for such a problem."""
     check(problem)
     find_nvcc()
     cc = f"{profile.cc // 10}.{profile.cc % 10}"

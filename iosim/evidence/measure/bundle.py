@@ -43,11 +43,7 @@ def bundle(raw: Mapping[str, Any], profile: str) -> dict[str, Any]:
 
 
 def read_bundle(path: str | Path) -> dict[str, Any]:
-    """A bundle from its file, checked.
-
-    Raises:
-        InputError: the file cannot be read, or is none.
-    """
+    """A bundle from its file, checked. Raises InputError where the file cannot be read, or is none."""
     where = f"`file` '{path}'"
     try:
         require_file(path, where)
@@ -73,14 +69,12 @@ def read_bundle(path: str | Path) -> dict[str, Any]:
 def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> tuple[str, Path]:
     """Take a bundle or a profile file among the user's own profiles, whole or not at all; gives its name and place.
 
-    A bundle's profile is made anew from its raw numbers, which are kept beside it.
+    A bundle's profile is made anew from its raw numbers, which are kept beside it. Raises InputError where the file or
+    the profile in it is not valid, predictions would miss a number, or the name is taken.
 
     Args:
         name: in place of the one in the file.
         replace: where there is one of that name, put this in its place.
-
-    Raises:
-        InputError: the file or the profile in it is not valid, predictions would miss a number, or the name is taken.
     """
     if str(path).lower().endswith(".toml"):
         try:
@@ -110,11 +104,8 @@ def add(path: str | Path, name: str | None = None, *, replace: bool = False) -> 
 
 
 def checked_name(name: str) -> str:
-    """A profile's name as it is kept: without the ending of a file.
-
-    Raises:
-        InputError: it is none, or one that a file cannot have everywhere.
-    """
+    """A profile's name as it is kept: without the ending of a file. Raises InputError where it is none, or one that
+    a file cannot have everywhere."""
     clean = re.sub(r"(\.(toml|json))+$", "", name, flags=re.IGNORECASE)
     if not NAME.fullmatch(clean) or clean.endswith(".") or RESERVED.fullmatch(clean.partition(".")[0]):
         raise InputError(f"`name` '{one_line(name, 80)}' is no name of a profile; accepted: letters, digits, dots and "
@@ -123,11 +114,7 @@ def checked_name(name: str) -> str:
 
 
 def _place(name: str, replace: bool) -> Path:
-    """Where the profile of that name goes.
-
-    Raises:
-        InputError: the name is taken, or there is no place.
-    """
+    """Where the profile of that name goes. Raises InputError where the name is taken, or there is no place."""
     folder = profiles_dir()
     if folder is None:
         raise InputError("there is no home directory for profiles; accepted: a directory in IOSIM_PROFILES")

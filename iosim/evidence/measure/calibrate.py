@@ -48,11 +48,7 @@ class Entry:
 
 
 def check_schema(raw: Mapping[str, Any], origin: str) -> None:
-    """Refuses what is no raw file of this version.
-
-    Raises:
-        InputError: it has another schema.
-    """
+    """Refuses what is no raw file of this version. Raises InputError where it has another schema."""
     if raw.get("schema") != SCHEMA:
         raise InputError(
             f"{origin} has schema {shown(raw.get('schema'))}; accepted: {SCHEMA}, as iosim calibrate --raw writes"
@@ -139,15 +135,13 @@ def _why_not(row: Any) -> str:
 def derive(
     raw: Mapping[str, Any], tried: Callable[[], None] = lambda: None, left_out: list[str] | None = None
 ) -> dict[str, Entry]:
-    """What was measured, as entries of a profile; tables by dtype as `table.dtype`.
+    """What was measured, as entries of a profile; tables by dtype as `table.dtype`. Raises InputError where it has
+    another schema.
 
     Args:
         raw: a run of the microbenchmarks, schema 2; `counters` is absent or None where no profiler was at hand.
         tried: as `fit` calls it.
         left_out: takes a line for each number that is not used, with its reason.
-
-    Raises:
-        InputError: another schema.
     """
     check_schema(raw, "the raw file")
     told: list[str] = [] if left_out is None else left_out
@@ -282,11 +276,8 @@ def _fitted(raw: Mapping[str, Any], f: L2Fit) -> dict[str, Entry]:
 
 
 def _enough(raw: Mapping[str, Any]) -> HardwareProfile:
-    """A profile that holds what a replay of scans asks for.
-
-    Raises:
-        InputError: a number of them is missing or out of range.
-    """
+    """A profile that holds what a replay of scans asks for. Raises InputError where a number of them is missing or
+    out of range."""
     entries = figures(raw)
     measured = entries.get("dram_bandwidth_measured_bytes_per_s")
     if measured is not None:

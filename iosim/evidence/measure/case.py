@@ -75,9 +75,6 @@ class Case:
         return {name: str(value) for name, value in row.items()}
 
 
-describe = Case.columns
-
-
 def flops(case: Case) -> float:
     """Multiply-adds counted twice, over the kept pairs; the backward counts five products for the forward's two."""
     s = case.shape

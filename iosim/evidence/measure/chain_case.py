@@ -70,12 +70,9 @@ class ChainCase:
         return {name: str(row[name]) for name in PROBLEM}
 
 
-describe = ChainCase.columns
-
-
 def describe_launches(case: ChainCase) -> dict[str, str]:
     """The columns of a launch's row that the call decides, with names that a table of launches knows."""
-    row = describe(case)
+    row = case.columns()
     seq = row.pop("seq")
     name = CHAINS[case.chain] + PASSES[case.passes]
     return row | {"implementation": name, "kv_heads": row["heads"], "seq_q": seq, "seq_k": seq, "causal": "0"}
@@ -83,11 +80,7 @@ def describe_launches(case: ChainCase) -> dict[str, str]:
 
 def cases_of(chains: Sequence[str], seqs: Sequence[int], heads: Sequence[int], head_dims: Sequence[int],
              batch: int, dtype: str, passes: str) -> list[ChainCase]:  # fmt: skip
-    """Every chain at every size.
-
-    Raises:
-        InputError: one that is not measured here.
-    """
+    """Every chain at every size. Raises InputError where one is not measured here."""
     cases = [
         ChainCase(chain, batch, h, seq, d, dtype, passes)
         for d, seq, h, chain in product(head_dims, seqs, heads, chains)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Order, Shape
-from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
+from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, tuned
 from iosim.evidence.cuda.spec import (
     BUILT,
     STATIC_BYTES_MARGIN,
@@ -57,11 +56,8 @@ class Choice:
 
 
 def cases_of(choice: Choice, cc: str) -> list[Case]:
-    """The calls that the options ask for, on compute capability `cc`.
-
-    Raises:
-        InputError: a kernel, a size or a tile that does not exist there.
-    """
+    """The calls that the options ask for, on compute capability `cc`. Raises InputError where a kernel, a size or a
+    tile does not exist there."""
     for name in choice.kernels:
         if name not in KINDS:
             raise InputError(f"`kernel` '{name}' is not measured here; accepted: {', '.join(KINDS)}")
@@ -124,15 +120,6 @@ def _warps(spec: FwdSpec) -> int:
         if spec.block_q % (16 * warps) == 0 and live_registers(one) <= LIVE_LIMIT:
             return warps
     return 4
-
-
-def tuned(spec: FwdSpec, cc: str) -> FwdSpec:
-    """The spec built for the most CTAs an SM that spill nothing: the resource table's, or a guess where it has none."""
-    spec.check(cc)
-    plain = replace(spec, dtype="fp16" if cc == "7.5" else "bf16", mask="none" if spec.mask == "none" else "causal")
-    row = read_table(data_dir("kernels") / "resources.csv").get(row_key(cc, plain))
-    known = cc if cc in BUILT else "8.6"
-    return replace(spec, min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, known))
 
 
 def _backward(choice: Choice, head_dim: int, mask: str) -> list[BwdSpec]:

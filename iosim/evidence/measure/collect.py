@@ -1,37 +1,72 @@
-"""Calls under Nsight Compute: how any plan of them is run, and the table of the project's own kernels.
+"""Calls under Nsight Compute, a portion at a time, into tidy tables: the project's kernels, chains, PyTorch's kernels.
 
-A runner (`run`) makes the calls in a process of its own and says a line of each; the profiler's report holds the same
-launches in the same order, and a launch whose kernel or grid differs stops the run. A plan goes in portions, each
-checked, profiled, read and added to the table before the next.
+A runner (`run`) makes the calls in a process of its own, each in an NVTX range that has its number, and says a line of
+each; the profiler's report holds their launches in those ranges. What a table holds is not made again, so that an
+interrupted run goes on where it stopped.
+
+A chain's whole call is a range of the profiler besides: it runs through one L2, flushed before its first launch, in a
+process that the profiler starts again for every pass (`--replay-mode app-range`). A list of launches comes of a kernel
+replay, which flushes the L2 before each.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from iosim.base.data import import_path
 from iosim.base.errors import InputError
+from iosim.base.files import write_whole
 from iosim.base.progress import Progress, silent
-from iosim.evidence.cuda.ncu import METRICS, Profiled, available_metrics, find_ncu, import_report, parse_raw, refusal
+from iosim.evidence.cuda.ncu import (
+    METRICS,
+    Profiled,
+    available_metrics,
+    find_ncu,
+    import_report,
+    parse_range,
+    parse_raw,
+    refusal,
+)
+from iosim.evidence.measure import chain_case, library_case
 from iosim.evidence.measure.case import TOLERANCE, Case
+from iosim.evidence.measure.chain_case import OWN, ChainCase, describe_launches, unlisted
+from iosim.evidence.measure.library_case import LibraryCase
 from iosim.evidence.measure.machine import prebuild, profiler_version
-from iosim.evidence.measure.table import COLUMNS, Row, Table, missing, next_call
+from iosim.evidence.measure.table import COLUMNS, Described, Row, Table, missing, next_call
 
-PORTION = 25
-"""Calls that one start of the profiler takes on: what an interruption loses at most."""
+PORTION, CHAIN_PORTION, LIBRARY_PORTION = 25, 8, 165
+"""Calls that one start of the profiler takes on: what an interruption loses at most. PyTorch takes some ten seconds."""
+COMPILERS = 16
+"""Processes that compile FlexAttention's kernels side by side before any is counted."""
 WARM_NOTE = "warm L2"
 COLD = "cold: flushed before every launch and every replay pass"
 WARM = "warm: as a launch of the same kernel just before, and the profiler between its passes, left it"
+CHECKED = "every call against float64 before it was profiled"
+CALL_RANGE = re.compile(r"iosim call (\d+)")
+NAME_LENGTH, CHAIN_NAME_LENGTH = 240, 200
+LIBRARY_COLUMNS = ("call", "launch", *library_case.PROBLEM, "kernel", "grid", "block", *METRICS, "left_out")
+LIBRARY_COUNTED = ("hbm_read", "hbm_write", "l2_read", "l2_write", "seconds", "sm_clock_hz", "registers", "smem_bytes")
+"""Of METRICS: each more takes the profiler more passes over every launch."""
+SPILLED = ("local_read", "local_write")
+RANGE_COUNTED = (*chain_case.COUNTED, "seconds")
+RANGE_OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none", "--metrics",
+                 ",".join(METRICS[name][0] for name in RANGE_COUNTED))  # fmt: skip
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,22 +85,28 @@ class Run:
         return " ".join(self.output.split())[-300:]
 
     def report(self, of: str = "") -> str:
-        """The page; `of` says in a refusal what it would be of.
-
-        Raises:
-            InputError: the profiler left none, or it cannot be read.
-        """
+        """The page; `of` says in a refusal what it would be of. Raises InputError where the profiler left none, or it
+        cannot be read."""
         if not self.page:
             raise InputError(self.why or f"the profiler left no report{of}: {refusal(self.output) or self.end}")
         return self.page
 
+    def launches(self) -> tuple[dict[int, list[Profiled]], list[str]]:
+        """Launches by the number of the call in whose range they lie, and the report's notes. Raises InputError where
+        there is no report, or a launch lies in no call's range."""
+        profiled, notes = parse_raw(self.report())
+        members: dict[int, list[Profiled]] = {}
+        for one in profiled:
+            call = next((int(m[1]) for text in one.ranges if (m := CALL_RANGE.search(text))), None)
+            if call is None:
+                raise InputError(f"launch {one.kernel[:60]} lies in no range of the profiled program: {one.ranges}")
+            members.setdefault(call, []).append(one)
+        return members, notes
+
 
 def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
-    """A plan of one of the runner's kinds, under the profiler with these options, or without it (None).
-
-    Raises:
-        InputError: the profiler refuses.
-    """
+    """A plan of one of the runner's kinds, under the profiler with these options, or without it (None). Raises
+    InputError where the profiler refuses."""
     with tempfile.TemporaryDirectory(prefix="iosim-") as folder:
         file, done, report = Path(folder) / "plan.json", Path(folder) / "done.jsonl", Path(folder) / "report"
         file.write_text(json.dumps(plan), encoding="utf-8")
@@ -80,12 +121,15 @@ def run(kind: str, plan: object, options: Sequence[str] | None) -> Run:
             return Run(lines, output, "", str(error))
 
 
-def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
-    """Runs a Python command under ncu; gives what it printed.
+def run_calls(kind: str, calls: Mapping[int, Described], options: Sequence[str] | None, **how: object) -> Run:
+    """Numbered calls by a runner that makes such calls."""
+    listed = [{"call": n, "case": case.to_dict()} for n, case in calls.items()]
+    return run(kind, {"calls": listed, **how}, options)
 
-    Raises:
-        InputError: the profiler refuses, most often because counters are for administrators only.
-    """
+
+def run_profiler(options: Sequence[str], own: Sequence[str]) -> str:
+    """Runs a Python command under ncu; gives what it printed. Raises InputError where the profiler refuses, most often
+    because counters are for administrators only."""
     output = run_group([str(find_ncu()), *options, *own])
     if refused := refusal(output):
         raise InputError(refused)
@@ -113,7 +157,7 @@ def profiler_options(warm: bool, columns: Iterable[str] = tuple(METRICS)) -> lis
     have = available_metrics()
     metrics = [METRICS[name][0] for name in columns if have is None or METRICS[name][0].split(".")[0] in have]
     flush = "none" if warm else "all"
-    return ["--clock-control", "none", "--cache-control", flush, "--profile-from-start", "off", "--metrics",
+    return ["--clock-control", "none", "--cache-control", flush, "--profile-from-start", "off", "--nvtx", "--metrics",
             ",".join(metrics)]  # fmt: skip
 
 
@@ -130,78 +174,227 @@ def counted_text(name: str, value: float | None) -> str:
     return f"{value:.9g}" if name == "seconds" else str(round(value))
 
 
-def launch_row(one: Profiled, kernel: str) -> Row:
-    """Columns of a launch: its kernel with grid and block, and all that was counted."""
-    counted = {name: counted_text(name, one.column(name)) for name in METRICS}
-    return {"kernel": kernel, "grid": str(one.grid), "block": str(one.block), **counted}
+def launch_rows(common: Row, launches: Iterable[Profiled], length: int = NAME_LENGTH) -> list[Row]:
+    """A call's launches as rows: its own columns, and kernel, grid, block and all that was counted of each."""
+    return [
+        common
+        | {name: counted_text(name, one.column(name)) for name in METRICS}
+        | {"launch": str(n), "kernel": one.kernel[:length], "grid": str(one.grid), "block": str(one.block)}
+        for n, one in enumerate(launches, start=1)
+    ]
+
+
+def _portions(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[n : n + size] for n in range(0, len(items), size)]
 
 
 # The project's own kernels
 
 
-@dataclass
-class Collected:
-    """What a run did: rows in the table by now, calls measured in this run, and why others were not."""
-
-    rows: int = 0
-    measured: int = 0
-    left_out: list[str] = field(default_factory=list)
-
-
 def collect(
     out: Path, cases: Sequence[Case], cc: str, *, warm: bool = False, command: str = "", progress: Progress = silent
-) -> Collected:
-    """Profiles the calls that `out` lacks and adds them to it, a portion at a time.
+) -> Table:
+    """Profiles the calls that `out` lacks and adds them to it, a portion at a time. Raises InputError where the
+    profiler refuses, or its report does not hold the launches that were made.
 
     Args:
         cases: the plan; calls that the table holds already are not run again.
         cc: compute capability of the GPU.
         warm: leave the L2 as a launch of the same kernel just before left it, instead of flushing it.
         command: what to write into the provenance.
-
-    Raises:
-        InputError: the profiler refuses, or its report does not hold the launches that were made.
     """
     if warm:
         cases = [replace(case, note=", ".join([case.note, WARM_NOTE] if case.note else [WARM_NOTE])) for case in cases]
     options = profiler_options(warm)
     table = Table(out, COLUMNS, provenance(
         command, options, inputs="random normal; fresh for the check, seeded by the call's number for profiling",
-        l2_start=WARM if warm else COLD, check="every call against float64 before it was profiled",
-        largest_relative_error=TOLERANCE,
+        l2_start=WARM if warm else COLD, check=CHECKED, largest_relative_error=TOLERANCE,
     ))  # fmt: skip
     todo = missing(cases, table.rows)
     prebuild((case.spec for case in todo), cc)
-    for portion in progress([todo[n : n + PORTION] for n in range(0, len(todo), PORTION)]):
-        calls = [{"call": n, "case": case.to_dict()} for n, case in enumerate(portion, start=next_call(table.rows))]
-        done = run("launches", {"calls": calls, "warm": warm}, options)
-        left = [r for r in done.lines if "left_out" in r]
-        table.left_out += [f"{r['implementation']} call {r['call']}: {r['left_out']}" for r in left]
-        if done.page or done.why or len(left) < len(done.lines) or not done.lines:
-            profiled, notes = parse_raw(done.report())
-            fresh, lost = join([row for row in done.lines if "left_out" not in row], profiled)
-            table.rows += fresh
+    for portion in progress(_portions(todo, PORTION)):
+        calls = dict(enumerate(portion, start=next_call(table.rows)))
+        done = run_calls("own", calls, options, warm=warm)
+        made = {line["call"]: line["launches"] for line in done.lines if "left_out" not in line}
+        table.left_out += [f"{calls[line['call']].implementation} call {line['call']}: {line['left_out']}"
+                           for line in done.lines if "left_out" in line]  # fmt: skip
+        if done.page or done.why or made or not done.lines:
+            counted, notes = done.launches()
+            fresh, lost = join(calls, made, counted)
             table.left_out += notes + lost
-            table.measured += len({row["call"] for row in fresh})
+            table.add(fresh)
         table.save()
-    return Collected(len(table.rows), table.measured, table.left_out)
+    return table
 
 
-def join(planned: Sequence[Row], profiled: Sequence[Profiled]) -> tuple[list[Row], list[str]]:
-    """Rows of the table: what was launched, in order, with what the profiler counted for it.
-
-    A call that the report breaks off in is left out whole, with a line that says so.
-
-    Raises:
-        InputError: the report holds another launch than was made.
-    """
+def join(
+    calls: Mapping[int, Case], made: Mapping[int, Sequence[Row]], counted: Mapping[int, Sequence[Profiled]]
+) -> tuple[list[Row], list[str]]:
+    """Rows of the launches that calls made, with what the profiler counted of each. A call that the report breaks off
+    in is left out whole, with a line that says so. Raises InputError where it holds another launch than was made."""
     rows: list[Row] = []
-    for row, launch in zip(planned, profiled, strict=False):
-        if row["kernel"] != launch.kernel or row["grid"] != str(launch.grid):
-            raise InputError(f"launch {row['kernel']} {row['grid']} meets {launch.kernel} {launch.grid} in the report")
-        rows.append(row | launch_row(launch, launch.kernel))
-    if len(profiled) >= len(planned):
+    broken = []
+    for n, launches in made.items():
+        found = counted.get(n, ())
+        for one, own in zip(found, launches, strict=False):
+            if (own["kernel"], own["grid"]) != (one.kernel, str(one.grid)):
+                raise InputError(f"launch {own['kernel']} {own['grid']} meets {one.kernel} {one.grid} in the report")
+        if len(found) < len(launches):
+            broken.append(str(n))
+            continue
+        own_columns = calls[n].columns() | {"call": str(n)}
+        rows += [row | own for row, own in zip(launch_rows(own_columns, found), launches, strict=True)]
+    if not broken:
         return rows, []
-    broken = {row["call"] for row in planned[len(profiled) :]}
-    told = f"the report has {len(profiled)} of {len(planned)} launches; calls {', '.join(sorted(broken, key=int))}"
-    return [row for row in rows if row["call"] not in broken], [f"{told} are left out"]
+    have, all_made = (sum(map(len, several.values())) for several in (counted, made))
+    return rows, [f"the report has {have} of {all_made} launches; calls {', '.join(broken)} are left out"]
+
+
+# PyTorch's kernels
+
+
+def collect_library(
+    out: Path, cases: Sequence[LibraryCase], *, kernels: str = "", spills: bool = False, minutes: float | None = None,
+    command: str = "", progress: Progress = silent,
+) -> Table:  # fmt: skip
+    """Counts the calls that `out` lacks and adds them to it. What PyTorch refuses is a row, too: it has no counters,
+    and `left_out` says why. Raises InputError where the profiler refuses, or leaves no report.
+
+    Args:
+        cases: the plan; call n is its n-th.
+        kernels: a regular expression of kernels' names; empty: all are counted.
+        spills: whether the bytes of spilled registers are counted, too.
+        minutes: after which no more calls are begun.
+        command: what to write into the provenance.
+    """
+    end = time.time() + 60 * minutes if minutes else math.inf
+    options = profiler_options(False, (*LIBRARY_COUNTED, *SPILLED) if spills else LIBRARY_COUNTED)
+    options += ["--target-processes", "application-only", *(["--kernel-name", f"regex:{kernels}"] if kernels else [])]
+    inputs = "random normal, seeded by the call's number"
+    table = Table(out, LIBRARY_COLUMNS, provenance(command, options, inputs=inputs, l2_start=COLD))
+    held = {int(row["call"]) for row in table.rows}
+    todo = [(n, case) for n, case in enumerate(cases, start=1) if n not in held]
+    by_kind = ([one for one in todo if (one[1].backend == "flex") == compiled] for compiled in (False, True))
+    for portion in progress([part for calls in by_kind for part in _portions(calls, LIBRARY_PORTION)]):
+        if time.time() > end:
+            break
+        calls = dict(portion)
+        if portion[0][1].backend == "flex":
+            # fills the caches of compiled kernels: a process under the profiler would compile them one by one
+            parts = [dict(portion[n::COMPILERS]) for n in range(min(COMPILERS, len(portion)))]
+            with ThreadPoolExecutor(COMPILERS) as pool:
+                list(pool.map(lambda part: run_calls("library", part, None, profile=False), parts))
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its workers would be profiled, too
+        done = run_calls("library", calls, options, profile=True, end=None if end == math.inf else end)
+        counted, _ = done.launches()
+        for line in done.lines:
+            n = line["call"]
+            launches = [replace(one, kernel=short_name(one.kernel)) for one in counted.get(n, ())]
+            left = line.get("left_out") or ("" if launches else "no kernel was launched")
+            own = {"call": str(n)} | calls[n].columns()
+            if left:
+                table.rows.append(own | {"launch": "1", "left_out": left})
+                table.left_out.append(f"call {n}: {left}")
+            else:
+                table.add(launch_rows(own, launches))
+        table.save()
+    return table
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name with its template's arguments, without those of the call and without namespaces."""
+    head = re.sub(r"^void ", "", kernel)
+    depth = 0
+    for at, letter in enumerate(head):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and at:
+            head = head[:at]
+            break
+    return re.sub(r"\b(?:cutlass|pytorch_flash|at|native|c10|std)::", "", head)
+
+
+# Chains
+
+
+def collect_chains(
+    out: Path, cases: Sequence[ChainCase], cc: str, *, launches_out: Path | None = None, command: str = "",
+    progress: Progress = silent,
+) -> Table:  # fmt: skip
+    """Checks and measures the chains that `out` lacks, and lists the launches of those that `launches_out` lacks.
+    Raises InputError where the profiler refuses, or the first range's report is not understood; tables keep what they
+    had.
+
+    Args:
+        cases: the plan.
+        cc: compute capability of the GPU.
+        launches_out: where a row for each launch of the chains goes, or None.
+        command: what to write into the provenance.
+    """
+
+    def told(options: Sequence[str], before: str) -> Mapping[str, object]:
+        return provenance(
+            command, options, inputs="random normal; fresh for the check, of one seed under the profiler",
+            l2_start=f"cold: flushed before {before}", check=CHECKED,
+        )  # fmt: skip
+
+    table = Table(out, chain_case.COLUMNS, told(RANGE_OPTIONS, "the first launch of a call"))
+    options, listing = profiler_options(False), None
+    if launches_out is not None:
+        listing = Table(launches_out, COLUMNS, told(options, "every launch"))
+    todo = missing(cases, table.rows)
+    wanted = set(unlisted(cases, listing.rows)) if listing is not None else set()
+    prebuild([case.problem.spec for case in todo if case.chain == OWN], cc)
+    work = list(dict.fromkeys([*todo, *(case for case in cases if case in wanted)]))
+    good: set[ChainCase] = set()
+    for portion in _portions(work, CHAIN_PORTION):
+        calls = dict(enumerate(portion, start=1))
+        profile = [n for n, case in calls.items() if case in wanted]
+        done = run_calls("chain", calls, options if profile else None, profile=profile)
+        why = dict.fromkeys(calls, f"the checking process ended; {done.end}")
+        why |= {line["call"]: line.get("left_out", "") for line in done.lines}
+        table.left_out += [f"{_named(calls[n])}: {reason}" for n, reason in why.items() if reason]
+        good |= {calls[n] for n, reason in why.items() if not reason}
+        if listing is not None and (right := [n for n in profile if not why[n]]):
+            try:
+                counted, notes = done.launches()
+            except InputError as reason:
+                table.left_out.append(f"launches: {reason}")
+                continue
+            table.left_out += notes
+            for n in right:
+                own = describe_launches(calls[n]) | {"call": str(next_call(listing.rows))}
+                listing.add(launch_rows(own, counted.get(n, ()), CHAIN_NAME_LENGTH))
+            if listing.rows:
+                listing.save()
+    for case in progress([case for case in todo if case in good]):
+        _measure_chain(case, table, listing.rows if listing else ())
+    return table
+
+
+def _measure_chain(case: ChainCase, table: Table, listed: Sequence[Row]) -> None:
+    """One range: a row of the table, or a line that says why there is none. What the profiler said of one that fails
+    goes into TABLE.failed.txt, beside it."""
+    try:
+        done = run_calls("range", {1: case}, RANGE_OPTIONS)
+        try:
+            values = parse_range(done.report(" of the range"), RANGE_COUNTED)
+        except InputError:
+            text = f"{_named(case)}\n{done.output}\n{done.page}\n"
+            write_whole(table.path.with_suffix(".failed.txt"), text)
+            raise
+    except InputError as reason:
+        if not table.measured:
+            raise
+        table.left_out.append(f"{_named(case)}: {reason}")
+        return
+    want = describe_launches(case)
+    calls = [row["call"] for row in listed if want.items() <= row.items()]
+    counted = {name: counted_text(name, values[name]) for name in chain_case.COUNTED}
+    seconds, launches = counted_text("seconds", values["seconds"]), str(calls.count(calls[-1])) if calls else ""
+    table.rows.append(case.columns() | counted | {"range_seconds": seconds, "launches": launches})
+    table.measured += 1
+    table.save()
+
+
+def _named(case: ChainCase) -> str:
+    return " ".join(case.columns().values())

@@ -39,11 +39,8 @@ def scan_plan(l2_bytes: int) -> list[dict[str, Any]]:
 
 
 def count(l2_bytes: int) -> dict[str, Any]:
-    """Runs the plan under the profiler, from a flushed L2; gives `{"profiler", "rows"}`.
-
-    Raises:
-        InputError: there is no profiler, it refuses, or its report lacks launches.
-    """
+    """Runs the plan under the profiler, from a flushed L2; gives `{"profiler", "rows"}`. Raises InputError where
+    there is no profiler, it refuses, or its report lacks launches."""
     plan = scan_plan(l2_bytes)
     options = [*profiler_options(False, COUNTED), "--kernel-name", "regex:micro_(scan|fill)"]
     profiled, _ = parse_raw(run("scans", plan, options).report())
@@ -51,11 +48,8 @@ def count(l2_bytes: int) -> dict[str, Any]:
 
 
 def rows_of(plan: list[dict[str, Any]], profiled: list[Profiled]) -> list[dict[str, Any]]:
-    """The plan's launches with what was counted; counters that the GPU lacks are None.
-
-    Raises:
-        InputError: the report holds other launches.
-    """
+    """The plan's launches with what was counted; counters that the GPU lacks are None. Raises InputError where the
+    report holds other launches."""
     if [p["kernel"] for p in plan] != [launch.kernel for launch in profiled]:
         raise InputError(f"the profiler's report has {len(profiled)} launches of the {len(plan)} that were made")
     rows = []

@@ -128,13 +128,11 @@ def cliff(points: Sequence[Point]) -> list[Point]:
 
 
 def fit(profile: HardwareProfile, points: Sequence[Point], tried: Callable[[], None] = lambda: None) -> L2Fit | None:
-    """The constants for the GPU of `profile`; None where the curves show no cliff.
+    """The constants for the GPU of `profile`; None where the curves show no cliff. Raises InputError where the profile
+    lacks its L2's size or its memory bandwidth.
 
     Args:
         tried: called after each of TRIALS sets of constants.
-
-    Raises:
-        InputError: the profile lacks its L2's size or its memory bandwidth.
     """
     size = profile.need_int("l2_bytes")
     partitions, picked = partitions_of(points, size), cliff(points)

@@ -6,6 +6,7 @@ It needs PyTorch, and a GPU for all but the references; it knows nothing of the 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Backward, Forward, Launch, Minimal, Naive, Order, Shape
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec, Spec
 from iosim.evidence.measure.case import LSE_TOLERANCE, TOLERANCE, Case
@@ -186,6 +188,19 @@ def trusted(case: Case, seed: int, **extremes: float) -> tuple[bool, dict[str, f
     limit = LSE_TOLERANCE * (50 if extremes else 1)
     good = all(error <= (limit if name == "lse" else TOLERANCE[case.dtype]) for name, error in errors.items())
     return good, errors
+
+
+def refuse_wrong(case: Case) -> None:
+    """Raises InputError where a call's outputs are not attention's, on fresh inputs."""
+    good, errors = trusted(case, fresh_seed())
+    if not good:
+        raise InputError(f"wrong against float64: {errors}")
+    torch.cuda.empty_cache()
+
+
+def fresh_seed() -> int:
+    """A seed that was not asked for."""
+    return int.from_bytes(os.urandom(3), "little")
 
 
 def small(spec: object) -> Iterator[tuple[Case, dict[str, float]]]:

@@ -100,9 +100,6 @@ class LibraryCase:
         return {name: "" if row[name] is None else str(row[name]) for name in PROBLEM}
 
 
-describe = LibraryCase.columns
-
-
 # Random draws
 
 
@@ -116,11 +113,7 @@ def drawn(seed: int, calls: int) -> list[LibraryCase]:
     dtype    bf16 (60 %), fp16; the memory-efficient kernel takes fp32 in a tenth
     mask     none, causal, each a half; flex: none, causal or a window, each a third
 
-    A call whose tensors or operations are too many is drawn again.
-
-    Raises:
-        InputError: no calls.
-    """
+    A call whose tensors or operations are too many is drawn again. Raises InputError where it is none."""
     if calls < 1:
         raise InputError(f"`calls` {calls} is out of range; accepted: 1 or more")
     rng = random.Random(seed)

@@ -26,10 +26,7 @@ from iosim.evidence.cuda.spec import Spec
 
 def require(*, profiler: bool, torch: bool = True) -> str:
     """Checks for a compiler, a driver, a GPU, PyTorch with CUDA, and the profiler; gives the compute capability.
-
-    Raises:
-        InputError: the first that is missing.
-    """
+    Raises InputError where one is missing."""
     find_nvcc()
     driver.use_device()
     if profiler:
@@ -40,11 +37,8 @@ def require(*, profiler: bool, torch: bool = True) -> str:
 
 
 def require_torch() -> None:
-    """PyTorch makes the inputs and the float64 reference.
-
-    Raises:
-        InputError: there is none, or one without CUDA.
-    """
+    """PyTorch makes the inputs and the float64 reference. Raises InputError where there is none, or one without
+    CUDA."""
     if find_spec("torch") is None:
         raise InputError("no PyTorch: inputs and the float64 reference are made with it; accepted: torch with CUDA")
     import torch
@@ -99,20 +93,13 @@ PROVENANCE = "provenance.toml"
 
 
 def read_provenance(table: Path) -> dict[str, Any]:
-    """What measured a table; empty where nothing is told.
-
-    Raises:
-        InputError: the folder's file is not TOML.
-    """
+    """What measured a table; empty where nothing is told. Raises InputError where the folder's file is not TOML."""
     return _told(table.parent).get(table.name) or {}
 
 
 def write_provenance(table: Path, values: Mapping[str, Any]) -> None:
-    """Writes what measured a table into its folder's file, in place of what stood there of it.
-
-    Raises:
-        InputError: the folder's file is not TOML; it is left as it is.
-    """
+    """Writes what measured a table into its folder's file, in place of what stood there of it. Raises InputError
+    where the folder's file is not TOML; it is left as it is."""
     told = _told(table.parent) | {table.name: {name: value for name, value in values.items() if value != ""}}
     tables = (
         "\n".join([f"[{_key(file)}]", *(f"{_key(name)} = {_toml(value)}" for name, value in told[file].items())])

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.launch import Order, Shape
-from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, most_ctas, read_table, row_key
+from iosim.evidence.cuda.resources import LIVE_LIMIT, live_registers, tuned
 from iosim.evidence.cuda.spec import BwdSpec, FwdSpec, MinimalSpec, NaiveSpec
 from iosim.evidence.measure.case import Case
 
@@ -117,7 +116,6 @@ def orders() -> Iterator[Case]:
 
 def tiles() -> Iterator[Case]:
     """A sweep of tiles on four problems, each built for as many CTAs an SM as the resource table has for it."""
-    table = read_table(data_dir("kernels") / "resources.csv")
     problems = ((64, 4096, 32, False), (64, 16384, 8, True), (128, 4096, 32, True), (128, 16384, 8, False))
     blocks = product((64, 128, 192, 256), (16, 32, 48, 64, 96, 128, 192, 256), (4, 8), (1, 2, 3))
     for block_q, block_k, warps, stages in blocks:
@@ -126,9 +124,8 @@ def tiles() -> Iterator[Case]:
             fits = block_q % (16 * warps) == 0 and spec.dynamic_shared_bytes <= 232_000
             if not fits or live_registers(spec) > LIVE_LIMIT or (stages == 3 and block_k > 64):
                 continue
-            row = table.get(row_key("9.0", spec))
-            spec = replace(spec, min_ctas=int(row["min_ctas"]) if row else most_ctas(spec, "9.0"))
-            yield Case(spec, Shape(1, heads, heads, seq, seq, head_dim), HEAVY if causal else Order(), causal, "sweep")
+            shape, order = Shape(1, heads, heads, seq, seq, head_dim), HEAVY if causal else Order()
+            yield Case(tuned(spec, "9.0"), shape, order, causal, "sweep")
 
 
 def others() -> Iterator[Case]:
@@ -189,11 +186,8 @@ GROUPS: dict[str, Callable[[], Iterator[Case]]] = {
 
 
 def named(words: Sequence[str]) -> list[Case]:
-    """The calls of plans and groups: `quick`, `full`, or names of GROUPS.
-
-    Raises:
-        InputError: a name that is none of these.
-    """
+    """The calls of plans and groups: `quick`, `full`, or names of GROUPS. Raises InputError where a name is none of
+    these."""
     plans: dict[str, Callable[[], Iterator[Case]]] = {
         "quick": quick, "full": lambda: (case for group in GROUPS.values() for case in group()), **GROUPS,
     }  # fmt: skip

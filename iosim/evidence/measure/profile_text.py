@@ -78,15 +78,13 @@ def _mma_as_specified(raw: Mapping[str, Any]) -> dict[str, Entry]:
 def combined(
     raw: Mapping[str, Any], measured: Mapping[str, Entry], name: str, left_out: list[str] | None = None
 ) -> dict[str, Any]:
-    """The whole profile as the structure of a profile file: what was measured over what was known.
+    """The whole profile as the structure of a profile file: what was measured over what was known. Raises InputError
+    where no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its compute
+    capability is not known.
 
     Args:
         measured: what `derive` made of `raw`.
         left_out: takes a line for each number that contradicts what is known of the GPU, and so is not used.
-
-    Raises:
-        InputError: no valid profile comes of it: no shipped one describes the GPU, and the number of its SMs or its
-            compute capability is not known.
     """
     told: list[str] = [] if left_out is None else left_out
     kept = sound(raw, [])
@@ -159,13 +157,11 @@ def _drop_contradictions(known: dict[str, Any]) -> None:
 def profile_text(
     raw: Mapping[str, Any], name: str, measured: Mapping[str, Entry] | None = None, left_out: list[str] | None = None
 ) -> str:
-    """The profile as a TOML file, with what no key holds as comments.
+    """The profile as a TOML file, with what no key holds as comments. Raises InputError where no valid profile comes of
+    it.
 
     Args:
         left_out: what `derive` left out; takes a line for each further number that is not used.
-
-    Raises:
-        InputError: no valid profile comes of it.
     """
     told: list[str] = [] if left_out is None else left_out
     values = combined(raw, derive(raw, left_out=told) if measured is None else measured, name, told)

@@ -1,7 +1,7 @@
 """What runs calls apart from this process: `python -m iosim.evidence.measure.run KIND PLAN.json DONE.jsonl`.
 
-Each call of the plan is made, and DONE.jsonl gets a line of each; `left_out`, the reason, where one fails. `launches`
-are those of the project's own kernels, `check` and `range` whole chains, `library` PyTorch's kernels, and `scans` the
+Each call of the plan is made, and DONE.jsonl gets a line of each; `left_out`, the reason, where one fails. `own` are
+those of the project's kernels, `chain` and `range` whole chains, `library` PyTorch's kernels, and `scans` the
 microbenchmarks', which need no PyTorch.
 """
 
@@ -20,15 +20,9 @@ def answers(kind: str, plan: Any) -> Iterable[dict[str, Any]]:
         from iosim.evidence.cuda.microbench import play
 
         return play(plan)
-    if kind == "library":
-        from iosim.evidence.measure import library_run
+    from iosim.evidence.measure.torch_run import run
 
-        return library_run.run(**plan)
-    from iosim.evidence.measure import chain_run
-
-    if kind == "range":
-        return chain_run.make_range(plan)
-    return chain_run.launches_of(**plan) if kind == "launches" else chain_run.check_all(plan)
+    return run(kind, **plan)
 
 
 def main() -> int:

@@ -39,6 +39,9 @@ class Described(Protocol):
     def columns(self) -> Row:
         """The columns of a row that the call decides."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+
 
 C = TypeVar("C", bound=Described)
 
@@ -58,6 +61,11 @@ class Table:
     def __post_init__(self) -> None:
         self.rows = read_table(self.path, self.columns)
 
+    def add(self, rows: Sequence[Row]) -> None:
+        """Takes the rows of calls that were measured now."""
+        self.rows += rows
+        self.measured += len({row["call"] for row in rows})
+
     def save(self) -> None:
         """Writes the file whole, and what measured it."""
         write_table(self.path, self.rows, self.columns)
@@ -65,11 +73,8 @@ class Table:
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
-    """The rows of a table written here; none where there is no file yet.
-
-    Raises:
-        InputError: the file is another table.
-    """
+    """The rows of a table written here; none where there is no file yet. Raises InputError where the file is another
+    table."""
     if not path.exists():
         return []
     try:

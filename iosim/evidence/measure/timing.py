@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,8 +12,7 @@ import torch
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.evidence.measure.case import Case, flops
-from iosim.evidence.measure.collect import Collected
-from iosim.evidence.measure.harness import inputs, launches, trusted, workspace
+from iosim.evidence.measure.harness import inputs, launches, refuse_wrong, workspace
 from iosim.evidence.measure.machine import prebuild
 from iosim.evidence.measure.table import TIME_COLUMNS, Table, missing, next_call
 
@@ -68,7 +65,7 @@ def case_ms(case: Case, flush: bool) -> float:
 def time_plan(
     out: Path, cases: Sequence[Case], cc: str, l2_start: str, command: str = "",
     progress: Progress = silent,
-) -> Collected:  # fmt: skip
+) -> Table:  # fmt: skip
     """Times the calls that `out` lacks, each checked against float64 first, and adds them to it.
 
     Args:
@@ -85,9 +82,7 @@ def time_plan(
     prebuild((case.spec for case in todo), cc)
     for case in progress(todo):
         try:
-            good, errors = trusted(case, seed=int.from_bytes(os.urandom(3), "little"))
-            if not good:
-                raise InputError(f"wrong against float64: {json.dumps(errors)}")
+            refuse_wrong(case)
             ms = case_ms(case, l2_start == "cold")
         except (InputError, RuntimeError) as error:  # torch raises RuntimeError where memory is short
             table.left_out.append(f"{case.implementation} {case.shape}: {str(error).splitlines()[0]}")
@@ -95,10 +90,9 @@ def time_plan(
         finally:
             torch.cuda.empty_cache()
         timed = {"call": str(next_call(table.rows)), "l2_start": l2_start, "ms": f"{ms:.4f}"}
-        table.rows.append(case.columns() | timed | {"tflops": f"{flops(case) / ms / 1e9:.1f}"})
-        table.measured += 1
+        table.add([case.columns() | timed | {"tflops": f"{flops(case) / ms / 1e9:.1f}"}])
         if table.measured % SAVE_EVERY == 0:
             table.save()
     if table.measured:
         table.save()
-    return Collected(len(table.rows), table.measured, table.left_out)
+    return table

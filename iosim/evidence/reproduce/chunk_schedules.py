@@ -1,20 +1,22 @@
 """Attention over several GPUs as papers state it: bytes received, idle slots, speed-ups, and training iterations.
 
-A network of `shared` ports has one port a node, else one a GPU.
+A network of `shared` ports has one port a node, else one a GPU. An iteration of LLaMA is the forward, the backward, and
+what gradient checkpointing computes again. Matrix products besides attention run at the profile's achieved tensor
+rate; norms, rotations, optimiser, FSDP's traffic and everything on the host are left out, so iterations come out short.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from iosim.evidence.reproduce import llama_iterations as llama
 from iosim.evidence.reproduce.paper import arithmetic
 from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines, closed_forms
 from iosim.studies.distributed.count import idle, link_bytes
@@ -25,11 +27,16 @@ from iosim.studies.distributed.timing import ChunkTimes, simulate
 K = 1024
 NODE = 8
 """GPUs of a node."""
-MODELS = {model.name: model for model in (llama.LLAMA_7B, llama.LLAMA_GQA, llama.LLAMA_33H)}
-SCHEMES: dict[str, Callable[..., llama.Iteration]] = {
-    "Megatron-LM": llama.megatron, "DistFlashAttn": llama.distributed,
-    "ring self-attention": llama.ring_self_attention,
-}  # fmt: skip
+KERNEL = "fa2"
+LAYERS, HIDDEN, FFN, VOCABULARY, HEAD_DIM = 32, 4096, 11008, 32000, 128
+HEADS = {"LLaMA-7B": (32, 32), "LLaMA-GQA": (32, 8), "LLaMA-33H": (33, 33)}
+"""Query and key/value heads of LLaMA-7B and of its variants (arXiv 2310.03294, section 4)."""
+ADAM_BYTES = 16
+"""Bytes a parameter with mixed-precision Adam: weight and gradient in 2 bytes each, three fp32 values."""
+LOGIT_BYTES = 10
+"""Bytes an entry of the logits: fp16, fp32, and an fp32 gradient."""
+MLP_TENSORS, HIDDEN_TENSORS = 6, 12
+"""Tensors of the MLP's width and of the model's width alive while one layer is computed again and differentiated."""
 
 
 def _nodes(gpus: int, profile: HardwareProfile, *, shared: bool = False) -> Cluster:
@@ -73,7 +80,7 @@ def idle_fraction(schedule: str, gpus: int) -> dict[str, Any]:
 @cache
 def _forward_s(schedule: str, problem: AttentionProblem, gpus: int, gpu: str) -> float:
     profile = load_profile(gpu)
-    times = ChunkTimes(problem, llama.KERNEL, profile)
+    times = ChunkTimes(problem, KERNEL, profile)
     return simulate(build(schedule, problem, gpus), problem, _nodes(gpus, profile), times).total_s
 
 
@@ -85,19 +92,83 @@ def forward_speed_up(of: Side, schedule: str, gpus: int, slower: str = "") -> di
     return {"computed": other / took, "other": other, "took": took}
 
 
+# Training iterations
+
+
+def layer_weights(heads: int, kv_heads: int) -> tuple[int, int]:
+    """Weights of a layer's projections of Q, K, V and the output, and of its MLP."""
+    return HIDDEN * HEAD_DIM * 2 * (heads + kv_heads), 3 * HIDDEN * FFN
+
+
+def linear_flops(heads: int, kv_heads: int, tokens: int, passes: int) -> float:
+    """Operations of all products with weights; `passes` forward equivalents (a backward is two). The head over the
+    vocabulary is not computed again."""
+    return 2.0 * tokens * (LAYERS * sum(layer_weights(heads, kv_heads)) * passes + 3 * HIDDEN * VOCABULARY)
+
+
+def achieved_flops(profile: HardwareProfile) -> float:
+    """What large fp16 products reach: measured, or the share of the specified rate that the timing model assumes."""
+    measured = profile.tensor_flops_achieved_per_s.get("fp16")
+    return measured or profile.need("achieved_tensor_fraction") * profile.tensor_flops("fp16")
+
+
+def attention(model: str, tokens: int, passes: str = "fwd+bwd") -> AttentionProblem:
+    """A layer's attention on one sequence."""
+    heads, kv_heads = HEADS[model]
+    return AttentionProblem(
+        heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=HEAD_DIM, mask="causal", passes=passes
+    )
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Seconds of a training iteration by part."""
+
+    attention_s: float
+    linear_s: float
+    communication_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.attention_s + self.linear_s + self.communication_s
+
+
 @cache
-def _iteration(
-    scheme: str, model: str, gpus: int, tokens: int, gpu: str, shared: bool, free: bool = False, **how: bool
-) -> llama.Iteration:
-    profile = load_profile(gpu)
-    nodes = Cluster(Link("no communication", math.inf, 0.0, "")) if free else _nodes(gpus, profile, shared=shared)
-    return SCHEMES[scheme](MODELS[model], tokens, gpus, profile, nodes, **how)
+def iterated(
+    scheme: str, model: str, gpus: int, tokens: int, gpu: str, shared: bool | None, recompute: bool = False,
+    overlap: bool = True,
+) -> Iteration:  # fmt: skip
+    """Four forwards' worth of products with weights: forward, again for the activations, and backward.
+
+    Megatron-LM and ring self-attention have checkpoints at layers: two forwards of everything and a backward.
+    DistFlashAttn's lie at attention's output, so that its forward runs once, unless `recompute`. Megatron-LM pads heads
+    to a multiple of the GPUs. `shared` None: communication takes no time.
+    """
+    profile, (heads, kv_heads), problem = load_profile(gpu), HEADS[model], attention(model, tokens)
+    free = Cluster(Link("no communication", math.inf, 0.0, ""))
+    nodes = free if shared is None else _nodes(gpus, profile, shared=shared)
+    padded = -(-heads // gpus) * gpus if scheme == "Megatron-LM" else heads
+    flops = linear_flops(padded, max(1, padded * kv_heads // heads), tokens, 4)
+    linear_s = flops / gpus / achieved_flops(profile)
+    if scheme == "DistFlashAttn":
+        times = ChunkTimes(problem, KERNEL, profile)
+        built = (build("balanced", problem, gpus, backward=backward) for backward in (False, True))
+        forward_s, backward_s = (simulate(one, problem, nodes, times, overlap=overlap).total_s for one in built)
+        return Iteration(LAYERS * ((2 if recompute else 1) * forward_s + backward_s), linear_s, 0.0)
+    if scheme == "Megatron-LM":
+        both = [baselines.megatron(problem, gpus, KERNEL, profile, nodes, backward=b) for b in (False, True)]
+    else:
+        both = [baselines.ring_self_attention(problem, gpus, profile, nodes, backward=b) for b in (False, True)]
+    compute_s, communication_s = (
+        LAYERS * (2 * getattr(both[0], part) + getattr(both[1], part)) for part in ("compute_s", "communication_s")
+    )
+    return Iteration(compute_s, linear_s, communication_s)
 
 
 @arithmetic
 def iteration(of: Side, scheme: str, model: str, gpus: int, tokens: int, shared: bool) -> dict[str, Any]:
     """Seconds of a training iteration, and its parts."""
-    found = _iteration(scheme, model, gpus, tokens * K, of.gpu.name, shared)
+    found = iterated(scheme, model, gpus, tokens * K, of.gpu.name, shared)
     talks = f", collectives {found.communication_s:.2f} s" if found.communication_s else ""
     parts = f"attention {found.attention_s:.2f} s, weights {found.linear_s:.2f} s{talks}"
     return {"computed": found.seconds, "parts": parts}
@@ -108,31 +179,40 @@ def iteration_speed_up(
     of: Side, slower: str, model: str, gpus: int, tokens: int, shared: bool, recompute: bool = False
 ) -> dict[str, Any]:
     """Of DistFlashAttn over another scheme, or over itself with attention computed again."""
-    how = {"recompute": True} if recompute else {}
-    slow = _iteration(slower, model, gpus, tokens * K, of.gpu.name, shared, **how).seconds
-    fast = _iteration("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared).seconds
+    slow = iterated(slower, model, gpus, tokens * K, of.gpu.name, shared, recompute).seconds
+    fast = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared).seconds
     return {"computed": slow / fast, "slow": slow, "fast": fast}
 
 
 @arithmetic
 def communication_share(of: Side, model: str, gpus: int, tokens: int, shared: bool, overlap: bool) -> dict[str, Any]:
     """Percent that communication adds to an iteration."""
-    ideal = _iteration("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared=False, free=True).seconds
-    took = _iteration("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared, overlap=overlap).seconds
+    ideal = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, None).seconds
+    took = iterated("DistFlashAttn", model, gpus, tokens * K, of.gpu.name, shared, overlap=overlap).seconds
     return {"computed": 100 * (took / ideal - 1), "took": took, "ideal": ideal}
 
 
 @arithmetic
 def attention_module(of: Side, model: str, tokens: int) -> dict[str, Any]:
-    """Milliseconds of a layer's attention module on one GPU."""
-    return {"computed": 1e3 * llama.attention_module_s(MODELS[model], tokens * K, of.gpu)}
+    """Milliseconds of the forward of a layer's attention module on one GPU: the attention and its projections."""
+    kernel_s = predict(attention(model, tokens * K, "fwd"), KERNEL, of.gpu, method="capacity").time.total_s
+    return {"computed": 1e3 * (kernel_s + 2 * tokens * K * layer_weights(*HEADS[model])[0] / achieved_flops(of.gpu))}
+
+
+def training_bytes(model: str, tokens: int, gpus: int) -> float:
+    """Memory of a GPU: sharded parameters, two checkpoints of the model's width a layer, one layer's working set, and
+    the logits. An estimate from counted tensors, not a measurement."""
+    parameters = LAYERS * sum(layer_weights(*HEADS[model])) + 2 * HIDDEN * VOCABULARY
+    checkpoints = LAYERS * 2 * HIDDEN * 2
+    working = 2 * (MLP_TENSORS * FFN + HIDDEN_TENSORS * HIDDEN)
+    return ADAM_BYTES * parameters / gpus + tokens / gpus * (checkpoints + working + LOGIT_BYTES * VOCABULARY)
 
 
 @arithmetic
 def sequence_that_fits(of: Side, model: str, gpus: int, tokens: int) -> dict[str, Any]:
     """Thousands of tokens whose training fits in the GPUs' memory; `tokens` the published ones, in thousands."""
     budget = of.gpu.need("memory_bytes")
-    used, fixed = (llama.training_bytes(MODELS[model], n, gpus) for n in (tokens * K, 0))
+    used, fixed = (training_bytes(model, n, gpus) for n in (tokens * K, 0))
     longest = (budget - fixed) / ((used - fixed) / (tokens * K)) / K
     return {"computed": longest, "used": used / 1e9, "budget": budget / 1e9}
 

@@ -88,12 +88,8 @@ def sections() -> tuple[Section, ...]:
 
 
 def reproduce(letters: Iterable[str] | None = None, progress: Progress = silent) -> list[Row]:
-    """The rows of the sections asked for; of all when none is named. `progress` hands on the sections one by one, and
-    may show how far it is.
-
-    Raises:
-        InputError: no such section.
-    """
+    """The rows of the sections asked for; of all when none is named. `progress` hands on the sections one by one,
+    and may show how far it is. Raises InputError where there is no such section."""
     known = {s.letter: s for s in sections()}
     wanted = list(known) if letters is None else [letter.strip().upper() for letter in letters]
     for letter in wanted:

@@ -88,11 +88,8 @@ def moved(call: Call, flushed: bool = False) -> Traffic:
 
 
 def place(name: str) -> Path:
-    """A recorded table: one that commands read, or one of a checkout's experiments.
-
-    Raises:
-        InputError: this installation has no experiments.
-    """
+    """A recorded table: one that commands read, or one of a checkout's experiments. Raises InputError where this
+    installation has no experiments."""
     shipped = data_dir("kernels") / "measurements" / name
     if shipped.is_file():
         return shipped

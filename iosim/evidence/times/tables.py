@@ -256,11 +256,7 @@ def problem_of(row: Mapping[str, str]) -> AttentionProblem:
 
 
 def kernel_of(row: Mapping[str, str], problem: AttentionProblem) -> Kernel:
-    """The kernel of a row.
-
-    Raises:
-        InputError: the kernel cannot run the problem on the row's GPU.
-    """
+    """The kernel of a row. Raises InputError where the kernel cannot run the problem on the row's GPU."""
     settings: dict[str, Any] = {"splits": int(row["splits"])} if row.get("splits") else {}
     if row["file"] == WHEEL_A30 and row["head_dim"] == "160":
         settings |= {"tile": (128, 32), "warps": 4}

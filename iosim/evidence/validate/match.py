@@ -100,12 +100,8 @@ class Case:
 
 
 def problem_of(row: Row) -> AttentionProblem:
-    """The attention problem of a row.
-
-    Raises:
-        InputError: its sizes make no sense.
-        NoModel: the row leaves one empty.
-    """
+    """The attention problem of a row. Raises InputError where its sizes make no sense; NoModel where the row leaves
+    one empty."""
     name = row.implementation
     noted = _noted_mask(row.facts.get("note", ""))
     missing = [n for n in (CHAIN_COLUMNS if row.chain else LAUNCH_COLUMNS)
@@ -145,12 +141,8 @@ def _problem(row: Row, **values: object) -> AttentionProblem:
 
 
 def match(rows: Sequence[Row], profile: HardwareProfile) -> Case:
-    """The case of one call's rows, in order of their launches, or of one chain.
-
-    Raises:
-        InputError: sizes that make no sense.
-        NoModel: no catalog kernel stands for the rows.
-    """
+    """The case of one call's rows, in order of their launches, or of one chain. Raises InputError where sizes make
+    no sense; NoModel where no catalog kernel stands for the rows."""
     first = rows[0]
     try:
         entry_name(_catalog_name(first))
@@ -224,11 +216,8 @@ def _call_case(rows: Sequence[Row], problem: AttentionProblem, profile: Hardware
 def _compiled_launches(
     rows: Sequence[Row], problem: AttentionProblem, launches: Sequence[Launch]
 ) -> list[Launch | str]:
-    """The launches of a compiled call, in which others may stand before attention's.
-
-    Raises:
-        NoModel: the kernel for few queries, which splits the keys.
-    """
+    """The launches of a compiled call, in which others may stand before attention's. Raises NoModel where it takes
+    the kernel for few queries, which splits the keys."""
     if problem.seq_q < FLEX_DECODES_BELOW:
         raise NoModel(f"FlexAttention's kernel for fewer than {FLEX_DECODES_BELOW} queries is not modelled")
     rest = iter(launches)
@@ -266,11 +255,8 @@ def _described(row: Row) -> bool:
 
 
 def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
-    """The catalog's kernel of a call, with the settings that its rows state.
-
-    Raises:
-        NoModel: settings that are not modelled.
-    """
+    """The catalog's kernel of a call, with the settings that its rows state. Raises NoModel where settings are not
+    modelled."""
     row = rows[0]
     kernel = resolve(_catalog_name(row), problem, profile, overrides_of(row))
     if row.implementation == "flash_bwd":
@@ -286,11 +272,8 @@ def kernel_of(rows: Sequence[Row], problem: AttentionProblem, profile: HardwareP
 
 
 def overrides_of(row: Row) -> Overrides | None:
-    """The settings that a row states over the catalog's own choice.
-
-    Raises:
-        NoModel: blocks in an order that is not modelled, or no tile where the catalog's is not the row's.
-    """
+    """The settings that a row states over the catalog's own choice. Raises NoModel where the blocks' order is not
+    modelled, or a tile is missing."""
     if row.implementation == "flash_bwd_sm90":
         return None  # of its backward alone
     facts, sides = row.facts, (row.number("block_q"), row.number("block_k"))

@@ -14,10 +14,9 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, seconds_text
 from iosim.evidence.cuda.ncu import METRICS, Profiled
-from iosim.evidence.validate.given import Given, Unknown
 from iosim.evidence.validate.match import Case, NoModel, match
 from iosim.evidence.validate.profile_rows import Told, row_of, said_of
-from iosim.evidence.validate.recognise import recognise, whole_call
+from iosim.evidence.validate.recognise import Given, Unknown, recognise, whole_call
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import plan

@@ -10,8 +10,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.ncu import METRICS, Profiled, find_ncu, import_report, parse_raw, profiled_of
-from iosim.evidence.validate.given import Call, Given, Unknown
-from iosim.evidence.validate.recognise import recognise
+from iosim.evidence.validate.recognise import Call, Given, Unknown, recognise
 from iosim.evidence.validate.residuals import Skipped
 from iosim.evidence.validate.rows import COLUMN, QUANTITIES, Row, text_of_file
 
@@ -36,29 +35,17 @@ class ProfileRows:
     notes: tuple[str, ...]
 
 
-def nothing_told(text: str) -> Given:
-    """NVTX ranges are not read."""
-    return Given()
-
-
-def no_module(path: Path) -> Iterable[Mapping[str, Any]] | None:
-    """The profiler's Python module is not asked."""
-    return None
-
-
 def read_profile(
-    path: str | Path, stated: Given, told: Told = nothing_told, opened: Opened = no_module
-) -> ProfileRows:  # fmt: skip
-    """The launches of a profile, matched with catalog kernels by their names and grids and by what is given.
+    path: str | Path, stated: Given, told: Told = lambda text: Given(), opened: Opened = lambda path: None
+) -> ProfileRows:
+    """The launches of a profile, matched with catalog kernels by their names and grids and by what is given. Raises
+    InputError where the file cannot be read, is no profile, or holds none of the counters.
 
     Args:
         path: a report, or its raw page in CSV.
         stated: what is said of all calls.
         told: reads what an NVTX range says of the calls in it, which goes before `stated`.
         opened: reads a report by the profiler's Python module, where there is one.
-
-    Raises:
-        InputError: the file cannot be read, is no profile, or holds none of the counters.
     """
     where = f"{OPTION} '{path}'"
     launches, notes = _launches(path, where, opened)
@@ -113,11 +100,8 @@ def _has_ncu() -> bool:
 
 
 def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
-    """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`.
-
-    Raises:
-        Unknown: a range says what is no option.
-    """
+    """What is said of a launch: by the NVTX ranges around it, the innermost first, and by `stated`. Raises Unknown
+    where a range says what is no option."""
     for text in launch.ranges:
         for words in TOLD.findall(text):
             try:
@@ -128,7 +112,8 @@ def said_of(launch: Profiled, stated: Given, told: Told) -> Given:
 
 
 def matched(
-    launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = (), told: Told = nothing_told
+    launches: Sequence[Profiled], stated: Given, source: str, notes: tuple[str, ...] = (),
+    told: Told = lambda text: Given(),
 ) -> ProfileRows:  # fmt: skip
     """The launches as rows; those of one call, a main launch and the ones that belong to it, share its number."""
     rows: list[Row] = []
@@ -147,8 +132,8 @@ def matched(
                 raise Unknown(f"is not preceded by the launches of its call ({', '.join(recognised.follows)})")
         except Unknown as reason:
             unmatched.append(Skipped(_bare(launch, source, number), str(reason)))
-            if not _passes_by(launch.kernel):
-                first, parts = None, []
+            if "elementwise_kernel" not in launch.kernel and "Memset" not in launch.kernel:
+                first, parts = None, []  # PyTorch's elementwise kernels and fills may stand between those of one call
             continue
         if not recognised.follows:
             call, first, parts = call + 1, None, []
@@ -157,11 +142,6 @@ def matched(
         rows.append(row_of(launch, recognised, facts, source, call, len(parts)))
         first = first or rows[-1]
     return ProfileRows(tuple(rows), tuple(unmatched), notes)
-
-
-def _passes_by(kernel: str) -> bool:
-    """Whether a launch may stand between those of one call: PyTorch's elementwise kernels and fills."""
-    return "elementwise_kernel" in kernel or "Memset" in kernel
 
 
 def _measured(launch: Profiled) -> dict[str, int | float]:

@@ -77,11 +77,7 @@ def _yes(value: bool) -> str:
 
 @cache
 def groups(path: Path = FILE) -> tuple[Group, ...]:
-    """The groups of a file, in order.
-
-    Raises:
-        InputError: the file names something that is not known.
-    """
+    """The groups of a file, in order. Raises InputError where the file names something that is not known."""
     data = checked(read_toml(path), REASONS, path.name)
     return tuple(_group(entry) for entry in data["group"])
 

@@ -108,11 +108,8 @@ def calls(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def compare(rows: Iterable[Row], profile: HardwareProfile, progress: Progress = silent) -> Comparison:
-    """Every row beside its prediction.
-
-    Raises:
-        InputError: sizes of a row that make no sense, or a profile without what a replay needs.
-    """
+    """Every row beside its prediction. Raises InputError where a row's sizes make no sense, or the profile lacks
+    what a replay needs."""
     residuals: list[Residual] = []
     skipped: list[Skipped] = []
     flushed = replace(profile, l2_foreign_dirty_bytes=0)  # a range's flush leaves none: a sum's writes, h200_passes.csv

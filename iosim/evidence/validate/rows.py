@@ -98,11 +98,8 @@ def measured_on(path: str | Path) -> str | None:
 
 
 def read(path: str | Path) -> list[Row]:
-    """The rows of a table of measurements, in the file's order.
-
-    Raises:
-        InputError: the file cannot be read, lacks a column, or holds a value of another type than its column's.
-    """
+    """The rows of a table of measurements, in the file's order. Raises InputError where the file cannot be read,
+    lacks a column, or holds a value of another type than its column's."""
     where = f"{OPTION} '{path}'"
     try:
         lines = list(csv.reader(io.StringIO(text_of_file(path, where), newline=""), strict=True))
@@ -131,11 +128,8 @@ def read(path: str | Path) -> list[Row]:
 
 
 def text_of_file(path: str | Path, where: str) -> str:
-    """The text of a file of up to MAX_FILE_BYTES.
-
-    Raises:
-        InputError: it cannot be read or is no text; `where` begins the message.
-    """
+    """The text of a file of up to MAX_FILE_BYTES. Raises InputError where it cannot be read or is no text; `where`
+    begins the message."""
     try:
         require_file(path, where)
         with open(path, "rb") as file:

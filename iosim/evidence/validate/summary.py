@@ -122,10 +122,7 @@ def parse_limit(
     text: str, what: str, names: Sequence[str], statistics: Sequence[str], usual: str, examples: str
 ) -> tuple[str, str, float]:
     """The parts of NAME[:STATISTIC]=LIMIT, the limit as a share; `what` a name is of, and the usual statistic.
-
-    Raises:
-        InputError: not of that form.
-    """
+    Raises InputError where it is not of that form."""
     match = re.fullmatch(r"\s*([a-z0-9_-]+)(?::([a-z0-9]+))?\s*=\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text)
     if not match:
         raise InputError(f"`fail_above` '{text}' is not of the form {what.upper()}[:STATISTIC]=LIMIT; accepted: such "
