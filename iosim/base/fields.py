@@ -133,11 +133,8 @@ class About:
         }.get(self.kind, "")
 
     def check(self, value: Any) -> Any:
-        """The value as it is kept; None stays None where that is the default.
-
-        Raises:
-            InputError: a value of another type, or out of range.
-        """
+        """The value as it is kept; None stays None where that is the default. Raises InputError: a value of another
+        type, or out of range."""
         if value is None and self.default is None:
             return None
         if self.kind is Kind.WHOLE:
@@ -215,11 +212,8 @@ def like(field: About, default: Any = None, **changes: Any) -> Any:
 
 
 def put_checked(owner: Any) -> None:
-    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept.
-
-    Raises:
-        InputError: a value of another type, or out of range.
-    """
+    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept. Raises
+    InputError: a value of another type, or out of range."""
     for name, about_field in fields_of(type(owner)).items():
         object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 
@@ -238,11 +232,7 @@ def fields_of(owner: type[Any]) -> Mapping[str, About]:
 
 
 def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
-    """`value` as a whole number within bounds.
-
-    Raises:
-        InputError: it is none.
-    """
+    """`value` as a whole number within bounds. Raises InputError: it is none."""
     number: Any = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     for problem in Whole(low, high).problems(number, ""):
         raise InputError(f"`{name}` {problem}")

@@ -153,11 +153,8 @@ def add_output_options(parser: argparse.ArgumentParser, formats: Sequence[str] =
 
 
 def problems(args: argparse.Namespace) -> list[AttentionProblem]:
-    """One problem for every combination of the values asked for, the query tokens fastest.
-
-    Raises:
-        InputError: values that make no sense, or --causal beside --window.
-    """
+    """One problem for every combination of the values asked for, the query tokens fastest. Raises InputError: values
+    that make no sense, or --causal beside --window."""
     from iosim.problem.asked import check_queries, problems
 
     values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
@@ -174,11 +171,7 @@ def problems(args: argparse.Namespace) -> list[AttentionProblem]:
 
 
 def problem(args: argparse.Namespace) -> AttentionProblem:
-    """The one problem of a command that takes one.
-
-    Raises:
-        InputError: several lengths, or as `problems`.
-    """
+    """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
         raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; '{args.command}' takes one, so accepted: "
@@ -194,11 +187,8 @@ def overrides(args: argparse.Namespace) -> Overrides:
 
 
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem.
-
-    Raises:
-        InputError: there are problems; `hint` says where to look.
-    """
+    """What is wrong with a file of the user's own, a line a problem. Raises InputError: there are problems; `hint` says
+    where to look."""
     lines = [str(problem) for problem in problems]
     if args.format == "json":
         emit(json_text({"schema": 1, "file": args.file, "problems": lines}), args.out)
@@ -319,11 +309,8 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
 
 
 def check_place(out: str | None, option: str = "--out") -> None:
-    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it.
-
-    Raises:
-        InputError: no file can be written there.
-    """
+    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it. Raises
+    InputError: no file can be written there."""
     from pathlib import Path
 
     if out is None:

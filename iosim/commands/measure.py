@@ -313,11 +313,7 @@ def _choice(args: argparse.Namespace) -> Choice:
 
 
 def _persistent(args: argparse.Namespace) -> bool:
-    """Whether as many CTAs as fit take lists of tiles.
-
-    Raises:
-        InputError: a scheduler for which no kernel is built.
-    """
+    """Whether as many CTAs as fit take lists of tiles. Raises InputError: a scheduler for which no kernel is built."""
     if args.scheduler not in (None, "static", "persistent"):
         raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
     return bool(args.persistent or args.scheduler == "persistent")

@@ -146,11 +146,7 @@ def _sizes(problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def section_size(text: str) -> int:
-    """Bytes of `section=50MiB`.
-
-    Raises:
-        InputError: another constant, or no size.
-    """
+    """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
     from iosim.evidence.claims.amount import parse
 
     name, _, size = text.partition("=")

@@ -139,11 +139,7 @@ def heading(ranking: TileRanking) -> str:
 
 
 def tell_triton(args: argparse.Namespace) -> int:
-    """The command's output with `--triton`.
-
-    Raises:
-        InputError: options that do not go with it, or nothing fits.
-    """
+    """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
     from iosim.commands import triton_list
 

@@ -66,11 +66,8 @@ def ranked(
     progress: Progress = silent,
 ) -> list[TritonList]:  # fmt: skip
     """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; the first
-    `compiled` of them are ranked with what Triton's compiler says.
-
-    Raises:
-        InputError: an unknown choice, nothing fits, or Triton's kernel cannot run a problem there.
-    """
+    `compiled` of them are ranked with what Triton's compiler says. Raises InputError: an unknown choice, nothing fits,
+    or Triton's kernel cannot run a problem there."""
     from iosim.base.errors import InputError
     from iosim.hardware.profile import load_profile
     from iosim.integrations.triton.compiled import compiled_configs

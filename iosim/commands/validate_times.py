@@ -16,11 +16,7 @@ ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuses options of the other comparison.
-
-    Raises:
-        InputError: one of them was given.
-    """
+    """Refuses options of the other comparison. Raises InputError: one of them was given."""
     for name in NOT_WITH_TIMES if args.times else ONLY_WITH_TIMES:
         if getattr(args, name):
             why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"

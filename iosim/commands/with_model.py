@@ -55,11 +55,8 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def model(args: argparse.Namespace) -> Model | None:
-    """The model that was asked for, with what was asked in place of its own numbers; None without --model.
-
-    Raises:
-        InputError: no such model, options that contradict it, or that go with one alone.
-    """
+    """The model that was asked for, with what was asked in place of its own numbers; None without --model. Raises
+    InputError: no such model, options that contradict it, or that go with one alone."""
     from iosim.studies.models.asked import chosen
 
     return chosen(loaded(args), given(args), args.layers, args.tensor_parallel)

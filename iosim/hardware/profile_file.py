@@ -145,11 +145,7 @@ class Parsed(NamedTuple):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a profile file.
-
-    Raises:
-        InputError: it cannot be read as TOML.
-    """
+    """The tables of a profile file. Raises InputError: it cannot be read as TOML."""
     return schema.read_toml(path, "profile file", "docs/profiles.md")
 
 

@@ -82,11 +82,8 @@ def _ranges(action: Any) -> Any:
 
 
 def ask(facts: Any) -> Any:
-    """What iosim says of a launch, and an empty text; or None, and why it is not asked.
-
-    Raises:
-        Exception: it is not there, or refuses.
-    """
+    """What iosim says of a launch, and an empty text; or None, and why it is not asked. Raises Exception: it is not
+    there, or refuses."""
     if not any(re.search(pattern, facts["kernel"]) for pattern in INSTALLED.get("names", ("",))):
         return None, "no catalog kernel has this name"
     python = INSTALLED.get("python", "")

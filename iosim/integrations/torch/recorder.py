@@ -251,11 +251,7 @@ def dtype_of(places: Iterable[Any]) -> str:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """iosim's name of a tensor's type.
-
-    Raises:
-        InputError: there is none.
-    """
+    """iosim's name of a tensor's type. Raises InputError: there is none."""
     if tensor.dtype not in DTYPES:
         accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
         raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")

@@ -52,11 +52,7 @@ def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an operator that hangs on its arguments' values, on their device; what is copied off the meta
-    device is real.
-
-    Raises:
-        InputError: the values are not known.
-    """
+    device is real. Raises InputError: the values are not known."""
     with _disable_current_modes():
         copies, assumed = _copies(recorder, (args, kwargs))
         if copies is None and function in READS and args[0].is_floating_point():
