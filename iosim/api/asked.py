@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from iosim.api.keywords import PROBLEM, SETTINGS, SHORT
 from iosim.base.errors import InputError
 from iosim.base.fields import About, Kind
-from iosim.base.units import size, sizes
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.overrides import Overrides
 from iosim.problem.asked import problems
@@ -24,19 +23,7 @@ def read(name: str, about: About, value: Any) -> Any:
     """A keyword's value, a text such as "4k" or "128x64" read as the command line would."""
     if about.kind is Kind.NAMES:
         return names(value, name)
-    if not isinstance(value, str):
-        return value
-    if about.kind is Kind.WHOLE and name != "seq_len":
-        return -size(value[1:], f"`{name}`") if value.startswith("-") else size(value, f"`{name}`")
-    if about.kind is Kind.LENGTHS:
-        return tuple(sizes(value, f"`{name}`"))
-    if about.kind is Kind.SIDES:
-        sides = value.lower().split("x")
-        sides = sides * 2 if about.one_for_both and len(sides) == 1 else sides
-        if len(sides) != 2 or not all(side.strip().isdecimal() for side in sides):
-            raise InputError(f"`{name}` '{value}' is no pair; accepted: {about.accepted}, such as '128x64'")
-        return int(sides[0]), int(sides[1])
-    return value
+    return about.read(value, f"`{name}`") if isinstance(value, str) and name != "seq_len" else value
 
 
 def request(of: type[T], keywords: Mapping[str, About], asked: Mapping[str, Any], **more: Any) -> T:

@@ -13,7 +13,6 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from keyword import iskeyword
 from numbers import Real
 from typing import Any, ParamSpec, SupportsIndex, TypeVar
@@ -27,7 +26,7 @@ from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import calls, requests
-from iosim.studies.formulas.names import CHOICES, SIZES
+from iosim.studies.formulas import names
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,13 +45,6 @@ SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 """Keyword -> setting over a kernel's own choice."""
 SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
-FORMULA = {
-    name: replace(about, default=None, usual=None, default_text="")
-    if about.name in (*SIZES, "dtype", "splits", "tile", "mask") else about
-    for name, about in (PROBLEM | SHORT | SETTINGS).items()
-    if about.name in (*SIZES, *CHOICES, "dtype", "splits", "tile", "mask", "causal")
-}  # fmt: skip
-"""Keywords of a formula: sizes that are not given stay symbols."""
 
 
 def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, About]:
@@ -60,6 +52,7 @@ def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, Abou
     return {keyword_of(about): about for name, about in request.items() if name not in positional}
 
 
+FORMULA = by_keyword(names.FORMULA)
 CONDITIONED = by_keyword(CONDITIONS)
 """Keyword -> how a call meets its GPU."""
 LAYERED = by_keyword(requests.OF_MODEL)

@@ -18,6 +18,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.schema import Whole
+from iosim.base.units import size, sizes
 
 T = TypeVar("T")
 
@@ -157,6 +158,27 @@ class About:
         if self.kind is Kind.SIDES:
             return self._sides(value)
         return self._lengths(value) if self.kind is Kind.LENGTHS else value
+
+    def read(self, text: str, what: str) -> Any:
+        """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages. Raises
+        InputError: the text is of another form."""
+        if self.kind is Kind.WHOLE:
+            return -size(text.strip()[1:], what) if text.strip().startswith("-") else size(text, what)
+        if self.kind is Kind.SIDES:
+            first, _, second = text.lower().partition("x")
+            if not (second or self.one_for_both):
+                raise InputError(f"{what} '{text}' is not of the form QxK, such as 128x64")
+            return size(first, what), size(second or first, what)
+        if self.kind is Kind.LENGTHS:
+            return tuple(sizes(text, what))
+        if self.kind is Kind.FLAG:
+            return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+        if self.kind in (Kind.NUMBER, Kind.PROBABILITY):
+            try:
+                return float(text)
+            except ValueError:
+                raise InputError(f"{what} '{text}' is no number; accepted: {self.accepted}") from None
+        return text
 
     def _numbers(self, value: Sequence[Any]) -> list[Any]:
         try:

@@ -9,21 +9,18 @@ from iosim.base.errors import InputError
 from iosim.base.places import CACHE, cache_dir
 from iosim.base.units import bytes_text
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "cache", help="show or clear the results of replays that are kept between runs"
-    )
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|clear")
     show = actions.add_parser("show", help="where they are kept, how many there are and how many bytes they take")
     common.add_output_options(show)
     actions.add_parser("clear", help="drop all of them")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

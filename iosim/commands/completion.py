@@ -10,9 +10,9 @@ import argparse
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -49,14 +49,10 @@ AFTER = {"zsh": "; .zshrc needs, before compinit: fpath+=(~/.zfunc)"}
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "completion", help="completion of commands, options and names by the Tab key, for bash, zsh and fish"
-    )
+def add_options(parser: CommandParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=list(SCRIPTS), help=", ".join(SCRIPTS))
     parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
                         "of printing it: it works in shells started from then on")  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +74,7 @@ def _place(shell: str) -> Path:
 
 
 def candidates(
-    words: Sequence[str], commands: Sequence[str], parser_of: Callable[[str], argparse.ArgumentParser]
+    words: Sequence[str], commands: Iterable[str], parser_of: Callable[[str], argparse.ArgumentParser]
 ) -> list[str]:
     """What may stand in place of the last of the words that follow `iosim`; nothing where a file may.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
@@ -28,8 +29,7 @@ SYSTEMS = (
 """What is made of these kernels, and where."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list, show, check and write kernels")
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|new")
     listing = actions.add_parser("list", help="all kernels")
     common.add_output_options(listing)
@@ -45,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
         "--name", dest="named", metavar="NAME", help="name of the new kernel (default: my-, and the other's)"
     )
     new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

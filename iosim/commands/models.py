@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.base.units import some
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Cell, Column, Table
 
 LISTED = (
@@ -23,17 +23,13 @@ KINDS = (
 )  # fmt: skip
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "models", help="list and show models, and what a config.json says of attention"
-    )
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
     listing = actions.add_parser("list", help="all models that --model knows by name")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="a model's layers by kind, and where its numbers stand")
     show.add_argument("name", metavar="NAME", help="model, config.json, or its directory")
     common.add_output_options(show)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
-from iosim.commands import common, options, with_model
+from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.studies.calls import ORDERS, PINNED, OrdersRequest
 
 if TYPE_CHECKING:
@@ -36,21 +37,17 @@ ORDER_OPTIONS = options.table(
 """What is shown of a ranking, or looked into in its place."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "orders", help="in which order tiles should start: orders ranked by time and HBM bytes, and their code"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_conditions(parser, "l2_start")
     g = parser.add_argument_group("orders")
     options.add(g, ORDERS, ("weights",))
     options.add(g, ORDER_OPTIONS)
     options.add(g, ORDERS, ("tile", *PINNED), several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,9 +77,9 @@ def ranked(args: argparse.Namespace) -> list[OrderRanking]:
     """A ranking a GPU; of several problems one for all of them."""
     from iosim.studies.orders.search import run
 
-    of_layers = with_model.layer_problems(args)
+    of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
-    asked = {"problems": [problem for _, problem in of_layers], "kernel": args.kernel, "counts": counts or None}
+    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
     return [run(one, progress("predicting orders")) for one in requests]
 
@@ -164,7 +161,7 @@ def grid(args: argparse.Namespace) -> list[AttentionProblem]:
     if args.seq_q is None:
         args.usual_lengths = GRID
     if args.model is not None:
-        return with_model.problems(args)
+        return common.problems(args)
     problems = common.problems(args)
     if args.kv_heads is None:
         problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]

@@ -27,6 +27,10 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=settings.pop("formatter_class", _Formatter), **settings)
 
+    def group(self, title: str) -> Any:
+        """The group of options with this title, a new one where there is none yet."""
+        return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
+
     def get_default(self, dest: str) -> Any:
         """The default of an option, which spellings of old have none of."""
         defaults = (a.default for a in self._actions if a.dest == dest and a.default != argparse.SUPPRESS)

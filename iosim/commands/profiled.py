@@ -23,9 +23,9 @@ KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "dir
 """Fields of the problem and settings of a kernel that a profile may leave open."""
 
 
-def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
+def add_calls(parser: CommandParser, title: str) -> None:
     """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
-    g = common.group(parser, title)
+    g = parser.group(title)
     told = "; of a list each launch takes the one that fits its grid"
     lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
     columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
@@ -33,7 +33,7 @@ def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
     options.add(g, options.without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
     causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
     options.add(g, {"causal": causal})
-    k = common.group(parser, "kernel settings of the project's own kernels")
+    k = parser.group("kernel settings of the project's own kernels")
     options.add(k, OVERRIDES, KNOBS)
     k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 

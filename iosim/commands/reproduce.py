@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.show.tables import RIGHT, Cell, Column, Table
 
 if TYPE_CHECKING:
     from iosim.evidence.reproduce import Row
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "reproduce", help="published numbers computed again: claim, computed, ratio, arithmetic"
-    )
-    common_options = common.group(parser, COMMON)
-    options.add_list(common_options, "--section", metavar="LETTER,...",
-                     help="sections, such as A,G (default: all; --list says what each is about)")  # fmt: skip
+def add_options(parser: CommandParser) -> None:
+    common_options = parser.group(COMMON)
+    told = "sections, such as A,G (default: all; --list says what each is about)"
+    options.add_names(common_options, "--section", usual=None, several=True, metavar="LETTER", help=told)
     common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 COLUMNS = (

@@ -12,6 +12,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, profiled
+from iosim.commands.parser import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +51,8 @@ VALIDATE = options.table(
 """What is compared with what."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "validate", help="predictions beside recorded measurements, and gates on their errors"
-    )
-    g = common.group(parser, "options")
+def add_options(parser: CommandParser) -> None:
+    g = parser.group("options")
     options.add(g, VALIDATE, ("measurements", "ncu"))
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
@@ -63,7 +61,6 @@ def add_parser(subparsers: Any) -> None:
     options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
     common.add_output_options(parser, FORMATS)
     profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -98,7 +98,7 @@ class TrafficMode:
 
     @cached_property
     def result(self) -> ProgramTraffic:
-        """What has run, on the GPU. Raises InputError: the mode has not ended, or an operator cannot run on that GPU."""
+        """What has run, on the GPU. Raises InputError: the mode runs on, or an operator cannot run on that GPU."""
         if self._stack is not None:
             raise InputError("the traffic is known once the mode has ended; accepted: after the `with` block")
         return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
