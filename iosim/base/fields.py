@@ -163,21 +163,24 @@ class About:
         """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages. Raises
         InputError: the text is of another form."""
         if self.kind is Kind.WHOLE:
-            return -size(text.strip()[1:], what) if text.strip().startswith("-") else size(text, what)
+            negative = self.low < 0 and text.strip().startswith("-")
+            return -size(text.strip()[1:], what) if negative else size(text, what)
         if self.kind is Kind.SIDES:
             first, _, second = text.lower().partition("x")
-            if not (second or self.one_for_both):
-                raise InputError(f"{what} '{text}' is not of the form QxK, such as 128x64")
-            return size(first, what), size(second or first, what)
+            try:
+                return size(first, what), size(second or (first if self.one_for_both else ""), what)
+            except InputError:
+                raise InputError(f"{what} '{text}' is not of the form QxK, such as 128x64") from None
         if self.kind is Kind.LENGTHS:
             return tuple(sizes(text, what))
         if self.kind is Kind.FLAG:
             return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
         if self.kind in (Kind.NUMBER, Kind.PROBABILITY):
             try:
-                return float(text)
-            except ValueError:
-                raise InputError(f"{what} '{text}' is no number; accepted: {self.accepted}") from None
+                return float(text) if self.kind is Kind.NUMBER else self.check(float(text))
+            except ValueError:  # an InputError, too
+                wrong = "is no number" if self.kind is Kind.NUMBER else f"is out of range; accepted: {self.accepted}"
+                raise InputError(f"{what} '{text}' {wrong}") from None
         return text
 
     def _numbers(self, value: Sequence[Any]) -> list[Any]:

@@ -37,8 +37,8 @@ LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding")
-OF_MASK += ("mask_storage",)
+OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
+           "mask_storage")  # fmt: skip
 ASKED = {**FIELDS, **OVERRIDES, **BESIDES}
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
@@ -275,9 +275,7 @@ def tell(
     return 0
 
 
-def show(
-    args: argparse.Namespace, found: Printed, whole: Mapping[str, Any] | None = None, **written: Callable[[], str]
-) -> int:
+def show(args: argparse.Namespace, found: Printed, whole: Mapping[str, Any] | None = None, **written: Any) -> int:
     """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own."""
     return tell(args, found.answer, json=lambda: found.to_dict() if whole is None else whole, rows=found.records,
                 table=found.to_text, **written)  # fmt: skip

@@ -35,15 +35,18 @@ def run(args: argparse.Namespace) -> int:
     asked = common.request(args, ExplainRequest)
     if asked.time:
         return _tell_time(args, asked)
-    calls = [(r.problem, r.kernel, r.profile, r.overrides) for r in requests_of(asked)]
-    for call in calls:
-        accesses = check_traceable(planned(*call))
+    calls = requests_of(asked)
+    for r in calls:
+        accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
         common.announce_replays(
-            f"{call[1]} on {call[2]}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
+            f"{r.kernel} on {r.profile}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
         )  # fmt: skip
-    replayed = (predict(*one, l2_start=asked.l2_start, method="replay", overrides=settings) for *one, settings in calls)
+    replayed = (
+        predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method="replay", overrides=r.overrides)
+        for r in calls
+    )
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(
         args, answer(explanations), json=lambda: {"explanations": [e.to_dict() for e in explanations]},

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     common.check_place(args.out)
     default = args.model is not None and isinstance(args.kernel, Usual)
     asked = common.request(args, PredictRequest, kernel=[DEFAULT] if default else args.kernel)
-    found = run(asked, progress("predicting"))
+    found: Any = run(asked, progress("predicting"))
     if asked.model is not None:
         return _tell_models(args, found)
     from iosim.prediction.answer import answer

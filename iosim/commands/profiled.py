@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
-from iosim.commands import common, options
+from iosim.commands import options
 from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS

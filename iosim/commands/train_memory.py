@@ -29,9 +29,9 @@ def add_options(parser: CommandParser) -> None:
                    help="map what fits over sequence lengths and width, batch or layers (default width), whose option "
                    "then takes a list")  # fmt: skip
     options.add(g, TRAIN, ("reserve",))
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--html", metavar="FILE", help="also write memory over time and the map there, as one page")
     common.add_output_options(parser)
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
