@@ -41,7 +41,6 @@ def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
 
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a problem that keywords gave."""
     given = {name: about for name, about in OF_PROBLEMS.items() if name in asked}
     read_values = {about.name: read(name, about, asked[name]) for name, about in given.items()}
     return {n: tuple(v) if isinstance(v, list) and n != "seq_q" else v for n, v in read_values.items()}

@@ -31,7 +31,6 @@ R = TypeVar("R")
 
 
 def keyword_of(about: About) -> str:
-    """The keyword that stands for a field's option."""
     bare = about.option is None or about.option.startswith("--no-")
     name = about.name if bare else str(about.option)[2:].replace("-", "_")
     return about.name if iskeyword(name) else name
@@ -186,11 +185,11 @@ def _is(value: object, kind: str) -> bool:
         "Sequence": lambda: isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping),
         "ModelLike": lambda: isinstance(value, str | os.PathLike | Mapping) or _is(value, "Model"),
     }
-    return simple[kind]() if kind in simple else any(one.__name__ == kind.rpartition(".")[2] for one in type(value).__mro__)
+    name = kind.rpartition(".")[2]
+    return simple[kind]() if kind in simple else any(one.__name__ == name for one in type(value).__mro__)
 
 
 def usual(about: About) -> Any:
-    """A keyword's default, which is the option's."""
     return about.default if about.usual is None else about.usual
 
 
@@ -205,7 +204,6 @@ LISTED = "int | str | Sequence[int | str]"
 
 
 def annotation(about: About) -> str:
-    """A keyword's type, as an annotation writes it."""
     if about.name == "seq_q":
         return LISTED
     either = f"int | {TYPES[about.kind]}" if about.one_for_both else TYPES[about.kind]
@@ -213,7 +211,6 @@ def annotation(about: About) -> str:
 
 
 def _documented(function: Callable[..., Any], keywords: Mapping[str, About]) -> str:
-    """The function's docstring with a line for every keyword at the end of "Args:"."""
     text = inspect.cleandoc(function.__doc__ or "")
     rows = "\n".join(textwrap.indent(said(name, about), "    ") for name, about in keywords.items())
     head, mark, tail = text.partition("    **asked: ")

@@ -122,7 +122,6 @@ class About:
 
     @property
     def accepted(self) -> str:
-        """The accepted values, as a message ends with them."""
         return {
             Kind.WHOLE: f"{self.low} to {self.high}",
             Kind.PROBABILITY: "0 <= P < 1",
@@ -273,7 +272,6 @@ def default_text(about_field: About, usual: bool = False) -> str:
 
 
 def described(about_field: About) -> str:
-    """What a field is, in one or more sentences."""
     return f"{about_field.help}. {about_field.more}" if about_field.more else about_field.help
 
 

@@ -46,9 +46,7 @@ Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
 class Spec(Protocol):
     """What a value may be."""
 
-    def problems(self, value: Any, key: str) -> Iterator[Problem]:
-        """What is wrong with `value`, which stands under `key`."""
-        ...
+    def problems(self, value: Any, key: str) -> Iterator[Problem]: ...
 
 
 @dataclass(frozen=True)
@@ -184,8 +182,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class OneOrMany:
-    """An `item`, or a list of them."""
-
     item: Spec
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
@@ -382,14 +378,12 @@ Column = Callable[[str], Any]
 
 
 def whole(text: str) -> int:
-    """A cell that holds a whole number, zero or more."""
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{shown(text)} is not a whole number; accepted: {_range(0, UNBOUNDED)}")
     return int(text)
 
 
 def word(*choices: str) -> Column:
-    """A cell that holds one of `choices`."""
 
     def one(text: str) -> str:
         if text not in choices:

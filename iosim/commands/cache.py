@@ -10,7 +10,6 @@ from iosim.base.places import CACHE, cache_dir
 from iosim.base.units import bytes_text
 from iosim.commands import common
 from iosim.commands.parser import CommandParser
-from iosim.show.tables import Table
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
@@ -39,14 +38,8 @@ def _show(args: argparse.Namespace) -> int:
         "bytes": 0 if state is None else state.bytes,
         "most_bytes": MOST_BYTES,
     }
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "cache": row})
-    elif args.format == "csv":
-        text = Table.of([row]).csv()
-    else:
-        text = _off() if state is None else f"{_told(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
-    common.emit(text, args.out)
-    return 0
+    text = _off() if state is None else f"{_told(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
+    return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
 
 
 def _clear(args: argparse.Namespace) -> int:
@@ -71,6 +64,5 @@ def _told(state: CacheState) -> str:
 
 
 def _off() -> str:
-    """Why nothing is kept."""
     why = f"{CACHE} is off" if cache_dir() is None else "there is no place for it"
     return f"no replays are kept: {why}\n"

@@ -92,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit_times(args: argparse.Namespace) -> int:
-    """The constants of a stack from the user's own times: errors before and after, and the file."""
     from dataclasses import asdict
 
     from iosim.hardware.profile import load_profile
@@ -184,7 +183,6 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
-    """What was measured beside what the shipped profile of the GPU says."""
     from iosim.evidence.measure.profile_text import base_profile
 
     base = base_profile(str(raw.get("gpu")))

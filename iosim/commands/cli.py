@@ -82,7 +82,6 @@ def build_parser(*only: str) -> argparse.ArgumentParser:
 
 
 def _listing() -> str:
-    """The commands by group, each with what it says of itself, for the help."""
     from iosim.show.terminal import folded
 
     wide = max(map(len, COMMANDS))
@@ -110,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             args = parser.parse_args(words)
         except UnknownWordError as error:
-            from iosim.commands.hints import hinted
+            from iosim.commands.completion import hinted
 
             raise InputError(hinted(error, build_parser())) from None
         if args.version:

@@ -56,7 +56,6 @@ def add_gpu(
 
 
 def add_gpus(parser: CommandParser) -> None:
-    """--gpu, a list."""
     add_gpu(parser, told="GPUs or profile files, such as a100,h100", several=True)
 
 
@@ -73,7 +72,6 @@ def add_kernel(
 
 
 def add_kernels(parser: CommandParser, usual: str | None, default: str = "") -> None:
-    """--kernel, a list."""
     add_kernel(parser, usual, "kernels, such as naive,fa2", several=True, default=default)
 
 
@@ -127,7 +125,6 @@ def add_kernel_options(parser: CommandParser, *, several: Collection[str] = ()) 
 
 
 def add_output_options(parser: CommandParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:
-    """--format and --out."""
     g = parser.group("output")
     told = f"{', '.join(formats[:-1])} or {formats[-1]} (default: {formats[0]})"
     g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
@@ -145,7 +142,6 @@ def is_given(args: argparse.Namespace, name: str) -> bool:
 
 
 def values(args: argparse.Namespace) -> dict[str, Any]:
-    """What was typed of a problem."""
     from iosim.problem.asked import check_queries
 
     typed = {name: getattr(args, name) for name in (*FIELDS, *BESIDES) if is_given(args, name)}
@@ -165,7 +161,6 @@ def loaded(args: argparse.Namespace) -> Model | None:
 
 
 def overrides(args: argparse.Namespace) -> Overrides:
-    """The kernel settings given by hand."""
     return Overrides(**{name: getattr(args, name) for name in OVERRIDES})
 
 
@@ -190,7 +185,6 @@ def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, Attent
 
 
 def problems(args: argparse.Namespace) -> list[AttentionProblem]:
-    """The problems alone."""
     return [problem for _, problem in layer_problems(args)]
 
 
@@ -207,10 +201,8 @@ def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object
     """What is wrong with a file of the user's own, a line a problem. Raises InputError: there are problems; `hint` says
     where to look."""
     lines = [str(problem) for problem in problems]
-    if args.format == "json":
-        emit(json_text({"schema": 1, "file": args.file, "problems": lines}), args.out)
-    else:
-        emit("".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n", args.out)
+    tell(args, None, json=lambda: {"file": args.file, "problems": lines},
+         table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
     if lines:
         raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
     return 0
@@ -230,8 +222,6 @@ def json_text(value: Any) -> str:
 
 
 class Printed(Protocol):
-    """A result that a command prints."""
-
     @property
     def answer(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
@@ -244,7 +234,7 @@ Rows = Iterable[Mapping[str, Any]]
 
 def tell(
     args: argparse.Namespace,
-    answer: str,
+    answer: str | None,
     *,
     json: Callable[[], Mapping[str, Any]],
     rows: Callable[[], Rows | Table] = tuple,
@@ -255,7 +245,7 @@ def tell(
     """Writes what was found in the format asked for; returns the exit code.
 
     Args:
-        answer: the sentence that comes first in JSON and in text.
+        answer: the sentence that comes first in JSON and in text; None of what answers nothing.
         json: the keys below it.
         rows: of the CSV.
         text: what stands below the answer; it is called with whether that is Markdown.
@@ -263,14 +253,15 @@ def tell(
         written: the whole file of other formats.
     """
     if args.format == "json":
-        whole = json_text({"schema": 1, "answer": answer, **json()})
+        whole = json_text({"schema": 1, **({} if answer is None else {"answer": answer}), **json()})
     elif args.format in written:
         whole = written[args.format]()
     elif args.format == "csv":
         found = rows()
         whole = (found if isinstance(found, Table) else Table.of(found)).csv()
     else:
-        whole = f"{answer}\n\n{text(args.format == 'md')}"
+        below = text(args.format == "md")
+        whole = below if answer is None else f"{answer}\n\n{below}"
     emit(whole, args.out, code=code)
     return 0
 

@@ -80,16 +80,11 @@ def run(args: argparse.Namespace) -> int:
             "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
             "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
-    if args.format == "json":
-        systems = [{"name": name, "where": where} for name, where in SYSTEMS]
-        common.emit(common.json_text({"schema": 1, "kernels": rows, "systems": systems}), args.out)
-    elif args.format == "csv":
-        common.emit(Table.of(rows).csv(), args.out)
-    else:
-        table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
-        systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
-        common.emit(f"{table.rstrip()}\n\n{systems_text}", args.out)
-    return 0
+    systems = [{"name": name, "where": where} for name, where in SYSTEMS]
+    table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
+    systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
+    return common.tell(args, None, json=lambda: {"kernels": rows, "systems": systems}, rows=lambda: rows,
+                       table=lambda: f"{table.rstrip()}\n\n{systems_text}")  # fmt: skip
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -100,7 +95,6 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """A kernel for people: what it is, where it runs, its schedule, options and tiles, and what is not published."""
     requires, settings = data["requires"], data["kernel"]
     rows = [("algorithm", data["algorithm"]), ("aliases", _words(data.get("aliases", ())))]
     rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]

@@ -33,18 +33,15 @@ def run(args: argparse.Namespace) -> int:
 
     common.check_place(args.out)
     if LISTED in args.stack:
-        common.emit(_listing(args.format), args.out)
-        return 0
+        return _tell_stacks(args)
     announce("predicting")
     return common.show(args, study.run(common.request(args, LatencyRequest, problems=None)))
 
 
-def _listing(form: str) -> str:
-    """The stacks, with what each runs and assumes."""
+def _tell_stacks(args: argparse.Namespace) -> int:
     from iosim.studies.latency.study import stack_rows
 
     rows = stack_rows()
-    if form == "json":
-        return common.json_text({"schema": 1, "answer": f"{len(rows)} stacks are known.", "stacks": rows})
     table = Table.of({k: ", ".join(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
-    return table.csv() if form == "csv" else table.text()
+    answer = f"{len(rows)} stacks are known." if args.format == "json" else None
+    return common.tell(args, answer, json=lambda: {"stacks": rows}, rows=lambda: table, table=table.text)

@@ -253,7 +253,6 @@ def _chain_cases(args: argparse.Namespace) -> list[ChainCase]:
 
 
 def chain_listing(cases: Sequence[ChainCase]) -> str:
-    """The chains of a plan as a table."""
     from iosim.evidence.measure.chain_case import describe
 
     return Table.of([describe(case) for case in cases]).text() + f"{some(len(cases), 'chain')}, a row each\n"
@@ -319,7 +318,6 @@ def _persistent(args: argparse.Namespace) -> bool:
 
 
 def listing(cases: Sequence[Case], left: Sequence[str], cc: str) -> str:
-    """The calls of a plan as a table, with their sums."""
     from iosim.evidence.measure.case import describe
 
     shown = ("implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal", "window", "dtype",

@@ -76,7 +76,6 @@ def _answer(args: argparse.Namespace) -> int:
 
 
 def _text(found: LaunchAnswer) -> str:
-    """The answer as the profiler's page has it."""
     parts = [f"{found.answer()}\n"]
     for table in found.tables():
         rows = [dict(zip(table["header"], row, strict=True)) for row in table["rows"]]

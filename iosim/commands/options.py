@@ -44,7 +44,6 @@ def _option(name: str, value: str | None) -> str:
 
 
 def names(text: str) -> list[str]:
-    """argparse type for a list of names, a100,h100."""
     return [name.strip() for name in text.split(",")]
 
 
@@ -153,12 +152,10 @@ def add(
 
 
 def flag(help: str, default: bool = False, **rest: Any) -> About:
-    """An option of a command alone that is given or not."""
     return About(Kind.FLAG, help, default=default, **rest)
 
 
 def value(help: str, metavar: str, default_text: str = "", kind: Kind = Kind.NAME, **rest: Any) -> About:
-    """An option of a command alone that takes a value."""
     return About(kind, help, metavar=metavar, default_text=default_text, **rest)
 
 
@@ -171,7 +168,6 @@ def table(**fields: About) -> dict[str, About]:
 
 
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
-    """Some fields of a table, left open where they are not given."""
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 

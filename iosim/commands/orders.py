@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
-    """A ranking a GPU; of several problems one for all of them."""
     from iosim.studies.orders.search import run
 
     of_layers = common.layer_problems(args)
@@ -97,7 +96,6 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
 
 
 def as_text(ranking: OrderRanking, top: int | None, *, markdown: bool) -> str:
-    """The ranking for a person."""
     from iosim.studies.orders.face import MOST_SHOWN, answer, notes, table
 
     most = top or MOST_SHOWN
@@ -121,7 +119,6 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 
 def tell_constant(args: argparse.Namespace) -> int:
-    """The command's output with --check-constant."""
     from iosim.studies.orders.constant import check_constant
     from iosim.studies.orders.face import constant_answer, constant_table
 

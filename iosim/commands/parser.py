@@ -48,7 +48,6 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def spellings(self) -> list[str]:
-        """The options, those of old left out."""
         return [s for action in self._actions if action.help != argparse.SUPPRESS for s in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -75,7 +74,6 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([self.prog, *(str(a.metavar or a.dest) for a in positional), *["[OPTIONS]"] * (optional > 0)])
 
     def format_help(self) -> str:
-        """The usual help, with the common options first and the command's own next."""
         from iosim.show.terminal import folded
 
         self.usage = self._usage().replace("%", "%%")

@@ -10,7 +10,6 @@ from iosim.base.words import DEFAULT
 from iosim.commands import common
 from iosim.commands.options import Usual
 from iosim.commands.parser import CommandParser
-from iosim.studies.calls import PredictRequest
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
@@ -45,6 +44,7 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
+    from iosim.studies.calls import PredictRequest
     from iosim.studies.models.prediction import run
 
     common.check_place(args.out)
@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell_models(args: argparse.Namespace, found: Any) -> int:
-    """A prediction for each kind of a model's layers, and all of them together."""
     from iosim.studies.models.prediction import answer, as_json, several
 
     return common.tell(

@@ -60,22 +60,15 @@ def _list(args: argparse.Namespace) -> int:
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",
         })  # fmt: skip
-    if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "profiles": rows, "unreadable": unreadable}), args.out)
-    else:
-        common.emit(Table.of(rows).csv() if args.format == "csv" else Table(COLUMNS, _cells(rows)).text(), args.out)
+    common.tell(args, None, json=lambda: {"profiles": rows, "unreadable": unreadable}, rows=lambda: rows,
+                table=lambda: Table(COLUMNS, _cells(rows)).text())  # fmt: skip
     for line in unreadable:
         announce(f"iosim: left out: {line}", in_pipes=True)
     return 0
 
 
 def _cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """The list's cells as people read them, under COLUMNS."""
-    return tuple(tuple(_cell(key, value) for key, value in row.items()) for row in rows)
-
-
-def _cell(key: str, value: Any) -> str:
-    return "-" if value is None else quantity_text(key, value)
+    return tuple(tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
 
 
 def _show(args: argparse.Namespace) -> int:

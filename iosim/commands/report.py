@@ -32,7 +32,6 @@ def add_options(parser: CommandParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """A report; with --model one for each kind of its layers."""
     from iosim.studies.models.asked import asked_model, groups_of
     from iosim.studies.report import beside
 
@@ -53,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
-    """One report, and what it says in a few lines."""
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.face import omission, verdicts

@@ -36,7 +36,6 @@ def number(value: float | None) -> str | None:
 
 
 def shown(row: Row) -> tuple[Cell, ...]:
-    """The cells under COLUMNS."""
     ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
     return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
@@ -48,7 +47,6 @@ def why(row: Row) -> str:
 
 
 def plain(titles: dict[str, str], rows: list[Row]) -> str:
-    """A table a section, and below it the arithmetic of each row by its number."""
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
         mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
@@ -59,7 +57,6 @@ def plain(titles: dict[str, str], rows: list[Row]) -> str:
 
 
 def markdown(titles: dict[str, str], rows: list[Row]) -> str:
-    """A heading and a table a section."""
     columns = (*COLUMNS, Column("arithmetic", "arithmetic"))
     return "\n".join(
         f"## {letter}. {titles[letter]}\n\n"

@@ -25,12 +25,10 @@ def add_options(parser: CommandParser) -> None:
 
 
 def documented() -> list[str]:
-    """The commands whose JSON has a schema."""
     return sorted(_file()["commands"])
 
 
 def schema(command: str) -> dict[str, Any]:
-    """The schema of a command's JSON, whole."""
     return dict(_whole(_file()["commands"][command]))
 
 

@@ -84,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _told(summary: Summary, kernels: Collection[str]) -> str:
-    """What there is, in one line."""
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""

@@ -78,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
-    """The command's output with `--tile`."""
     from iosim.studies.tiles.one import study_tile
 
     studies = [
@@ -109,7 +108,6 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    """One tile for a person: the answer, the choices of warps and stages that fit, and why the others do not."""
     from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import excess_text
 
@@ -130,7 +128,6 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def heading(ranking: TileRanking) -> str:
-    """What the tiles are for, in one line."""
     layers = "" if ranking.layers is None else f" for {ranking.layers}"
     return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
@@ -154,7 +151,6 @@ def tell_triton(args: argparse.Namespace) -> int:
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:
-    """The layers of a model, where there is a model."""
     return {} if ranking.layers is None else {"layer": ranking.layers.name, "count": ranking.layers.count}
 
 
@@ -193,7 +189,6 @@ def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) ->
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
     from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import by_reason
 
@@ -222,7 +217,6 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 
 def _examples(group: Rejections) -> str:
-    """The smallest and the largest of the tiles."""
     tiles = sorted(group.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
     return " ".join(dict.fromkeys(str(t) for t in (tiles[0], tiles[-1])))
 

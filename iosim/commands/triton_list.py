@@ -30,7 +30,6 @@ class TritonList:
 
     @property
     def answer(self) -> str:
-        """The first configuration, in a sentence."""
         best, p = self.configs[0], self.problem
         how = "by the compiler's report" if best.compiled else "estimated"
         spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
@@ -108,7 +107,6 @@ def source(lists: Sequence[TritonList]) -> str:
 
 
 def _report(timed: TimedConfig) -> str:
-    """What the compiler said of a configuration, if it was asked."""
     if not timed.compiled:
         return ""
     spilled = f", {timed.spilled_bytes} bytes spilled" if timed.spilled_bytes else ""

@@ -53,7 +53,6 @@ class Shown:
         return _FACES[type(self)]
 
     def _line(self) -> str:
-        """The result in one short line, without its type."""
         return self._face().line(self)
 
     def to_text(self) -> str:
@@ -61,11 +60,9 @@ class Shown:
         return self._face().text(self)
 
     def _parts(self) -> Sequence[Part]:
-        """What the text says, with its tables as tables."""
         return self._face().parts(self)
 
     def _panels(self) -> Sequence[Panel]:
-        """The plots of its page, the most telling first."""
         return self._face().panels(self)
 
     def records(self) -> Iterable[Mapping[str, Cell]]:

@@ -120,7 +120,6 @@ def flex(
     recorder: Recorder, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block_mask: Sequence[Any],
     compute: Compute,
 ) -> torch.Tensor:  # fmt: skip
-    """flex_attention, recorded as PyTorch's Triton kernel."""
     mask = block_mask_of(block_mask, query.shape[-2], key.shape[-2])
     fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
     chosen = Attended(_problem(query, key, value, **fields), "flex", "flex")
@@ -258,7 +257,6 @@ def _record_forward(
 def backward(
     recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[torch.Tensor | None], grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(dQ, dK, dV) of one call, recorded."""
     q, k, v = (t for t in saved[:3] if t is not None)
     with recorder.pause():
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -310,8 +308,6 @@ def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[An
 
 
 class _Attention(torch.autograd.Function):
-    """What stands in for the GPU's kernel."""
-
     @staticmethod
     def forward(
         ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor,

@@ -296,7 +296,6 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """An operator's arguments by name, its defaults among them."""
     names = [argument.name for argument in function._schema.arguments]
     defaults = {a.name: a.default_value for a in function._schema.arguments if a.has_default_value()}
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}

@@ -197,8 +197,6 @@ class _Autocast(torch.autocast):
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every operator below autograd."""
-
     supports_higher_order_operators = True
 
     @classmethod

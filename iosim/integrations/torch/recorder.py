@@ -242,7 +242,6 @@ class Recorder:
 
 
 def dtype_of(places: Iterable[Any]) -> str:
-    """iosim's name of the first type of floating point."""
     for place in places:
         tensor = place.tensor if isinstance(place, Part) else place
         if isinstance(tensor, torch.Tensor) and tensor.dtype in DTYPES:

@@ -185,12 +185,10 @@ def _known(recorder: Recorder, tensor: torch.Tensor) -> Known | None:
 
 
 def _counts(tensor: torch.Tensor) -> bool:
-    """Whether its values are integers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _followed(tensor: torch.Tensor) -> bool:
-    """Whether its storage is small enough to be followed."""
     return tensor.untyped_storage().nbytes() <= (MOST_BYTES if _counts(tensor) else MOST_FLOAT_BYTES)
 
 

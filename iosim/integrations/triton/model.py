@@ -37,8 +37,6 @@ BITS_PER_BYTE = 8
 
 
 class TritonModel:
-    """Predicts configurations of one Triton kernel on one GPU."""
-
     def __init__(
         self,
         profile: str | HardwareProfile,

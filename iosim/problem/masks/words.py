@@ -110,7 +110,6 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
 
 
 def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
-    """The inverse of `blocks_to_dict`."""
     import numpy as np
 
     from iosim.problem.masks.blocks import BlockMask
@@ -132,7 +131,6 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
 
 
 def blocks_to_dict(mask: Any) -> dict[str, Any]:
-    """A mask's kept blocks for JSON."""
     values = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
     return values if mask.full is None else {**values, "full": mask.full.tolist()}
 
