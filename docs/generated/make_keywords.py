@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from iosim.api.keywords import (
-    CLAIMED,
-    COMPARED,
-    CONDITIONED,
-    DECODE,
-    FORMULA,
-    LATENCY,
-    LAYERED,
-    ONE_TILE,
-    ORDERED,
-    PROBLEM,
-    RING,
-    SETTINGS,
-    SHORT,
-    TILED,
-    TRAIN,
-    annotation,
-    said,
-)
+import iosim
+from iosim.api.keywords import KEYWORDS, PROBLEM, SETTINGS, SHORT, annotation, said
 from iosim.base.fields import About
 from iosim.base.files import write_whole
 
@@ -57,29 +41,35 @@ def _docstring(words: str) -> list[str]:
     return [*textwrap.wrap(f'"""{words}', 120, initial_indent="    ", subsequent_indent="    "), '    """']
 
 
+Shared = dict[str, Mapping[str, About]]
+
+
+def shared() -> Shared:
+    """Base classes: keywords that several functions have in the same words."""
+    problem = PROBLEM | SHORT
+    formula = KEYWORDS["formula"]
+    chosen = {name: about for name, about in problem.items() if formula.get(name) == about}
+    of_model = {name: KEYWORDS["predict"][name] for name in ("layers", "tensor_parallel")}
+    how = {name: about for name, about in KEYWORDS["predict"].items() if name in KEYWORDS["compare"]}
+    return {"ChosenKeywords": chosen, "ProblemKeywords": {n: a for n, a in problem.items() if n not in chosen},
+            "SettingKeywords": SETTINGS, "ModelKeywords": of_model,
+            "ConditionKeywords": {n: a for n, a in how.items() if n not in problem and n not in of_model}}  # fmt: skip
+
+
 def text() -> str:
-    """The whole file."""
-    both = '''
-class Keywords(ProblemKeywords, SettingKeywords, total=False):
-    """What a problem is, and settings over a kernel's own choice."""
-'''
-    return (
-        HEAD
-        + typed_dict("ProblemKeywords", "What a problem is.", PROBLEM | SHORT)
-        + typed_dict("SettingKeywords", "Settings over a kernel's own choice; None leaves the choice.", SETTINGS)
-        + both
-        + typed_dict("PredictKeywords", "What is asked of a prediction.", LAYERED | CONDITIONED, "Keywords")
-        + typed_dict("CompareKeywords", "What is asked of a comparison.", COMPARED, "ProblemKeywords")
-        + typed_dict("TileKeywords", "What is asked of a ranking of tiles.", TILED, "ProblemKeywords")
-        + typed_dict("OneTileKeywords", "What is asked of one tile.", ONE_TILE, "ProblemKeywords")
-        + typed_dict("OrderKeywords", "What is asked of a ranking of orders.", ORDERED, "ProblemKeywords")
-        + typed_dict("ClaimKeywords", "What is claimed.", CLAIMED, "Keywords")
-        + typed_dict("FormulaKeywords", "What is known of a formula's problem; sizes left out stay symbols.", FORMULA)
-        + typed_dict("DecodeKeywords", "What is asked of decoding.", DECODE)
-        + typed_dict("LatencyKeywords", "What is asked of calls in serving stacks.", LATENCY, "ProblemKeywords")
-        + typed_dict("RingKeywords", "What is asked of several GPUs.", RING, "ProblemKeywords")
-        + typed_dict("TrainKeywords", "What is asked of a training step.", TRAIN)
-    )
+    """The whole file: base classes, and a class a function of what only it has."""
+    bases = shared()
+    out = [HEAD, *(typed_dict(name, "What several functions take.", keywords) for name, keywords in bases.items())]
+    for function, keywords in KEYWORDS.items():
+        if function == "sweep":  # which takes any
+            continue
+        own_parameters = inspect.signature(inspect.unwrap(getattr(iosim, function))).parameters
+        keywords = {word: about for word, about in keywords.items() if word not in own_parameters}
+        taken = [n for n, base in bases.items() if all(keywords.get(word) == base[word] for word in base)]
+        own = {word: about for word, about in keywords.items() if not any(word in bases[name] for name in taken)}
+        name = f"{function.title().replace('_', '')}Keywords"
+        out.append(typed_dict(name, f"Of iosim.{function}.", own, ", ".join(taken) or "TypedDict"))
+    return "".join(out)
 
 
 if __name__ == "__main__":

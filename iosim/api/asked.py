@@ -1,19 +1,25 @@
-"""From keywords to problems, settings, kernels and GPUs, each value read as the command line reads its text."""
+"""From keywords to requests, problems, settings and names, each value read as the command line reads its text."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from iosim.api.keywords import PROBLEM, SETTINGS, SHORT
+from iosim.api.keywords import PROBLEM, SETTINGS, SHORT, keyword_of
 from iosim.base.errors import InputError
-from iosim.base.fields import About, Kind
-from iosim.base.units import size, sizes
+from iosim.base.fields import About, Kind, fields_of
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.overrides import Overrides
-from iosim.problem.asked import problems
+from iosim.problem.asked import lengths as read_lengths
 from iosim.problem.attention import AttentionProblem
+from iosim.studies.requests import OfProblem
+
+if TYPE_CHECKING:
+    from iosim.studies.models.layers import Layers, Model
+
+    ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Model
+    """What a model is given as."""
 
 T = TypeVar("T")
 OF_PROBLEMS = PROBLEM | SHORT
@@ -24,74 +30,86 @@ def read(name: str, about: About, value: Any) -> Any:
     """A keyword's value, a text such as "4k" or "128x64" read as the command line would."""
     if about.kind is Kind.NAMES:
         return names(value, name)
-    if not isinstance(value, str):
-        return value
-    if about.kind is Kind.WHOLE and name != "seq_len":
-        return -size(value[1:], f"`{name}`") if value.startswith("-") else size(value, f"`{name}`")
-    if about.kind is Kind.LENGTHS:
-        return tuple(sizes(value, f"`{name}`"))
-    if about.kind is Kind.SIDES:
-        sides = value.lower().split("x")
-        sides = sides * 2 if about.one_for_both and len(sides) == 1 else sides
-        if len(sides) != 2 or not all(side.strip().isdecimal() for side in sides):
-            raise InputError(f"`{name}` '{value}' is no pair; accepted: {about.accepted}, such as '128x64'")
-        return int(sides[0]), int(sides[1])
-    return value
+    return about.read(value, f"`{name}`") if isinstance(value, str) and name != "seq_len" else value
 
 
-def request(of: type[T], keywords: Mapping[str, About], asked: Mapping[str, Any], **more: Any) -> T:
+def request(of: type[T], asked: Mapping[str, Any], **more: Any) -> T:
     """What a function is asked for, of the keywords that it was given; `more` are the record's other fields."""
-    return of(**given(keywords, asked), **more)
+    read_from = {name: keyword_of(about) for name, about in fields_of(of).items() if name not in more}
+    given = {name: word for name, word in read_from.items() if asked.get(word) is not None}
+    return of(**{name: read(word, fields_of(of)[name], asked[word]) for name, word in given.items()}, **more)
 
 
-def given(keywords: Mapping[str, About], asked: Mapping[str, Any], but: Collection[str] = ()) -> dict[str, Any]:
-    """What was asked by `keywords`, under the fields' names; those in `but` left out."""
-    return {
-        about.name: read(name, about, asked[name])
-        for name, about in keywords.items()
-        if asked.get(name) is not None and name not in but
-    }
+def values_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: about for name, about in OF_PROBLEMS.items() if name in asked}
+    read_values = {about.name: read(name, about, asked[name]) for name, about in given.items()}
+    return {n: tuple(v) if isinstance(v, list) and n != "seq_q" else v for n, v in read_values.items()}
 
 
-def problems_of(problem: object, asked: Mapping[str, Any]) -> list[AttentionProblem]:
-    """The problems that a function was given, or those that its keywords ask for.
+def loaded(model: ModelLike | None) -> Model | None:
+    """The model as its file has it; None where there is none. Raises InputError: no such model."""
+    if model is None:
+        return None
+    from iosim.integrations.models import load_model
 
-    Raises:
-        InputError: values that make no sense, or keywords beside problems.
-    """
-    given = {name: value for name, value in asked.items() if name in OF_PROBLEMS}
-    if problem is None:
-        values = {OF_PROBLEMS[name].name: read(name, OF_PROBLEMS[name], v) for name, v in given.items()}
-        return problems(values)
-    if given:
-        name = next(iter(given))
-        raise InputError(f"`{name}` {given[name]!r} contradicts `problem`, which says it already; accepted: "
-                         f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
+    return load_model(model)
+
+
+def of_problem(
+    of: type[T], problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, **more: Any
+) -> T:
+    """A request for the problem or problems that a function was given, or that its keywords or a model say. Raises
+    InputError: several of them at once, or no problem."""
     several: object = [problem] if isinstance(problem, AttentionProblem) else problem
-    if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
-        raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: one, or keywords such as heads=32")
-    return list(several)
+    if problem is not None:
+        if model is not None:
+            raise InputError("`problem` contradicts `model`, which says the problem of every layer; accepted: one of "
+                             "them")  # fmt: skip
+        for name in (name for name in asked if name in OF_PROBLEMS):
+            raise InputError(f"`{name}` {asked[name]!r} contradicts `problem`, which says it already; accepted: "
+                             f"one of them, or problem.with_({OF_PROBLEMS[name].name}=...)")  # fmt: skip
+        if not isinstance(several, Sequence) or not all(isinstance(one, AttentionProblem) for one in several):
+            raise InputError(f"`problem` {problem!r} is no AttentionProblem; accepted: one, or keywords such as "
+                             "heads=32")  # fmt: skip
+    return request(of, asked, problems=several, values=values_of(asked), model=loaded(model), **more)
 
 
-def problem_of(problem: object, asked: Mapping[str, Any], several: str = "iosim.compare") -> AttentionProblem:
-    """The one problem that a function was given or its keywords ask for; `several` is the function for more.
+def calls_of(of: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
+    """The problems of a function that takes several lengths, of a model those of its layers, which must be alike.
+    Raises InputError: several kinds of layers, or values that make no sense."""
+    from iosim.studies.models.asked import asked_problems
 
-    Raises:
-        InputError: as `problems_of` does, or there are several.
-    """
-    asked_for = problems_of(problem, asked)
-    if len(asked_for) != 1:
-        raise InputError(f"`seq_len` {asked.get('seq_len')!r} are {len(asked_for)} lengths; accepted: one, and "
+    found = asked_problems(of)
+    kinds = list(dict.fromkeys(layers.name for layers, _ in found if layers is not None))
+    if len(kinds) > 1 and of.model is not None:
+        raise InputError(f"`model` '{of.model.name}' has {' and '.join(kinds)} layers, which differ; accepted: a model "
+                         "whose layers are alike, or a `problem` of iosim.predict(model=...).predictions")  # fmt: skip
+    return found
+
+
+def check_one(of: OfProblem, several: str = "iosim.compare") -> None:
+    """Refuses several lengths; `several` is the function that takes them. Raises InputError: there are several."""
+    lengths = of.problems if of.problems is not None else read_lengths(of.values.get("seq_q", 1), "seq_len")
+    if len(lengths) != 1:
+        raise InputError(f"`seq_len` {of.values.get('seq_q')!r} are {len(lengths)} lengths; accepted: one, and "
                          f"{several} takes several")  # fmt: skip
-    return asked_for[0]
+
+
+def call_of(
+    problem: object, asked: Mapping[str, Any], model: ModelLike | None = None, several: str = "iosim.compare",
+    **more: Any,
+) -> tuple[Layers | None, AttentionProblem]:  # fmt: skip
+    """The one problem of a function, and the layers of a model whose it is. Raises InputError: as `calls_of`, or
+    several lengths."""
+    of = of_problem(OfProblem, problem, asked, model, **more)
+    check_one(of, several)
+    (call,) = calls_of(of)
+    return call
 
 
 def overrides_of(asked: Mapping[str, Any], kernel: object, overrides: Overrides | None = None) -> Overrides | None:
-    """The settings that keywords ask for; None where there are none.
-
-    Raises:
-        InputError: a value out of range, or settings where there is nothing to set them over.
-    """
+    """The settings that keywords ask for; None where there are none. Raises InputError: a value out of range, or
+    settings where there is nothing to set them over."""
     given = {name: read(name, SETTINGS[name], v) for name, v in asked.items() if name in SETTINGS and v is not None}
     if not given:
         return overrides
@@ -122,11 +140,7 @@ def names(value: object, keyword: str) -> list[Any]:
 
 
 def one(value: object, keyword: str) -> Any:
-    """A single kernel or GPU.
-
-    Raises:
-        InputError: several.
-    """
+    """A single kernel or GPU. Raises InputError: several."""
     several = names(value, keyword)
     if len(several) != 1:
         raise InputError(f"`{keyword}` {value!r} are {len(several)}; accepted: one, and iosim.compare takes several")

@@ -6,42 +6,30 @@ prints, as data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from iosim.api.asked import given, names, one, overrides_of, problem_of, read, request
-from iosim.api.keywords import (
-    CLAIMED,
-    COMPARED,
-    CONDITIONED,
-    LAYERED,
-    ONE_TILE,
-    ORDERED,
-    PROBLEM,
-    SETTINGS,
-    SHORT,
-    TILED,
-    public,
-)
-from iosim.api.with_model import layer_problems, model_of, one_problem, several_problems, single, values_of
+from iosim.api.asked import call_of, calls_of, check_one, names, of_problem, one, overrides_of, read, request
+from iosim.api.keywords import SETTINGS, public
 from iosim.base.errors import InputError
 from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.calls import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, TilesRequest
+from iosim.studies.calls import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, PredictRequest, TilesRequest
+from iosim.studies.requests import OfProblem
 
 if TYPE_CHECKING:
+    from iosim.api.asked import ModelLike
     from iosim.api.typed import (
-        ClaimKeywords,
+        CheckClaimKeywords,
         CompareKeywords,
-        Keywords,
-        OneTileKeywords,
-        OrderKeywords,
+        ExplainKeywords,
+        OrdersKeywords,
+        PickTilesKeywords,
         PredictKeywords,
-        TileKeywords,
+        StudyTileKeywords,
     )
-    from iosim.api.with_model import ModelLike
     from iosim.evidence.claims import Check
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
@@ -57,12 +45,6 @@ GPU = "a100"
 """Where nothing else is said, here and on the command line."""
 
 
-def _layers(asked: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """The layers of a model, and the GPUs that share its heads."""
-    of_model = given(LAYERED, asked)
-    return of_model.get("layers"), of_model.get("tensor_parallel")
-
-
 @overload
 def predict(
     problem: AttentionProblem | None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
@@ -73,7 +55,7 @@ def predict(
     problem: None = ..., kernel: str | Kernel | None = ..., gpu: str | HardwareProfile = ..., *,
     model: ModelLike, overrides: Overrides | None = ..., **asked: Unpack[PredictKeywords],
 ) -> ModelPrediction: ...  # fmt: skip
-@public(LAYERED, CONDITIONED, PROBLEM, SHORT, SETTINGS)
+@public
 def predict(
     problem: AttentionProblem | None = None,
     kernel: str | Kernel | None = None,
@@ -106,17 +88,16 @@ def predict(
     Raises:
         InputError: values that make no sense, or a kernel that cannot run the problem on that GPU.
     """
-    chosen = model_of(model, problem, asked, *_layers(asked))
-    how = {**given(CONDITIONED, asked), "overrides": overrides_of(asked, kernel, overrides)}
-    which = DEFAULT if kernel is None else one(kernel, "kernel")
-    if chosen is not None:
-        from iosim.studies.models.prediction import predict_model
+    from iosim.studies.models.prediction import run
 
-        return single(predict_model(chosen, values_of(asked), [which], [one(gpu, "gpu")], **how), asked)
-    return predict_typed(problem_of(problem, asked), which, one(gpu, "gpu"), **how)
+    which = [DEFAULT if kernel is None else one(kernel, "kernel")]
+    settings = overrides_of(asked, kernel, overrides)
+    what = of_problem(PredictRequest, problem, asked, model, kernel=which, gpu=[one(gpu, "gpu")], overrides=settings)
+    check_one(what)
+    return run(what)[0]
 
 
-@public(COMPARED, PROBLEM, SHORT)
+@public
 def compare(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
     kernel: str | Sequence[str] = ("naive", DEFAULT),
@@ -145,18 +126,19 @@ def compare(
     """
     from iosim.studies.compare.study import run
 
-    problems = several_problems(model, problem, asked, *_layers(asked))
-    what = {"problems": problems, "kernel": names(kernel, "kernel"), "gpu": names(gpu, "gpu")}
-    return run(request(CompareRequest, COMPARED, asked, **what))
+    problems = [what for _, what in calls_of(of_problem(OfProblem, problem, asked, model))]
+    of_model = {"model": None, "layers": None, "tensor_parallel": None}
+    which = {"kernel": names(kernel, "kernel"), "gpu": names(gpu, "gpu")}
+    return run(request(CompareRequest, asked, problems=problems, **which, **of_model))
 
 
-@public(TILED, PROBLEM, SHORT)
+@public
 def pick_tiles(
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[TileKeywords],
+    **asked: Unpack[PickTilesKeywords],
 ) -> TileRanking:
     """The tiles that fit a problem on a GPU, ranked by predicted time, and why the others do not fit.
 
@@ -179,17 +161,17 @@ def pick_tiles(
     from iosim.evidence.cuda.tile_builds import reports
     from iosim.studies.tiles.pick import run
 
-    what, kind = one_problem(model, problem, asked, *_layers(asked), "iosim.compare")
-    tiles = request(TilesRequest, TILED, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
+    kind, what = call_of(problem, asked, model)
+    tiles = request(TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), kind=kind)
     return run(tiles, reports(what, tiles.gpu, tiles.compile, tiles.matrix_unit))
 
 
-@public(ONE_TILE, PROBLEM, SHORT)
+@public
 def study_tile(
     tile: str | tuple[int, int],
     problem: AttentionProblem | None = None,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[OneTileKeywords],
+    **asked: Unpack[StudyTileKeywords],
 ) -> TileStudy:
     """Everything about one tile, as `iosim tiles --tile` prints it: whether it fits, what it is short of, its rank.
 
@@ -208,15 +190,15 @@ def study_tile(
         InputError: no pair of sides, or as `pick_tiles`.
     """
     from iosim.studies.tiles.one import study_tile as study_typed
-    from iosim.studies.tiles.pick import pick_tiles as pick_typed
+    from iosim.studies.tiles.pick import run
 
-    sides, how = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile)), given(ONE_TILE, asked)
-    unit = how.pop("matrix_unit", "mma.sync")
-    ranking = pick_typed(problem_of(problem, asked), one(gpu, "gpu"), matrix_unit=unit, library=False)
-    return study_typed(ranking, sides, unit, **how)
+    _, what = call_of(problem, asked)
+    how = request(TilesRequest, asked, problem=what, gpu=one(gpu, "gpu"), tile=None, library=False)
+    sides = SETTINGS["tile"].check(read("tile", SETTINGS["tile"], tile))
+    return study_typed(run(how), sides, how.matrix_unit, warps=how.warps, stages=how.stages)
 
 
-@public(ORDERED, PROBLEM, SHORT)
+@public
 def orders(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
     kernel: str | Kernel | None = None,
@@ -224,7 +206,7 @@ def orders(
     *,
     model: ModelLike | None = None,
     tile: str | tuple[int, int] | Sequence[str | tuple[int, int]] | None = None,
-    **asked: Unpack[OrderKeywords],
+    **asked: Unpack[OrdersKeywords],
 ) -> OrderRanking:
     """In which order a kernel's tiles should start: every order predicted, the best first.
 
@@ -246,25 +228,26 @@ def orders(
     Raises:
         InputError: values that make no sense, or a kernel without an order to choose.
     """
+    from iosim.studies.models.asked import asked_problems
     from iosim.studies.orders.search import run
 
     sides = [tile] if isinstance(tile, (str, tuple)) else list(tile or ())
     tiles = [SETTINGS["tile"].check(read("tile", SETTINGS["tile"], one_tile or ())) for one_tile in sides]
-    problems, counts = layer_problems(model, problem, asked, *_layers(asked))
+    both = asked_problems(of_problem(OfProblem, problem, asked, model))
+    counts = [float(layers.count) for layers, _ in both if layers is not None] or None
     which = DEFAULT if kernel is None else one(kernel, "kernel")
-    what = {"problems": problems, "kernel": which, "gpu": one(gpu, "gpu"), "counts": counts, "tile": tiles}
-    return run(request(OrdersRequest, ORDERED, asked, **what))
+    what = {"problems": [what for _, what in both], "kernel": which, "gpu": one(gpu, "gpu")}
+    return run(request(OrdersRequest, asked, **what, counts=counts, tile=tiles))
 
 
-@public(PROBLEM, SHORT, SETTINGS)
+@public
 def explain(
     problem: Prediction | AttentionProblem | None = None,
     kernel: str | Kernel = DEFAULT,
     gpu: str | HardwareProfile = GPU,
     *,
-    l2: str = "cold",
     overrides: Overrides | None = None,
-    **asked: Unpack[Keywords],
+    **asked: Unpack[ExplainKeywords],
 ) -> Explanation:
     """Why a kernel reads from HBM what it reads, in words and numbers, and which change would help most.
 
@@ -275,9 +258,8 @@ def explain(
             what the keywords say.
         kernel: a catalog name or a Kernel of your own; by default the GPU's own.
         gpu: a GPU's name, a path to a profile file, or a HardwareProfile.
-        l2: the L2 at the start: "cold" or "warm".
         overrides: settings over a catalog kernel's choice, in place of the keywords for them.
-        **asked: the fields of a problem and the settings over a kernel's choice.
+        **asked: the L2 at the start, the fields of a problem and the settings over a kernel's choice.
 
     Returns:
         An Explanation: `e.launches`, `e.sources`, `e.advice`.
@@ -292,17 +274,18 @@ def explain(
             name = next(iter(asked), "overrides")
             raise InputError(f"`{name}` contradicts a prediction, which has been made; accepted: one of them")
         return explain_typed(problem)
-    asked_for = problem_of(problem, asked), one(kernel, "kernel"), one(gpu, "gpu")
+    _, what = call_of(problem, asked)
     settings = overrides_of(asked, kernel, overrides)
-    return explain_typed(predict_typed(*asked_for, l2_start=l2, method="replay", overrides=settings))
+    how: Any = {"l2_start": asked.get("l2") or "cold", "method": "replay", "overrides": settings}
+    return explain_typed(predict_typed(what, one(kernel, "kernel"), one(gpu, "gpu"), **how))
 
 
-@public(CLAIMED, PROBLEM, SHORT, SETTINGS)
+@public
 def check_claim(
     problem: AttentionProblem | None = None,
     kernel: str = DEFAULT,
     gpu: str | HardwareProfile = GPU,
-    **asked: Unpack[ClaimKeywords],
+    **asked: Unpack[CheckClaimKeywords],
 ) -> Check:
     """Which level, direction and count a number from elsewhere is of, and why a counter would show another.
 
@@ -326,5 +309,6 @@ def check_claim(
     if len(claims) != 1:
         raise InputError(f"check_claim() takes one claim and has {len(claims)}; accepted: one of {', '.join(CLAIMS)}, "
                          "such as hbm='4.3GB'")  # fmt: skip
-    what = {"kernel": one(kernel, "kernel"), "gpu": one(gpu, "gpu"), "overrides": overrides_of(asked, kernel)}
-    return run(request(ClaimRequest, CLAIMED, asked, problem=problem_of(problem, asked, "a loop"), **what))[0]
+    _, what = call_of(problem, asked, several="a loop", layers=None)
+    which = {"kernel": one(kernel, "kernel"), "gpu": one(gpu, "gpu"), "overrides": overrides_of(asked, kernel)}
+    return run(request(ClaimRequest, asked, problem=what, **which))[0]

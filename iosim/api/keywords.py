@@ -7,67 +7,67 @@ field. What else the command line accepts for an option, and the field's own nam
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from keyword import iskeyword
 from numbers import Real
 from typing import Any, ParamSpec, SupportsIndex, TypeVar
 
 from iosim.base.errors import InputError, spelled
-from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described
+from iosim.base.fields import MAX_SIZE, About, Kind, default_text, described, fields_of
 from iosim.base.names import alike
 from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
-from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.studies import calls, requests
-from iosim.studies.formulas.names import CHOICES, SIZES
+from iosim.studies.formulas import names
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def keyword_of(about: About) -> str:
-    """The keyword that stands for a field's option."""
     bare = about.option is None or about.option.startswith("--no-")
     name = about.name if bare else str(about.option)[2:].replace("-", "_")
     return about.name if iskeyword(name) else name
 
 
+OF_TILE = ("tile", "warps", "stages", "matrix_unit")
+"""What one tile is asked for with."""
 PROBLEM = {keyword_of(about): about for about in FIELDS.values()}
 """Keyword -> field of the problem."""
 SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 """Keyword -> setting over a kernel's own choice."""
 SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
-FORMULA = {
-    name: replace(about, default=None, usual=None, default_text="")
-    if about.name in (*SIZES, "dtype", "splits", "tile", "mask") else about
-    for name, about in (PROBLEM | SHORT | SETTINGS).items()
-    if about.name in (*SIZES, *CHOICES, "dtype", "splits", "tile", "mask", "causal")
-}  # fmt: skip
-"""Keywords of a formula: sizes that are not given stay symbols."""
-
-
-def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, About]:
-    """Keyword -> field of what a command is asked for, but for those that a function takes by their place."""
-    return {keyword_of(about): about for name, about in request.items() if name not in positional}
-
-
-CONDITIONED = by_keyword(CONDITIONS)
-"""Keyword -> how a call meets its GPU."""
-LAYERED = by_keyword(requests.OF_MODEL)
-COMPARED, TILED = by_keyword(calls.COMPARE), by_keyword(calls.TILES, "tile", "warps", "stages")
-ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile", *requests.OF_MODEL)
-ORDERED, CLAIMED = by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
-DECODE, LATENCY = by_keyword(requests.DECODE), by_keyword(requests.LATENCY, "stack")
-RING, TRAIN = by_keyword(requests.RING, "num_gpus"), by_keyword(requests.TRAIN)
+_REQUESTS: Mapping[str, Mapping[str, About]] = {
+    "predict": fields_of(calls.PredictRequest),
+    "compare": calls.COMPARE,
+    "pick_tiles": {name: about for name, about in calls.TILES.items() if name not in OF_TILE[:3]},
+    "study_tile": {name: calls.TILES[name] for name in OF_TILE},
+    "orders": calls.ORDERS,
+    "explain": {"l2_start": calls.EXPLAIN["l2_start"]},
+    "check_claim": calls.CLAIM,
+    "formula": names.FORMULA,
+    "decode": requests.DECODE,
+    "latency": requests.LATENCY,
+    "ring": requests.RING,
+    "train_memory": requests.TRAIN,
+    "sweep": calls.SWEEP,
+}
+WITHOUT_PROBLEM = ("formula", "decode", "train_memory", "sweep")
+WITH_SETTINGS = ("predict", "explain", "check_claim")
+KEYWORDS: Mapping[str, Mapping[str, About]] = {
+    function: {keyword_of(about): about for about in asked.values()}
+    | ({} if function in WITHOUT_PROBLEM else PROBLEM | SHORT)
+    | (SETTINGS if function in WITH_SETTINGS else {})
+    for function, asked in _REQUESTS.items()
+}
+"""Function -> its keywords: the fields of what it is asked for, of a problem, and settings over a kernel's choice."""
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {
     "profile": "gpu", "profiles": "gpu", "gpus": "gpu", "kernels": "kernel", "l2_start": "l2",
     "reserve_bytes": "reserve",
@@ -79,43 +79,31 @@ ALSO = KEYWORD_OF | {
 """Other spelling -> keyword."""
 
 
-_PUBLIC: dict[str, Sequence[str]] = {}
-"""Keywords of the functions that have been loaded."""
+def public(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function with `**asked` show each of its KEYWORDS that is no parameter of its own, and lets its errors
+    name keywords. One with `**values` takes other keywords, too."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    others = [p for p in signature.parameters.values() if p.name == "values"]
+    taken = {p.name for p in own}
+    keywords = {name: about for name, about in KEYWORDS[function.__name__].items() if name not in taken}
+    rest = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual(about), annotation=annotation(about))
+        for name, about in keywords.items()
+    ]
+    whole_signature = signature.replace(parameters=[*own, *rest, *others])
+    named = [p.name for p in (*own, *rest)]
 
+    @functools.wraps(function)
+    @in_keywords
+    def called(*args: P.args, **given: P.kwargs) -> R:
+        values = _by_keyword(function.__name__, given, named, bool(others))
+        check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
+        return function(*args, **values)
 
-def public(*tables: Mapping[str, About], skip: Iterable[str] = ()) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a function with `**asked` show every keyword of `tables`, and lets its errors name keywords.
-
-    Args:
-        tables: keywords by name, whose values reach the function in `asked`.
-        skip: keywords of them that the function does not take.
-    """
-    keywords = {name: about for table in tables for name, about in table.items() if name not in skip}
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        rest = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual(about), annotation=annotation(about))
-            for name, about in keywords.items()
-        ]
-        whole_signature = signature.replace(parameters=[*own, *rest])
-        named = [p.name for p in (*own, *rest) if p.kind is not inspect.Parameter.VAR_POSITIONAL]
-
-        _PUBLIC[function.__name__] = named
-
-        @functools.wraps(function)
-        @in_keywords
-        def called(*args: P.args, **given: P.kwargs) -> R:
-            values = _by_keyword(function.__name__, given, named)
-            check_types(dict(zip(named, args, strict=False)) | values, whole_signature, {p.name for p in own})
-            return function(*args, **values)
-
-        called.__signature__ = whole_signature  # type: ignore[attr-defined]
-        called.__doc__ = _documented(function, keywords)
-        return called
-
-    return decorated
+    called.__signature__ = whole_signature  # type: ignore[attr-defined]
+    called.__doc__ = _documented(function, keywords)
+    return called
 
 
 def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
@@ -131,20 +119,13 @@ def in_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-def _functions_with(keyword: str) -> list[str]:
-    """The functions that have a keyword."""
-    for module in ("calls", "models"):
-        importlib.import_module(f"{__package__}.{module}")
-    return [name for name, keywords in _PUBLIC.items() if keyword in keywords]
-
-
 def _keyword(name: str, value: str | None) -> str:
     """A marked name of a message, marked again by its keyword."""
     keyword = KEYWORD_OF.get(name, name)
     return f"`{keyword}`" if value is None else f"`{keyword}={value}`"
 
 
-def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:
+def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str], open: bool) -> dict[str, Any]:
     """What a function was given, under the keywords' own names.
 
     Raises:
@@ -153,10 +134,12 @@ def _by_keyword(function: str, given: Mapping[str, Any], named: Sequence[str]) -
     values: dict[str, Any] = {}
     for name, value in given.items():
         keyword = name if name in named else ALSO.get(name, name)
-        if keyword not in named:
+        if keyword not in named and open:
+            keyword = name
+        elif keyword not in named:
             known = {n: n for n in named} | {other: own for other, own in ALSO.items() if own in named}
             near = ", ".join(dict.fromkeys(known[n] for n in alike(name, known)))
-            others = ", ".join(f"iosim.{other}" for other in _functions_with(keyword))
+            others = ", ".join(f"iosim.{other}" for other, has in KEYWORDS.items() if keyword in has)
             hint = (f"accepted by: {others}" if others else out_of_scope("option", name)
                     or (f"did you mean {near}?" if near else f"accepted: {', '.join(named)}"))  # fmt: skip
             raise InputError(f"{function}() has no keyword '{name}'; {hint}")
@@ -202,11 +185,11 @@ def _is(value: object, kind: str) -> bool:
         "Sequence": lambda: isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping),
         "ModelLike": lambda: isinstance(value, str | os.PathLike | Mapping) or _is(value, "Model"),
     }
-    return simple[kind]() if kind in simple else any(one.__name__ == kind for one in type(value).__mro__)
+    name = kind.rpartition(".")[2]
+    return simple[kind]() if kind in simple else any(one.__name__ == name for one in type(value).__mro__)
 
 
 def usual(about: About) -> Any:
-    """A keyword's default, which is the option's."""
     return about.default if about.usual is None else about.usual
 
 
@@ -221,7 +204,6 @@ LISTED = "int | str | Sequence[int | str]"
 
 
 def annotation(about: About) -> str:
-    """A keyword's type, as an annotation writes it."""
     if about.name == "seq_q":
         return LISTED
     either = f"int | {TYPES[about.kind]}" if about.one_for_both else TYPES[about.kind]
@@ -229,7 +211,6 @@ def annotation(about: About) -> str:
 
 
 def _documented(function: Callable[..., Any], keywords: Mapping[str, About]) -> str:
-    """The function's docstring with a line for every keyword at the end of "Args:"."""
     text = inspect.cleandoc(function.__doc__ or "")
     rows = "\n".join(textwrap.indent(said(name, about), "    ") for name, about in keywords.items())
     head, mark, tail = text.partition("    **asked: ")

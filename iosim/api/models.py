@@ -1,23 +1,27 @@
-"""The functions beyond one attention call: formulas, a model that decodes, serving stacks, many GPUs, a training step.
+"""The functions beyond one attention call: formulas, sweeps, a model that decodes, stacks, many GPUs, a training step.
 
 Each takes the options of the command of its name as keywords, and returns what the command prints, as data.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from iosim.api.asked import names, one, read, request
-from iosim.api.keywords import DECODE, FORMULA, LATENCY, PROBLEM, RING, SHORT, TRAIN, public
-from iosim.api.with_model import check_alone, loaded, one_problem, values_of
+from iosim.api.asked import call_of, loaded, names, of_problem, one, read, request
+from iosim.api.calls import GPU
+from iosim.api.keywords import KEYWORDS, public
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
+from iosim.studies.calls import SweepRequest
 from iosim.studies.requests import DecodeRequest, LatencyRequest, RingRequest, TrainRequest
 
 if TYPE_CHECKING:
-    from iosim.api.typed import DecodeKeywords, FormulaKeywords, LatencyKeywords, RingKeywords, TrainKeywords
-    from iosim.api.with_model import ModelLike
+    import pandas
+
+    from iosim.api.asked import ModelLike
+    from iosim.api.typed import DecodeKeywords, FormulaKeywords, LatencyKeywords, RingKeywords, TrainMemoryKeywords
     from iosim.hardware.profile import HardwareProfile
     from iosim.kernel.kernel import Kernel
     from iosim.problem.attention import AttentionProblem
@@ -27,11 +31,8 @@ if TYPE_CHECKING:
     from iosim.studies.latency import Latencies
     from iosim.studies.training import TrainingPrediction
 
-GPU = "a100"
-"""Where nothing else is said, here and on the command line."""
 
-
-@public(FORMULA)
+@public
 def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack[FormulaKeywords]) -> FormulaStudy:
     """A kernel's bytes between SMs and L2 in closed form: in symbols, or with the numbers put in that are given.
 
@@ -50,15 +51,13 @@ def formula(name: str, gpu: str | HardwareProfile | None = None, **asked: Unpack
     """
     from iosim.studies.formulas.study import describe
 
-    values = {
-        FORMULA[keyword].name: FORMULA[keyword].check(read(keyword, FORMULA[keyword], value))
-        for keyword, value in asked.items()
-    }
-    usual = {about.name: about.default for about in FORMULA.values()}
+    table = KEYWORDS["formula"]
+    usual = {about.name: about.default for about in table.values()}
+    values = {table[word].name: table[word].check(read(word, table[word], value)) for word, value in asked.items()}
     return describe({**usual, **values, "name": name, "gpu": None if gpu is None else one(gpu, "gpu")})
 
 
-@public(DECODE)
+@public
 def decode(
     gpu: str | HardwareProfile | Sequence[str | HardwareProfile] = GPU,
     kernel: str | Sequence[str] | None = None,
@@ -90,10 +89,10 @@ def decode(
     from iosim.studies.decode.study import run
 
     kernels = None if kernel is None else names(kernel, "kernel")
-    return run(request(DecodeRequest, DECODE, asked, gpu=names(gpu, "gpu"), kernel=kernels, model=loaded(model)))
+    return run(request(DecodeRequest, asked, gpu=names(gpu, "gpu"), kernel=kernels, model=loaded(model)))
 
 
-@public(LATENCY, PROBLEM, SHORT)
+@public
 def latency(
     problem: AttentionProblem | Sequence[AttentionProblem] | None = None,
     stack: str | Sequence[str] = "vllm",
@@ -125,12 +124,11 @@ def latency(
     """
     from iosim.studies.latency.study import run
 
-    given = check_alone(problem, model, asked)
-    both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack"), "model": loaded(model)}
-    return run(request(LatencyRequest, LATENCY, asked, problems=given, values=values_of(asked), **both))
+    both = {"gpu": names(gpu, "gpu"), "stack": names(stack, "stack")}
+    return run(of_problem(LatencyRequest, problem, asked, model, **both))
 
 
-@public(RING, PROBLEM, SHORT)
+@public
 def ring(
     problem: AttentionProblem | None = None,
     num_gpus: int | str = 8,
@@ -161,22 +159,21 @@ def ring(
     """
     from iosim.studies.distributed.ring import run
 
-    layers, share = (read(name, RING[name], asked.get(name)) for name in ("layers", "tensor_parallel"))
-    of_model = None if model is None else layers
-    what, which = one_problem(model, problem, asked, of_model, share, "a loop")
-    kept = {**asked, "tensor_parallel": None, "layers": layers if which is None else which.count}
+    own = {} if model is not None else {"layers": None}  # without a model they are those that keep their tensors
+    layers, what = call_of(problem, asked, model, "a loop", **own)
+    of_model = {"model": None, "tensor_parallel": None} | ({} if layers is None else {"layers": layers.count})
     number = read("num_gpus", requests.RING["num_gpus"], num_gpus)
     both = {"gpu": one(gpu, "gpu"), "kernel": one(kernel, "kernel"), "num_gpus": number, "problems": [what]}
-    return run(request(RingRequest, RING, kept, values={}, **both))
+    return run(request(RingRequest, asked, values={}, **both, **of_model))
 
 
-@public(TRAIN)
+@public
 def train_memory(
     gpu: str | HardwareProfile = GPU,
     kernel: str | None = None,
     *,
     model: ModelLike | None = None,
-    **asked: Unpack[TrainKeywords],
+    **asked: Unpack[TrainMemoryKeywords],
 ) -> TrainingPrediction:
     """Memory and time of a training step on one GPU, and from there the map of what fits.
 
@@ -204,4 +201,36 @@ def train_memory(
     which = None if kernel is None else one(kernel, "kernel")
     its = loaded(model)
     of_model = None if its is None else decoder_of(its)
-    return run(request(TrainRequest, TRAIN, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model))
+    return run(request(TrainRequest, asked, gpu=one(gpu, "gpu"), kernel=which, of_model=of_model))
+
+
+@public
+def sweep(
+    problems: str | os.PathLike[str] | pandas.DataFrame | None = None, *, model: ModelLike | None = None, **values: Any
+) -> pandas.DataFrame:
+    """A prediction for every combination of `values`, a row each: bytes by level, bounds, time, memory.
+
+        >>> iosim.sweep(gpu=["a100", "h100"], kernel="fa2", seq_len=[1024, 4096], heads=[16, 32], method="capacity")
+        >>> iosim.sweep(model="gemma-3-12b", gpu="h100", kernel="fa3", seq_len=[1024, 4096], method="capacity")
+
+    A combination that cannot run is a row with its reason in the column `refused`. "bounds" and "capacity" have closed
+    forms, a million rows in seconds, and no times.
+
+    Args:
+        problems: rows to predict, each with every combination of `values`: a CSV or Parquet file, or a DataFrame.
+            Columns are named as fields of `AttentionProblem`, settings of a kernel, or options of the command line;
+            `gpu` and `kernel` may be among them. Empty cells are defaults.
+        model: a model's name, a path to a config.json or its directory, or what such a file holds: a row for each kind
+            of its layers, with the columns `model`, `layer` and `count`.
+        **asked: of a model and of the sweep. A file `out` is written to in a journal beside it until the last row is
+            done; asked for again after an interrupt, the sweep goes on with the rows that are missing.
+        values: fields, settings, `gpu` and `kernel`, each one value or several; `seq_len` is `seq_q`, `causal=True` is
+            `mask="causal"`, None is the default. What is not given is as `iosim predict` has it.
+
+    Raises:
+        InputError: values that make no sense, every row refused, or a file that cannot be written.
+    """
+    from iosim.studies.sweep.study import run
+
+    asked = {name: values.pop(name) for name in KEYWORDS["sweep"] if name in values}
+    return run(request(SweepRequest, asked, problems=problems, model=loaded(model), values=values))

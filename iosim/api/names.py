@@ -27,7 +27,7 @@ _WHERE = {
     "resolve": "iosim.kernel.libraries",
     "ring": "iosim.api.models",
     "study_tile": "iosim.api.calls",
-    "sweep": "iosim.api.sweeps",
+    "sweep": "iosim.api.models",
     "train_memory": "iosim.api.models",
 }
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from iosim.api.models import formula as formula
     from iosim.api.models import latency as latency
     from iosim.api.models import ring as ring
+    from iosim.api.models import sweep as sweep
     from iosim.api.models import train_memory as train_memory
-    from iosim.api.sweeps import sweep as sweep
     from iosim.base.errors import InputError as InputError
     from iosim.hardware.profile import HardwareProfile as HardwareProfile
     from iosim.hardware.profile import list_profiles as list_profiles

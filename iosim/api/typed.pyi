@@ -8,35 +8,9 @@ from typing import TypedDict
 
 from iosim.problem.masks.blocks import BlockMask
 
-class ProblemKeywords(TypedDict, total=False):
-    """What a problem is."""
+class ChosenKeywords(TypedDict, total=False):
+    """What several functions take."""
 
-    batch: int | str
-    """Sequences; by default 1."""
-    heads: int | str
-    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
-    kv_heads: int | str | None
-    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
-    seq_len: int | str | Sequence[int | str]
-    """Query tokens (1 to 16777216); by default 4096."""
-    seq_len_k: int | str | None
-    """Key tokens (1 to 16777216); by default as many as query tokens."""
-    head_dim: int | str
-    """Columns of Q and K; by default 128."""
-    head_dim_v: int | str | None
-    """Columns of V and O; by default as many as of Q and K."""
-    dtype: str
-    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default fp16."""
-    accumulate: str
-    """Type of the running sums (fp32, fp16, tf32, fp64); by default fp32."""
-    output_dtype: str | None
-    """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
-    """
-    mask: str
-    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
-    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
-    window+global, blocks); by default none.
-    """
     window: int | str | None
     """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
     goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
@@ -75,14 +49,6 @@ class ProblemKeywords(TypedDict, total=False):
     visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
     (implicit, bool, additive); by default implicit.
     """
-    latent_kv: bool
-    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
-    2405.04434, section 2.1).
-    """
-    page_size: int | str | None
-    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
-    lie in one piece (1 to 16777216).
-    """
     mask_block: int | tuple[int, int] | str | None
     """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
     mask_stride: int | str | None
@@ -93,6 +59,46 @@ class ProblemKeywords(TypedDict, total=False):
     """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
     mask_file: str | None
     """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
+    causal: bool
+    """Keep keys up to the query's own position. Short for mask 'causal'."""
+
+class ProblemKeywords(TypedDict, total=False):
+    """What several functions take."""
+
+    batch: int | str
+    """Sequences; by default 1."""
+    heads: int | str
+    """Query heads. A multiple of kv_heads (grouped-query attention; 1 is multi-query); by default 32."""
+    kv_heads: int | str | None
+    """Key/value heads; by default as many as query heads; 1 for a latent cache."""
+    seq_len: int | str | Sequence[int | str]
+    """Query tokens (1 to 16777216); by default 4096."""
+    seq_len_k: int | str | None
+    """Key tokens (1 to 16777216); by default as many as query tokens."""
+    head_dim: int | str
+    """Columns of Q and K; by default 128."""
+    head_dim_v: int | str | None
+    """Columns of V and O; by default as many as of Q and K."""
+    dtype: str
+    """Type of the inputs (fp32, tf32, fp16, bf16, fp8); by default fp16."""
+    accumulate: str
+    """Type of the running sums (fp32, fp16, tf32, fp64); by default fp32."""
+    output_dtype: str | None
+    """Type of O and of the gradients (fp32, tf32, fp16, bf16, fp8, fp64); by default that of the inputs; bf16 for fp8.
+    """
+    mask: str
+    """Which keys a query sees. causal and window keep an interval of keys a query; butterfly, strided and window+global
+    keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
+    window+global, blocks); by default none.
+    """
+    latent_kv: bool
+    """V is the first head_dim_v columns of K. One latent cache: multi-head latent attention in its absorbed form (arXiv
+    2405.04434, section 2.1).
+    """
+    page_size: int | str | None
+    """Tokens of a page of the key/value cache. Pages are found through a block table; by default the keys of a sequence
+    lie in one piece (1 to 16777216).
+    """
     mask_blocks: BlockMask | None
     """The blocks of mask blocks: a BlockMask."""
     seq_lens: Sequence[int] | str | None
@@ -102,13 +108,11 @@ class ProblemKeywords(TypedDict, total=False):
     """
     seq_lens_k: Sequence[int] | str | None
     """Their key tokens (whole numbers of 1 to 16777216); by default as many as query tokens."""
-    causal: bool
-    """Keep keys up to the query's own position. Short for mask 'causal'."""
     prefix: int | str | None
     """Tokens cached before the queries: as many more keys than queries."""
 
 class SettingKeywords(TypedDict, total=False):
-    """Settings over a kernel's own choice; None leaves the choice."""
+    """What several functions take."""
 
     tile: tuple[int, int] | str | None
     """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
@@ -143,16 +147,17 @@ class SettingKeywords(TypedDict, total=False):
     append_kv: bool
     """A launch before writes the queries' K and V to the cache."""
 
-class Keywords(ProblemKeywords, SettingKeywords, total=False):
-    """What a problem is, and settings over a kernel's own choice."""
-
-class PredictKeywords(Keywords, total=False):
-    """What is asked of a prediction."""
+class ModelKeywords(TypedDict, total=False):
+    """What several functions take."""
 
     layers: int | str | None
     """The first N layers of `model`; by default all."""
     tensor_parallel: int | str | None
     """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
+
+class ConditionKeywords(TypedDict, total=False):
+    """What several functions take."""
+
     l2: str
     """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
     method: str | None
@@ -160,6 +165,10 @@ class PredictKeywords(Keywords, total=False):
     long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
     seconds.
     """
+
+class PredictKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, ModelKeywords, ConditionKeywords, total=False):
+    """Of iosim.predict."""
+
     clocks: str | float
     """Boost (a call after a pause, held by the board's peak power), sustained (calls for seconds, held by its power
     limit) or the SMs' clock in MHz; power counts where the GPU's energies are known. A number, rather than a text, is
@@ -169,30 +178,15 @@ class PredictKeywords(Keywords, total=False):
     """Alone (each launch as a profiler times it) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
     """
 
-class CompareKeywords(ProblemKeywords, total=False):
-    """What is asked of a comparison."""
+class CompareKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, ConditionKeywords, total=False):
+    """Of iosim.compare."""
 
-    layers: int | str | None
-    """The first N layers of `model`; by default all."""
-    tensor_parallel: int | str | None
-    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
     baseline: str | None
     """What ratios are to; by default the first kernel over N x N tensors, on each row's GPU."""
-    l2: str
-    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
-    method: str | None
-    """How HBM bytes are found: bounds (none, limits alone), capacity (a rule, an estimate), sampled (a replay in which
-    long launches are played in part) or replay (bounds, capacity, sampled, replay); by default replay where that takes
-    seconds.
-    """
 
-class TileKeywords(ProblemKeywords, total=False):
-    """What is asked of a ranking of tiles."""
+class PickTilesKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+    """Of iosim.pick_tiles."""
 
-    layers: int | str | None
-    """The first N layers of `model`; by default all."""
-    tensor_parallel: int | str | None
-    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
     matrix_unit: str
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
     library: bool
@@ -202,8 +196,8 @@ class TileKeywords(ProblemKeywords, total=False):
     Triton with --triton; without a number 16.
     """
 
-class OneTileKeywords(ProblemKeywords, total=False):
-    """What is asked of one tile."""
+class StudyTileKeywords(ChosenKeywords, ProblemKeywords, total=False):
+    """Of iosim.study_tile."""
 
     warps: int | str | None
     """Warps a CTA (1 to 32)."""
@@ -212,13 +206,9 @@ class OneTileKeywords(ProblemKeywords, total=False):
     matrix_unit: str
     """What computes the products: mma.sync, or wgmma on cc 9.0 (mma.sync, wgmma); by default mma.sync."""
 
-class OrderKeywords(ProblemKeywords, total=False):
-    """What is asked of a ranking of orders."""
+class OrdersKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+    """Of iosim.orders."""
 
-    layers: int | str | None
-    """The first N layers of `model`; by default all."""
-    tensor_parallel: int | str | None
-    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
     weights: Sequence[float] | None
     """How often each of several problems is called: one order for all of them; by default once; with a model as often
     as it has such layers.
@@ -242,8 +232,14 @@ class OrderKeywords(ProblemKeywords, total=False):
     l2: str
     """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
 
-class ClaimKeywords(Keywords, total=False):
-    """What is claimed."""
+class ExplainKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
+    """Of iosim.explain."""
+
+    l2: str
+    """The L2 at the start: cold (empty) or warm, as the same call left it (cold, warm); by default cold."""
+
+class CheckClaimKeywords(ChosenKeywords, ProblemKeywords, SettingKeywords, total=False):
+    """Of iosim.check_claim."""
 
     hbm: str | None
     """Bytes that are said to move between HBM and the L2, such as 4.3GB."""
@@ -258,8 +254,8 @@ class ClaimKeywords(Keywords, total=False):
     layers: int | str | None
     """Layers of the model, where the number may be of all of them."""
 
-class FormulaKeywords(TypedDict, total=False):
-    """What is known of a formula's problem; sizes left out stay symbols."""
+class FormulaKeywords(ChosenKeywords, total=False):
+    """Of iosim.formula."""
 
     batch: int | str | None
     """Sequences."""
@@ -282,63 +278,13 @@ class FormulaKeywords(TypedDict, total=False):
     keep blocks by a pattern, blocks those of a file or of a BlockMask (none, causal, window, butterfly, strided,
     window+global, blocks).
     """
-    window: int | str | None
-    """Keys kept before the diagonal: 0 <= i - j <= W. i is counted from the diagonal's offset; under window+global it
-    goes to either side, |i - j| <= W. With causal the window is the same: no key past the diagonal.
-    """
-    window_right: int | str | None
-    """Keys kept after the diagonal: j - i <= R; -1: all. FlashAttention's right window. Without window, all keys before
-    the diagonal are kept; under causal none after it; by default 0 beside a window.
-    """
-    offset: int | str | None
-    """Key that faces query 0 on the diagonal. By default the last query faces the last key (FlashAttention's convention
-    since 2.1); by default seq_k - seq_q.
-    """
-    dropout: float
-    """Dropout probability (0 <= P < 1); by default 0.0."""
-    passes: str
-    """Forward, backward or both (fwd, bwd, fwd+bwd); by default fwd."""
-    layout: str
-    """Heads before or after the sequence. bhsd is PyTorch's, bshd FlashAttention's (bhsd, bshd); by default bhsd."""
-    bias: str
-    """What is added to the scores: a tensor (full) or slopes (alibi). full is a tensor [batch, heads, seq_q, seq_k]
-    that is read; alibi is minus a slope a head times abs(i + offset - j) (arXiv 2108.12409), of which only the fp32
-    slopes are stored (none, full, alibi); by default none.
-    """
-    bias_shared: str | None
-    """Axes of the bias that have size 1 (none, heads, batch, both); by default none; for alibi batch."""
-    bias_dtype: str | None
-    """Type of a full bias and of an additive mask (fp32, fp16, bf16); by default that of the inputs; fp32 for tf32, the
-    output's for fp8.
-    """
-    bias_grad: bool
-    """The backward makes the bias's gradient. It has the bias's shape and type."""
-    key_padding: bool
-    """A mask of one byte a key and sequence. [batch, seq_k], beside the mask."""
-    mask_storage: str
-    """How the mask reaches the kernel: by its indices, or as a tensor. implicit: tiles that the mask drops are not
-    visited. bool and additive: a tensor [1, 1, seq_q, seq_k] of bytes or of bias_dtype; all tiles are visited
-    (implicit, bool, additive); by default implicit.
-    """
-    mask_block: int | tuple[int, int] | str | None
-    """Queries x keys of a mask's block (two whole numbers of 1 to 16777216); by default 128."""
-    mask_stride: int | str | None
-    """In blocks: of strided; the largest of butterfly (1 to 16777216); by default for strided the square root of the
-    blocks, for butterfly none.
-    """
-    global_tokens: int | str | None
-    """First tokens that see all and are seen by all, under window+global (0 to 16777216); by default one block."""
-    mask_file: str | None
-    """The blocks of mask blocks: NumPy .npy or .npz, or a BlockMask's arrays."""
-    causal: bool
-    """Keep keys up to the query's own position. Short for mask 'causal'."""
-    tile: tuple[int, int] | str | None
-    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
     splits: int | str | None
     """Parts that the keys of a head are split into."""
+    tile: tuple[int, int] | str | None
+    """Query rows x key rows, such as 128x64 (two whole numbers of 1 to 4096)."""
 
 class DecodeKeywords(TypedDict, total=False):
-    """What is asked of decoding."""
+    """Of iosim.decode."""
 
     layers: int | str | None
     """Attention layers; with `model` the first N of its layers; by default 32."""
@@ -384,13 +330,9 @@ class DecodeKeywords(TypedDict, total=False):
     """Alone (launches as a profiler times them) or graph (replayed in a CUDA graph) (alone, graph); by default alone.
     """
 
-class LatencyKeywords(ProblemKeywords, total=False):
-    """What is asked of calls in serving stacks."""
+class LatencyKeywords(ChosenKeywords, ProblemKeywords, ModelKeywords, total=False):
+    """Of iosim.latency."""
 
-    layers: int | str | None
-    """The first N layers of `model`; by default all."""
-    tensor_parallel: int | str | None
-    """GPUs that share the heads of `model`'s layers: numbers are of each; by default 1."""
     batch_contexts: int | str | Sequence[int | str] | None
     """Decode one token a sequence over these many keys, all in one launch: 1k,4k,32k, or a file."""
     cache_write: bool
@@ -408,8 +350,8 @@ class LatencyKeywords(ProblemKeywords, total=False):
     graph.
     """
 
-class RingKeywords(ProblemKeywords, total=False):
-    """What is asked of several GPUs."""
+class RingKeywords(ChosenKeywords, ProblemKeywords, total=False):
+    """Of iosim.ring."""
 
     layers: int | str | None
     """Layers that keep Q, K, V, O for the backward, in memory; the first N of `model`'s; by default 1, or all of the
@@ -430,8 +372,8 @@ class RingKeywords(ProblemKeywords, total=False):
     schedule: str | Sequence[str] | None
     """Ring, vanilla, balanced, zigzag, striped, megatron, rsa; by default all that can run."""
 
-class TrainKeywords(TypedDict, total=False):
-    """What is asked of a training step."""
+class TrainMemoryKeywords(TypedDict, total=False):
+    """Of iosim.train_memory."""
 
     seq_len: int | str | Sequence[int | str] | None
     """Tokens; by default 1024; with `frontier` 2k:16k:2k."""

@@ -18,11 +18,8 @@ def import_path() -> str:
 
 
 def data_dir(name: str) -> Path:
-    """The directory of shipped data called `name` (`hardware_profiles`, `kernels`).
-
-    Raises:
-        InputError: neither the wheel's nor the checkout's directory exists.
-    """
+    """The directory of shipped data called `name` (`hardware_profiles`, `kernels`). Raises InputError: neither the
+    wheel's nor the checkout's directory exists."""
     for candidate in (_PACKAGE / "_data" / name, _PACKAGE.parent / name):
         if candidate.is_dir():
             return candidate

@@ -17,10 +17,7 @@ import numpy as np
 
 def digest(value: Any) -> str:
     """64 hexadecimal digits of dataclasses, arrays, mappings (their order counts), sequences, enums and plain values.
-
-    Raises:
-        TypeError: something else is among them.
-    """
+    Raises TypeError: something else is among them."""
     text = hashlib.sha256()
     for piece in _pieces(value):
         text.update(b"%d:" % len(piece))

@@ -18,6 +18,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.schema import Whole
+from iosim.base.units import size, sizes
 
 T = TypeVar("T")
 
@@ -121,7 +122,6 @@ class About:
 
     @property
     def accepted(self) -> str:
-        """The accepted values, as a message ends with them."""
         return {
             Kind.WHOLE: f"{self.low} to {self.high}",
             Kind.PROBABILITY: "0 <= P < 1",
@@ -133,11 +133,8 @@ class About:
         }.get(self.kind, "")
 
     def check(self, value: Any) -> Any:
-        """The value as it is kept; None stays None where that is the default.
-
-        Raises:
-            InputError: a value of another type, or out of range.
-        """
+        """The value as it is kept; None stays None where that is the default. Raises InputError: a value of another
+        type, or out of range."""
         if value is None and self.default is None:
             return None
         if self.kind is Kind.WHOLE:
@@ -160,6 +157,30 @@ class About:
         if self.kind is Kind.SIDES:
             return self._sides(value)
         return self._lengths(value) if self.kind is Kind.LENGTHS else value
+
+    def read(self, text: str, what: str) -> Any:
+        """A value from the text of an option, a keyword or a cell, unchecked; `what` names it in messages. Raises
+        InputError: the text is of another form."""
+        if self.kind is Kind.WHOLE:
+            negative = self.low < 0 and text.strip().startswith("-")
+            return -size(text.strip()[1:], what) if negative else size(text, what)
+        if self.kind is Kind.SIDES:
+            first, _, second = text.lower().partition("x")
+            try:
+                return size(first, what), size(second or (first if self.one_for_both else ""), what)
+            except InputError:
+                raise InputError(f"{what} '{text}' is not of the form QxK, such as 128x64") from None
+        if self.kind is Kind.LENGTHS:
+            return tuple(sizes(text, what))
+        if self.kind is Kind.FLAG:
+            return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
+        if self.kind in (Kind.NUMBER, Kind.PROBABILITY):
+            try:
+                return float(text) if self.kind is Kind.NUMBER else self.check(float(text))
+            except ValueError:  # an InputError, too
+                wrong = "is no number" if self.kind is Kind.NUMBER else f"is out of range; accepted: {self.accepted}"
+                raise InputError(f"{what} '{text}' {wrong}") from None
+        return text
 
     def _numbers(self, value: Sequence[Any]) -> list[Any]:
         try:
@@ -215,11 +236,8 @@ def like(field: About, default: Any = None, **changes: Any) -> Any:
 
 
 def put_checked(owner: Any) -> None:
-    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept.
-
-    Raises:
-        InputError: a value of another type, or out of range.
-    """
+    """Checks the fields of a frozen dataclass that say what they accept, and keeps each as it is kept. Raises
+    InputError: a value of another type, or out of range."""
     for name, about_field in fields_of(type(owner)).items():
         object.__setattr__(owner, name, about_field.check(getattr(owner, name)))
 
@@ -238,11 +256,7 @@ def fields_of(owner: type[Any]) -> Mapping[str, About]:
 
 
 def whole(name: str, value: object, low: int, high: int = MAX_SIZE) -> int:
-    """`value` as a whole number within bounds.
-
-    Raises:
-        InputError: it is none.
-    """
+    """`value` as a whole number within bounds. Raises InputError: it is none."""
     number: Any = value.__index__() if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     for problem in Whole(low, high).problems(number, ""):
         raise InputError(f"`{name}` {problem}")
@@ -258,7 +272,6 @@ def default_text(about_field: About, usual: bool = False) -> str:
 
 
 def described(about_field: About) -> str:
-    """What a field is, in one or more sentences."""
     return f"{about_field.help}. {about_field.more}" if about_field.more else about_field.help
 
 

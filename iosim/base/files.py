@@ -16,11 +16,8 @@ from iosim.base.errors import InputError
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write `content` to `path`; on any failure, an interrupt included, what was there before stays as it was.
 
-    A link is followed. A device or a pipe (such as /dev/stdout) is written to as it stands, never replaced.
-
-    Raises:
-        InputError: the place cannot be written.
-    """
+    A link is followed. A device or a pipe (such as /dev/stdout) is written to as it stands, never replaced. Raises
+    InputError: the place cannot be written."""
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         if not str(path):
@@ -51,12 +48,8 @@ def keep_mode(written: str | Path, place: str | Path) -> None:
 
 
 def require_file(path: str | Path, where: str) -> None:
-    """Refuse a pipe or a device, which may never end; a place that holds nothing is left to who opens it.
-
-    Raises:
-        InputError: `where` begins the message.
-        OSError: the place cannot be looked at.
-    """
+    """Refuse a pipe or a device, which may never end; a place that holds nothing is left to who opens it. Raises
+    InputError: `where` begins the message. Raises OSError: the place cannot be looked at."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise InputError(f"{where} is a pipe or a device; accepted: a file")
@@ -84,10 +77,7 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[BinaryIO]:
     """A file to write piece by piece, which stands at `path` once all is written; on a failure nothing changes there.
-
-    Raises:
-        InputError: the place cannot be written.
-    """
+    Raises InputError: the place cannot be written."""
     try:
         with _replacing(Path(os.path.realpath(path))) as file:
             yield file
@@ -97,11 +87,8 @@ def written_whole(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_together(contents: Mapping[Path, str]) -> None:
-    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were.
-
-    Raises:
-        InputError: a place cannot be written.
-    """
+    """Write every file beside its place, then move them all; one that cannot be written leaves all as they were. Raises
+    InputError: a place cannot be written."""
     staged: dict[Path, Path] = {}
     try:
         for path, content in contents.items():

@@ -19,21 +19,11 @@ class Registry(dict[Key, Value]):
         self.what = what
 
     def put(self, name: Key, value: Value, override: bool = False) -> None:
-        """Register `value`.
-
-        Raises:
-            InputError: the name is taken and `override` is False.
-        """
         if name in self and not override:
             raise InputError(f"{self.what} '{name}' is registered already; pass override=True to replace it")
         self[name] = value
 
     def named(self, name: Key) -> Value:
-        """The value registered under `name`.
-
-        Raises:
-            InputError: there is none.
-        """
         if name not in self:
             raise unknown_name(self.what, str(name), map(str, self))
         return self[name]

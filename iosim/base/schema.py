@@ -46,9 +46,7 @@ Rule = Callable[[Mapping[str, Any]], Iterable[Problem]]
 class Spec(Protocol):
     """What a value may be."""
 
-    def problems(self, value: Any, key: str) -> Iterator[Problem]:
-        """What is wrong with `value`, which stands under `key`."""
-        ...
+    def problems(self, value: Any, key: str) -> Iterator[Problem]: ...
 
 
 @dataclass(frozen=True)
@@ -184,8 +182,6 @@ class Pairs:
 
 @dataclass(frozen=True)
 class OneOrMany:
-    """An `item`, or a list of them."""
-
     item: Spec
 
     def problems(self, value: Any, key: str) -> Iterator[Problem]:
@@ -320,11 +316,7 @@ def checked(data: Mapping[str, Any], schema: Table, where: object) -> Mapping[st
 
 
 def refuse(wrong: Sequence[Problem | str], where: object) -> None:
-    """Raise where there is a problem.
-
-    Raises:
-        InputError: tells the first, and how many more there are.
-    """
+    """Raises InputError where there is a problem: it tells the first, and how many more there are."""
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise InputError(f"{one_line(where)}: {wrong[0]}{more}")
@@ -367,12 +359,8 @@ def read_toml(path: Path, what: str = "file", such_as: str = "") -> dict[str, An
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The tables of a TOML text; `name` names it in messages.
-
-    Raises:
-        InputError: it is not valid, or nested deeper than any file that means something: a dotted key takes tomllib a
-            time that grows with the square of its parts.
-    """
+    """The tables of a TOML text; `name` names it in messages. Raises InputError: it is not valid, or nested deeper than
+    any file that means something: a dotted key takes tomllib a time that grows with the square of its parts."""
     import tomllib  # costs milliseconds; whoever reads no file need not wait for it
 
     try:
@@ -390,14 +378,12 @@ Column = Callable[[str], Any]
 
 
 def whole(text: str) -> int:
-    """A cell that holds a whole number, zero or more."""
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{shown(text)} is not a whole number; accepted: {_range(0, UNBOUNDED)}")
     return int(text)
 
 
 def word(*choices: str) -> Column:
-    """A cell that holds one of `choices`."""
 
     def one(text: str) -> str:
         if text not in choices:
@@ -408,11 +394,8 @@ def word(*choices: str) -> Column:
 
 
 def read_csv(path: Path, columns: Mapping[str, Column], what: str = "table") -> Iterator[dict[str, Any]]:
-    """The rows of a CSV file, its cells converted; lines that begin with # are comments.
-
-    Raises:
-        InputError: the file cannot be read, lacks a column or has an unknown one, or a cell is not what it should be.
-    """
+    """The rows of a CSV file, its cells converted; lines that begin with # are comments. Raises InputError: the file
+    cannot be read, lacks a column or has an unknown one, or a cell is not what it should be."""
     name = f"{what} '{one_line(path)}'"
     try:
         with path.open(newline="", encoding="utf-8") as file:

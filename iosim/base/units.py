@@ -111,11 +111,7 @@ def length_text(n: int) -> str:
 
 
 def size(text: str, option: str) -> int:
-    """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536.
-
-    Raises:
-        InputError: not such a number.
-    """
+    """A whole number, with k for 1024 and m for 1024^2: "64k" -> 65536. Raises InputError: not such a number."""
     match = re.fullmatch(r"([0-9]{1,18})([km]?)", text.strip().lower())
     if not match:
         raise InputError(f"{option} '{text}' is not a size; accepted: whole numbers such as 4096 or 64k")
@@ -123,11 +119,8 @@ def size(text: str, option: str) -> int:
 
 
 def sizes(text: str, option: str) -> list[int]:
-    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included).
-
-    Raises:
-        InputError: not of that form, an empty range, or more than 10,000 values.
-    """
+    """A list of sizes and ranges: "512,4096", "1k:64k:x2" (doubling), "1k:4k:1k" (steps; the end is included). Raises
+    InputError: not of that form, an empty range, or more than 10,000 values."""
     out: list[int] = []
     for part in text.split(","):
         ends = part.split(":")

@@ -29,11 +29,7 @@ def is_worker() -> bool:
 
 
 def go_on() -> None:
-    """Nothing, in most cases.
-
-    Raises:
-        Stopped: this thread works for another, which wants no more of it.
-    """
+    """Nothing, in most cases. Raises Stopped: this thread works for another, which wants no more of it."""
     stop = getattr(_here, "stop", None)
     if stop is not None and stop.is_set():
         raise Stopped

@@ -9,21 +9,17 @@ from iosim.base.errors import InputError
 from iosim.base.places import CACHE, cache_dir
 from iosim.base.units import bytes_text
 from iosim.commands import common
-from iosim.show.tables import Table
+from iosim.commands.parser import CommandParser
 
 if TYPE_CHECKING:
     from iosim.prediction.cache import CacheState
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "cache", help="show or clear the results of replays that are kept between runs"
-    )
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="show|clear")
     show = actions.add_parser("show", help="where they are kept, how many there are and how many bytes they take")
     common.add_output_options(show)
     actions.add_parser("clear", help="drop all of them")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,14 +38,8 @@ def _show(args: argparse.Namespace) -> int:
         "bytes": 0 if state is None else state.bytes,
         "most_bytes": MOST_BYTES,
     }
-    if args.format == "json":
-        text = common.json_text({"schema": 1, "cache": row})
-    elif args.format == "csv":
-        text = Table.of([row]).csv()
-    else:
-        text = _off() if state is None else f"{_told(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
-    common.emit(text, args.out)
-    return 0
+    text = _off() if state is None else f"{_told(state)}\nat most {bytes_text(MOST_BYTES)} are kept\n"
+    return common.tell(args, None, json=lambda: {"cache": row}, rows=lambda: [row], table=lambda: text)
 
 
 def _clear(args: argparse.Namespace) -> int:
@@ -74,6 +64,5 @@ def _told(state: CacheState) -> str:
 
 
 def _off() -> str:
-    """Why nothing is kept."""
     why = f"{CACHE} is off" if cache_dir() is None else "there is no place for it"
     return f"no replays are kept: {why}\n"

@@ -14,6 +14,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import announce, counter
 from iosim.base.units import quantity_text
 from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -45,18 +46,16 @@ CALIBRATE = options.table(
 """Where numbers come from, and where they go."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "calibrate", help="measure this machine's GPU and write its hardware profile",
-        description="Runs microbenchmarks (L2 capacity, bandwidth and latency of L2 and memory, exponentials, matrix "
+def add_options(parser: CommandParser) -> None:
+    parser.description = (
+        "Runs microbenchmarks (L2 capacity, bandwidth and latency of L2 and memory, exponentials, matrix "
         "products, launches) and writes a hardware profile for --gpu, over the shipped one of the same GPU if there is "
-        "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well.",
-    )  # fmt: skip
-    g = common.group(parser, "options")
+        "one. Needs an NVIDIA GPU and nvcc; miss counters, which the L2's model is fitted to, need ncu as well."
+    )
+    g = parser.group("options")
     options.add(g, CALIBRATE, (name for name in CALIBRATE if name != "profiler"))
-    common.add_gpu(parser, help="with --times: the GPU that it ran on", of_old=())
+    common.add_gpu(parser, told="with --times: the GPU that it ran on", of_old=())
     options.add(g, CALIBRATE, ("profiler",))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fit_times(args: argparse.Namespace) -> int:
-    """The constants of a stack from the user's own times: errors before and after, and the file."""
     from dataclasses import asdict
 
     from iosim.hardware.profile import load_profile
@@ -185,7 +183,6 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def comparison(raw: Mapping[str, Any], measured: Mapping[str, Entry]) -> str:
-    """What was measured beside what the shipped profile of the GPU says."""
     from iosim.evidence.measure.profile_text import base_profile
 
     base = base_profile(str(raw.get("gpu")))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "check-claim", help="what a number from elsewhere counts (LLM-Viewer, a paper, a profiler), and why it is off"
-    )
-    options.add(common.group(parser, "the number, as it was published"), CLAIM)
+def add_options(parser: CommandParser) -> None:
+    options.add(parser.group("the number, as it was published"), CLAIM)
     common.add_gpu(parser)
     common.add_kernel(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,11 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if all(getattr(args, name) is None for name in CLAIMS):
         examples = ", ".join(f"--{name} {example}" for name, example in CLAIMS.items())
         raise InputError(f"a claim is missing; accepted: {examples}")
-    problems = common.problems(args)
-    if len(problems) > 1:
-        raise InputError(f"--seq-len {args.seq_q} are {len(problems)} lengths; accepted: one")
-    asked = {"problem": problems[0], "kernel": args.kernel, "gpu": args.gpu, "overrides": common.overrides(args)}
-    checks = check(common.request(args, ClaimRequest, **asked))
+    checks = check(common.request(args, ClaimRequest, problem=common.problem(args)))
     return common.tell(
         args, " ".join(c.answer() for c in checks), json=lambda: {"claims": [c.to_dict() for c in checks]},
         rows=lambda: (

@@ -15,26 +15,57 @@ from iosim.commands.options import with_options
 from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.show.terminal import coloured, output
 
-COMMAND_GROUPS = (
-    ("what moves, and why", ("predict", "compare", "explain", "trace", "formula", "sweep")),
-    ("what to choose", ("tiles", "orders", "report")),
-    ("in serving and training", ("decode", "latency", "ring", "train-memory")),
-    ("how far to trust it", ("validate", "reproduce", "check-claim")),
-    ("on a GPU of your own", ("calibrate", "measure", "ncu-rule")),
-    ("what iosim knows", ("profiles", "kernels", "models", "schema", "cache", "completion")),
-)
-"""Commands under the question that they answer, in the order of the help."""
-COMMANDS = tuple(command for _, commands in COMMAND_GROUPS for command in commands)
+COMMAND_GROUPS: Mapping[str, Mapping[str, str]] = {
+    "what moves, and why": {
+        "predict": "bytes by level and tensor, bounds, time and memory of attention on a GPU",
+        "compare": "kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline",
+        "explain": "why a kernel's HBM bytes are what they are, and what would lower them",
+        "trace": "hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace",
+        "formula": "SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers",
+        "sweep": "predictions of a whole grid, or of the rows of a file, as CSV or Parquet",
+    },
+    "what to choose": {
+        "tiles": "tiles that fit a problem on a GPU, ranked by predicted time",
+        "orders": "in which order tiles should start: orders ranked by time and HBM bytes, and their code",
+        "report": "one HTML and one Markdown report over GPUs, kernels and sequence lengths",
+    },
+    "in serving and training": {
+        "decode": "attention per generated token: bytes, time, tokens a second over the context's length",
+        "latency": "what an attention call takes in a serving stack: kernel, combine, cache write, gaps",
+        "ring": "attention over several GPUs: chunk schedules, idle time, link bytes, time and memory",
+        "train-memory": "memory over time, step time and what fits, of a transformer trained on one GPU",
+    },
+    "how far to trust it": {
+        "validate": "predictions beside recorded measurements, and gates on their errors",
+        "reproduce": "published numbers computed again: claim, computed, ratio, arithmetic",
+        "check-claim": "what a number from elsewhere counts (LLM-Viewer, a paper, a profiler), and why it is off",
+    },
+    "on a GPU of your own": {
+        "calibrate": "measure this machine's GPU and write its hardware profile",
+        "measure": "run the project's kernels on this machine's GPU, check them, and count their bytes",
+        "ncu-rule": "a rule that shows predicted beside counted bytes on Nsight Compute's page",
+    },
+    "what iosim knows": {
+        "profiles": "list, show and check hardware profiles",
+        "kernels": "list, show, check and write kernels",
+        "models": "list and show models, and what a config.json says of attention",
+        "schema": "what a command's JSON holds: every key with its type and meaning, as a JSON schema",
+        "cache": "show or clear the results of replays that are kept between runs",
+        "completion": "completion of commands, options and names by the Tab key, for bash, zsh and fish",
+    },
+}
+"""Commands and what they say of themselves, under the question that they answer, in the order of the help."""
+COMMANDS = {command: told for commands in COMMAND_GROUPS.values() for command, told in commands.items()}
 DESCRIPTION = "Bytes that attention moves between HBM, L2 and the SMs of a GPU, without the GPU."
 
 MAX_MESSAGE = 1000
 
 
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands, or of `only` one: the others' options take time to build and are not asked for."""
+def build_parser(*only: str) -> argparse.ArgumentParser:
+    """The parser of all commands, or of `only` some: the others' options take time to build and are not asked for."""
     parser = CommandParser(
         prog="iosim",
-        description=DESCRIPTION,
+        description=f"{DESCRIPTION}\n{_listing()}",
         epilog="iosim COMMAND --help lists a command's options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -42,27 +73,21 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=CommandParser, help=argparse.SUPPRESS
     )
-    for name in COMMANDS if only is None else (only,):
-        importlib.import_module(f"iosim.commands.{name.replace('-', '_')}").add_parser(subparsers)
-    if only is None:
-        parser.description = f"{DESCRIPTION}\n{_listing({a.dest: a.help or '' for a in subparsers._choices_actions})}"
+    for name in only or COMMANDS:
+        command = importlib.import_module(f"iosim.commands.{name.replace('-', '_')}")
+        own: CommandParser = subparsers.add_parser(name, help=COMMANDS[name])
+        command.add_options(own)
+        own.set_defaults(run=command.run)
     return parser
 
 
-def _listing(told: Mapping[str, str]) -> str:
-    """The commands by group, each with what it says of itself, for the help."""
+def _listing() -> str:
     from iosim.show.terminal import folded
 
-    wide = max(map(len, told))
+    wide = max(map(len, COMMANDS))
     return "".join(
-        f"\n{title}:\n" + "".join(folded(f"  {command:<{wide}}  {told[command]}\n", wide + 4) for command in commands)
-        for title, commands in COMMAND_GROUPS
-    )
-
-
-def _short_help() -> str:
-    return (
-        f"{build_parser().description}\nStart with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+        f"\n{title}:\n" + "".join(folded(f"  {name:<{wide}}  {told}\n", wide + 4) for name, told in commands.items())
+        for title, commands in COMMAND_GROUPS.items()
     )
 
 
@@ -71,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:
-            return _print(_short_help())
+            start = "Start with: iosim predict --kernel fa2\n'iosim COMMAND --help' lists options.\n"
+            return _print(f"{DESCRIPTION}\n{_listing()}\n{start}")
         if words[0] == "__complete":
             from iosim.commands.completion import candidates
 
@@ -79,11 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print("".join(f"{candidate}\n" for candidate in found), code=True)
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             raise unknown_name("COMMAND", words[0], COMMANDS)
-        parser = build_parser(words[0] if words[0] in COMMANDS else None)
+        parser = build_parser(*[words[0]] * (words[0] in COMMANDS))
         try:
             args = parser.parse_args(words)
         except UnknownWordError as error:
-            from iosim.commands.hints import hinted
+            from iosim.commands.completion import hinted
 
             raise InputError(hinted(error, build_parser())) from None
         if args.version:

@@ -7,25 +7,25 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from iosim.base.errors import InputError
-from iosim.base.fields import Kind, fields_of
+from iosim.base.fields import Kind
 from iosim.base.progress import announce
 from iosim.base.units import some
 from iosim.commands import options
-from iosim.commands.parser import COMMON
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
-from iosim.kernel.overrides import OVERRIDES
+from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.fields import BESIDES, FIELDS
 from iosim.show.tables import Table
 from iosim.show.terminal import folded
+from iosim.studies.requests import OF_MODEL, OfProblem
 
 if TYPE_CHECKING:
-    from iosim.kernel.overrides import Overrides
     from iosim.problem.attention import AttentionProblem
+    from iosim.studies.models.layers import Layers, Model
 
 T = TypeVar("T")
 USUAL_GPU = "a100"
@@ -37,148 +37,159 @@ LENGTH_ALONE = ("seq_q",)
 ALL_SIZES = ("seq_q", "batch", "heads", "kv_heads", "head_dim", "dtype", "passes", "seq_k", "head_dim_v")
 """Fields whose options can take lists."""
 MOST_USED = ("batch", "heads", "kv_heads", "head_dim", "dtype")
-OF_MASK = (
-    "window",
-    "window_right",
-    "mask_block",
-    "mask_stride",
-    "global_tokens",
-    "mask_file",
-    "key_padding",
-    "mask_storage",
-)
+OF_MASK = ("window", "window_right", "mask_block", "mask_stride", "global_tokens", "mask_file", "key_padding",
+           "mask_storage")  # fmt: skip
+ASKED = {**FIELDS, **OVERRIDES, **BESIDES}
 ACCESSES_PER_S = 10_000_000
 """That a replay plays, about."""
 TOLD_S = 10
 """Replays of so many seconds are announced."""
 
 
-def group(parser: argparse.ArgumentParser, title: str) -> Any:
-    """The parser's group of options with this title, a new one where there is none yet."""
-    groups = (group for group in parser._action_groups if group.title == title)
-    return next(groups, None) or parser.add_argument_group(title)
-
-
-def add_gpus(parser: argparse.ArgumentParser, usual: str = USUAL_GPU) -> None:
-    """--gpu, a list: `args.gpu` is a list of names of GPUs and profile files."""
-    options.add_list(group(parser, COMMON), "--gpu", *GPU_OF_OLD, usual=usual.split(","), metavar="NAME,...",
-                     help=f"GPUs or profile files, such as a100,h100 (default: {usual})")  # fmt: skip
-
-
 def add_gpu(
-    parser: argparse.ArgumentParser, usual: str | None = USUAL_GPU, help: str = "GPU or profile file",
-    of_old: Sequence[str] = GPU_OF_OLD,
+    parser: CommandParser, usual: str | None = USUAL_GPU, told: str = "GPU or profile file",
+    of_old: Sequence[str] = GPU_OF_OLD, several: bool = False,
 ) -> None:  # fmt: skip
-    """--gpu of a command that takes one: `args.gpu` is its name."""
-    told = f"{help} (default: {usual})" if usual else help
-    options.add_one(group(parser, COMMON), "--gpu", *of_old, usual=usual, metavar="NAME", help=told)
+    """--gpu: `args.gpu` is the name of a GPU or profile file, or with `several` a list of them."""
+    default = f" (default: {usual})" if usual else ""
+    options.add_names(parser.group(COMMON), "--gpu", of_old, usual=usual, several=several, help=told + default)
 
 
-def add_kernels(parser: argparse.ArgumentParser, usual: str | None, told: str = "") -> None:
-    """--kernel, a list: `args.kernel` is a list of names; `told` says what the default is where it is no list."""
-    options.add_list(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual.split(",") if usual else None,
-                     metavar="NAME,...", help=f"kernels, such as naive,fa2{_usual_kernel(told or usual)}")  # fmt: skip
+def add_gpus(parser: CommandParser) -> None:
+    add_gpu(parser, told="GPUs or profile files, such as a100,h100", several=True)
 
 
-def add_kernel(parser: argparse.ArgumentParser, usual: str | None, help: str = "kernel") -> None:
-    """--kernel of a command that takes one: `args.kernel` is its name."""
-    told = f"{help}{_usual_kernel(usual)}"
-    options.add_one(group(parser, COMMON), "--kernel", *KERNEL_OF_OLD, usual=usual, metavar="NAME", help=told)
+def add_kernel(
+    parser: CommandParser, usual: str | None, told: str = "kernel", several: bool = False, default: str = ""
+) -> None:
+    """--kernel: `args.kernel` is a kernel's name, or with `several` a list of them; `default` says what it is by
+    default where `usual` does not."""
+    default = default or usual or ""
+    if default:
+        own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in default)
+        told = f"{told} (default: {default}{own})"
+    options.add_names(parser.group(COMMON), "--kernel", KERNEL_OF_OLD, usual=usual, several=several, help=told)
 
 
-def _usual_kernel(usual: str | None) -> str:
-    """What help says of a default."""
-    own = "; default is the GPU's own: fa3, fa4, fa2 or cutlass" * ("default" in (usual or ""))
-    return f" (default: {usual}{own})" if usual else ""
+def add_kernels(parser: CommandParser, usual: str | None, default: str = "") -> None:
+    add_kernel(parser, usual, "kernels, such as naive,fa2", several=True, default=default)
 
 
-def add_conditions(parser: argparse.ArgumentParser, *names: str, **told: str) -> None:
+def add_conditions(parser: CommandParser, *names: str, **told: str) -> None:
     """Options of the conditions, all or those among `names`; `told` are defaults in words, in place of their own."""
     table = {name: replace(CONDITIONS[name], default_text=words) for name, words in told.items()}
-    options.add(group(parser, MODEL), {**CONDITIONS, **table}, names or CONDITIONS)
+    options.add(parser.group(MODEL), {**CONDITIONS, **table}, names or CONDITIONS)
 
 
-def conditions(args: argparse.Namespace) -> dict[str, Any]:
-    """The conditions asked for, by their names."""
-    return {name: getattr(args, name) for name in CONDITIONS if hasattr(args, name)}
+def add_model(parser: CommandParser, *, layers: bool = True, share: bool = True) -> None:
+    """--model, --tensor-parallel and, unless the command has its own, --layers.
+
+    An option beside --model takes the place of the model's own number, in every kind of layer that has it, and the
+    output says so; what would make another model of it (a mask, a bias) is refused.
+    """
+    told = "take the layers of a model: a name (iosim models list), a Hugging Face config.json or its directory"
+    parser.group(COMMON).add_argument("--model", metavar="NAME|FILE", action=options.One, help=told)
+    if layers or share:
+        options.add(parser.group("of a model"), OF_MODEL, ["layers"] * layers + ["tensor_parallel"] * share)
 
 
 def add_problem_options(
-    parser: argparse.ArgumentParser, *, several: Collection[str] = LENGTH_ALONE,
-    lengths: str = str(FIELDS["seq_q"].usual),
-) -> None:  # fmt: skip
+    parser: CommandParser, *, several: Collection[str] = LENGTH_ALONE, lengths: str | None = None
+) -> None:
     """--batch, --heads, ... as the problem's fields spell them; --seq-len is `lengths` by default.
 
     `several` are the fields whose options take lists: LENGTH_ALONE, ALL_SIZES or none; `problems` has them all.
     """
-    g = group(parser, COMMON)
+    g = parser.group(COMMON)
     listed = "seq_q" in several
     told = "query tokens: 4096, 512,4096 or 1k:64k:x2 (k is 1024)" if listed else "query tokens"
     length = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=told, metavar="N,..." if listed else "N",
-                     default=None, usual=None, default_text=lengths)  # fmt: skip
+                     default=None, usual=None, default_text=lengths or str(FIELDS["seq_q"].usual))  # fmt: skip
     options.add(g, {"seq_q": length})
     parser.set_defaults(usual_lengths=lengths)
     options.add(g, FIELDS, MOST_USED, several=several)
     options.add(g, BESIDES, ("causal",))
     options.add(g, FIELDS, ("passes",), several=several)
-    more = group(parser, "more of the problem")
+    more = parser.group("more of the problem")
     first = {"seq_q", "mask", "passes", *MOST_USED, *OF_MASK}
     options.add(more, FIELDS, (name for name in FIELDS if name not in first), several=several)
     options.add(more, BESIDES, ("prefix",))
-    _add_masks(group(parser, "mask"), several)
+    masks = parser.group("mask")
+    options.add(masks, options.without_defaults(FIELDS, "mask"), several=several)
+    options.add(masks, FIELDS, OF_MASK, several=several)
 
 
-def add_mask_options(group: Any) -> None:
-    """--mask, and --causal for the most common one."""
-    options.add(group, BESIDES, ("causal",))
-    options.add(group, options.without_defaults(FIELDS, "mask"))
-
-
-def _add_masks(group: Any, several: Collection[str]) -> None:
-    options.add(group, options.without_defaults(FIELDS, "mask"), several=several)
-    options.add(group, FIELDS, OF_MASK, several=several)
-
-
-def add_kernel_options(parser: argparse.ArgumentParser, *, several: Collection[str] = ()) -> None:
+def add_kernel_options(parser: CommandParser, *, several: Collection[str] = ()) -> None:
     """--tile, --warps, ...: settings over the kernel's own choice; those in `several` take lists."""
-    options.add(group(parser, "kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
+    options.add(parser.group("kernel settings, over the kernel's own choice"), OVERRIDES, several=several)
 
 
-def add_output_options(parser: argparse.ArgumentParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:
-    """--format and --out."""
-    g = group(parser, "output")
+def add_output_options(parser: CommandParser, formats: Sequence[str] = ("table", "json", "csv")) -> None:
+    g = parser.group("output")
     told = f"{', '.join(formats[:-1])} or {formats[-1]} (default: {formats[0]})"
     g.add_argument("--format", choices=formats, default=formats[0], metavar="FORMAT", help=told)
     g.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
 
 
+def is_given(args: argparse.Namespace, name: str) -> bool:
+    """Whether an option was typed, rather than left at its default."""
+    value = getattr(args, name, None)
+    if value is None or isinstance(value, options.Usual):
+        return False
+    if isinstance(value, bool):
+        return value is not ASKED[name].default
+    return isinstance(value, list) or name == "seq_q" or name in vars(args).get(options.GIVEN, {})
+
+
+def values(args: argparse.Namespace) -> dict[str, Any]:
+    from iosim.problem.asked import check_queries
+
+    typed = {name: getattr(args, name) for name in (*FIELDS, *BESIDES) if is_given(args, name)}
+    if args.usual_lengths is not None and not {"seq_q", "seq_lens", "seq_lens_k"} & {*typed}:
+        check_queries(typed)
+        typed["seq_q"] = args.usual_lengths
+    return typed
+
+
+def loaded(args: argparse.Namespace) -> Model | None:
+    """The model as its file has it; None without --model. Raises InputError: no such model."""
+    if getattr(args, "model", None) is None:
+        return None
+    from iosim.integrations.models import load_model
+
+    return load_model(args.model)
+
+
+def overrides(args: argparse.Namespace) -> Overrides:
+    return Overrides(**{name: getattr(args, name) for name in OVERRIDES})
+
+
+READ = {"values": values, "model": loaded, "overrides": overrides}
+"""Fields of requests that several options say."""
+
+
+def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
+    """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
+    names = [field.name for field in fields(asked) if field.name not in more]  # type: ignore[arg-type]
+    read = {name: READ[name](args) for name in names if name in READ}
+    return asked(**read, **{name: getattr(args, name) for name in names if name not in READ and hasattr(args, name)},
+                 **more)  # fmt: skip
+
+
+def layer_problems(args: argparse.Namespace) -> list[tuple[Layers | None, AttentionProblem]]:
+    """One problem for every combination of the values asked for, the query tokens fastest, and with --model for every
+    kind of its layers. Raises InputError: values that make no sense or contradict each other."""
+    from iosim.studies.models.asked import asked_problems
+
+    return asked_problems(request(args, OfProblem, problems=None))
+
+
 def problems(args: argparse.Namespace) -> list[AttentionProblem]:
-    """One problem for every combination of the values asked for, the query tokens fastest.
-
-    Raises:
-        InputError: values that make no sense, or --causal beside --window.
-    """
-    from iosim.problem.asked import check_queries, problems
-
-    values = {name: getattr(args, name) for name, field in FIELDS.items() if field.option}
-    values |= {name: getattr(args, name) for name in BESIDES}
-    check_queries(values)
-    if args.seq_q is None and args.seq_lens is None and args.seq_lens_k is None:
-        values["seq_q"] = args.usual_lengths
-    axes = {name: value for name, value in values.items() if isinstance(value, list)}
-    return [
-        one
-        for combination in product(*axes.values())
-        for one in problems(values | dict(zip(axes, combination, strict=True)))
-    ]
+    return [problem for _, problem in layer_problems(args)]
 
 
 def problem(args: argparse.Namespace) -> AttentionProblem:
-    """The one problem of a command that takes one.
-
-    Raises:
-        InputError: several lengths, or as `problems`.
-    """
+    """The one problem of a command that takes one. Raises InputError: several lengths, or as `problems`."""
     asked = problems(args)
     if len(asked) > 1:
         raise InputError(f"--seq-len {args.seq_q} are {len(asked)} lengths; '{args.command}' takes one, so accepted: "
@@ -186,24 +197,12 @@ def problem(args: argparse.Namespace) -> AttentionProblem:
     return asked[0]
 
 
-def overrides(args: argparse.Namespace) -> Overrides:
-    """The kernel settings given by hand."""
-    from iosim.kernel.overrides import Overrides
-
-    return Overrides(**{name: getattr(args, name) for name in OVERRIDES})
-
-
 def tell_problems(args: argparse.Namespace, what: str, problems: Sequence[object], hint: str) -> int:
-    """What is wrong with a file of the user's own, a line a problem.
-
-    Raises:
-        InputError: there are problems; `hint` says where to look.
-    """
+    """What is wrong with a file of the user's own, a line a problem. Raises InputError: there are problems; `hint` says
+    where to look."""
     lines = [str(problem) for problem in problems]
-    if args.format == "json":
-        emit(json_text({"schema": 1, "file": args.file, "problems": lines}), args.out)
-    else:
-        emit("".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n", args.out)
+    tell(args, None, json=lambda: {"file": args.file, "problems": lines},
+         table=lambda: "".join(f"{line}\n" for line in lines) or f"{args.file}: no problems\n")  # fmt: skip
     if lines:
         raise InputError(f"{what} '{args.file}' has {some(len(lines), 'problem')}, as listed; {hint}")
     return 0
@@ -222,14 +221,7 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def request(args: argparse.Namespace, asked: type[T], **more: Any) -> T:
-    """What a command is asked for, of the options that the fields of `asked` became; `more` are its other fields."""
-    return asked(**{name: getattr(args, name) for name in fields_of(asked) if name not in more}, **more)
-
-
 class Printed(Protocol):
-    """A result that a command prints."""
-
     @property
     def answer(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
@@ -237,20 +229,12 @@ class Printed(Protocol):
     def to_text(self) -> str: ...
 
 
-def printed(found: Printed, form: str, whole: dict[str, Any] | None = None) -> str:
-    """A result as JSON, CSV or text; `whole` is the JSON where that is more than the result's own."""
-    if form == "json":
-        whole = found.to_dict() if whole is None else whole
-        return json_text({"schema": whole.pop("schema"), "answer": found.answer, **whole})
-    return Table.of(found.records()).csv() if form == "csv" else found.to_text()
-
-
 Rows = Iterable[Mapping[str, Any]]
 
 
 def tell(
     args: argparse.Namespace,
-    answer: str,
+    answer: str | None,
     *,
     json: Callable[[], Mapping[str, Any]],
     rows: Callable[[], Rows | Table] = tuple,
@@ -261,7 +245,7 @@ def tell(
     """Writes what was found in the format asked for; returns the exit code.
 
     Args:
-        answer: the sentence that comes first in JSON and in text.
+        answer: the sentence that comes first in JSON and in text; None of what answers nothing.
         json: the keys below it.
         rows: of the CSV.
         text: what stands below the answer; it is called with whether that is Markdown.
@@ -269,16 +253,23 @@ def tell(
         written: the whole file of other formats.
     """
     if args.format == "json":
-        whole = json_text({"schema": 1, "answer": answer, **json()})
+        whole = json_text({"schema": 1, **({} if answer is None else {"answer": answer}), **json()})
     elif args.format in written:
         whole = written[args.format]()
     elif args.format == "csv":
         found = rows()
         whole = (found if isinstance(found, Table) else Table.of(found)).csv()
     else:
-        whole = f"{answer}\n\n{text(args.format == 'md')}"
+        below = text(args.format == "md")
+        whole = below if answer is None else f"{answer}\n\n{below}"
     emit(whole, args.out, code=code)
     return 0
+
+
+def show(args: argparse.Namespace, found: Printed, whole: Mapping[str, Any] | None = None, **written: Any) -> int:
+    """`tell` of a result that says itself what it is; `whole` is the JSON where that is more than the result's own."""
+    return tell(args, found.answer, json=lambda: found.to_dict() if whole is None else whole, rows=found.records,
+                table=found.to_text, **written)  # fmt: skip
 
 
 PLACES = ("--out", "-o", "--html", "--csv")
@@ -319,11 +310,8 @@ def emit(text: str, out: str | None, *, code: bool = False) -> None:
 
 
 def check_place(out: str | None, option: str = "--out") -> None:
-    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it.
-
-    Raises:
-        InputError: no file can be written there.
-    """
+    """Refuses a file whose directory is not there, or a directory, before work of minutes is done for it. Raises
+    InputError: no file can be written there."""
     from pathlib import Path
 
     if out is None:

@@ -7,32 +7,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.progress import progress
-from iosim.commands import common, options, with_model
+from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 from iosim.studies.calls import COMPARE, CompareRequest
+from iosim.studies.requests import OfProblem
 
 if TYPE_CHECKING:
     from iosim.show.page import Page
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "compare", help="kernels and GPUs side by side: bytes by level and tensor, time, memory, ratios to a baseline"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,default")
-    options.add(common.group(parser, "options"), COMPARE, ("baseline",))
-    with_model.add_options(parser)
+    options.add(parser.group("options"), COMPARE, ("baseline",))
+    common.add_model(parser)
     common.add_problem_options(parser)
     common.add_conditions(parser, "l2_start", "method")
     common.add_output_options(parser)
     parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
     parser.add_argument("--csv", metavar="FILE", help="also write the rows there, as CSV")
     parser.add_argument("--html", metavar="FILE", help="also write a page with figures there")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,19 +40,19 @@ def run(args: argparse.Namespace) -> int:
     from iosim.studies.compare.face import answer
     from iosim.studies.compare.stack import ModelComparison, run_model
     from iosim.studies.compare.study import run as run_comparison
+    from iosim.studies.models.asked import asked_model
 
     for option, place in (("--out", args.out), ("--csv", args.csv), ("--html", args.html)):
         common.check_place(place, option)
-    model = with_model.model(args)
-    asked = common.request(args, CompareRequest, kernel=args.kernel, gpu=args.gpu)
+    of = common.request(args, OfProblem, problems=None)
+    model, asked = asked_model(of), common.request(args, CompareRequest, model=None)
     found: Comparison | ModelComparison
     page: Callable[[str], Page]
     if model is None:
         found = run_comparison(replace(asked, problems=common.problems(args)), progress("predicting"))
         rows, told, page = [e.to_dict() for e in found.entries], answer(found), partial(as_page, found)
     else:
-        (values,) = with_model.values(args)
-        found = run_model(asked, model, values, progress("predicting"))
+        found = run_model(asked, model, of.values, progress("predicting"))
         rows = [row | {"cannot_run": " ".join(row["cannot_run"])} for row in found.rows]
         told, page = found.answer, found.as_page
     files = {Path(args.csv): Table.of(rows).csv()} if args.csv is not None else {}

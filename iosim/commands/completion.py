@@ -1,18 +1,21 @@
 """`iosim completion bash|zsh|fish`: what the Tab key needs to complete commands, options and their values.
 
 The shell's script asks `iosim __complete WORDS...` for what may stand in place of the last word, so it never goes out
-of date. Lists complete after a comma, too.
+of date. Lists complete after a comma, too. What may stand somewhere also tells what a word that a command does not
+know may mean: a name without its option, an option misspelt, another command's, or one of what iosim does not model.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from iosim.base.names import alike
+from iosim.base.scope import out_of_scope
 from iosim.commands import common
+from iosim.commands.parser import CommandParser, UnknownWordError
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -49,14 +52,10 @@ AFTER = {"zsh": "; .zshrc needs, before compinit: fpath+=(~/.zfunc)"}
 WORDS = {about.name: about.words for table in (FIELDS, OVERRIDES) for about in table.values()}
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "completion", help="completion of commands, options and names by the Tab key, for bash, zsh and fish"
-    )
+def add_options(parser: CommandParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=list(SCRIPTS), help=", ".join(SCRIPTS))
     parser.add_argument("--install", action="store_true", help="write the script where the shell looks for it, instead "
                         "of printing it: it works in shells started from then on")  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +77,7 @@ def _place(shell: str) -> Path:
 
 
 def candidates(
-    words: Sequence[str], commands: Sequence[str], parser_of: Callable[[str], argparse.ArgumentParser]
+    words: Sequence[str], commands: Iterable[str], parser_of: Callable[[str], argparse.ArgumentParser]
 ) -> list[str]:
     """What may stand in place of the last of the words that follow `iosim`; nothing where a file may.
 
@@ -107,7 +106,6 @@ def candidates(
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of a parser's commands or actions, by name."""
     return next((dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
 
 
@@ -150,3 +148,45 @@ def _named(command: str) -> Sequence[str]:
 
         return documented()
     return ("flash_fwd", "flash_bwd", "naive", "minimal")
+
+
+FIRST = ("gpu", "kernel", "model")
+"""Options whose names are looked up first."""
+MOST_NAMED = 6
+
+
+def hinted(error: UnknownWordError, every: argparse.ArgumentParser) -> str:
+    parser, word = error.parser, error.word
+    usage = f"'{parser.prog} --help' shows what is accepted"
+    if not word.startswith("-"):
+        meant = _with_option(parser, word)
+        return f"'{word}' is one word too many; {f'did you mean {meant}?' if meant else usage}"
+    others = [name for name, one in subparsers(every).items() if word in _spellings(one)]
+    beyond = "" if others else out_of_scope("option", word)
+    form = next((f"--format {c}" for a in parser._actions for c in a.choices or () if f"--{c}" == word), None)
+    near = [] if beyond else [form] if form else alike(word, parser.spellings())
+    told = [beyond] if beyond else []
+    told += [f"did you mean {' or '.join(near)}?"] if near else []
+    if others:
+        more = f" and {len(others) - MOST_NAMED} others" if len(others) > MOST_NAMED else ""
+        told.append(f"accepted by: iosim {', '.join(others[:MOST_NAMED])}{more}")
+    return f"{word} is no option of '{parser.prog}'; {' '.join(told) or usage}"
+
+
+def _with_option(parser: CommandParser, word: str) -> str:
+    """The word with the option that takes it: `--gpu a100`; empty where none does."""
+    actions = [a for a in parser._actions if a.option_strings and a.help != argparse.SUPPRESS]
+    for action in sorted(actions, key=lambda a: a.dest not in FIRST):
+        if f"--{word}" in action.option_strings:
+            return f"--{word}"
+        if action.nargs != 0 and word.lower() in values(action, parser):
+            return f"{action.option_strings[0]} {word}"
+    return ""
+
+
+def _spellings(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The options of a command and of its actions."""
+    if isinstance(parser, CommandParser):
+        yield from parser.spellings()
+    for inner in subparsers(parser).values():
+        yield from _spellings(inner)

@@ -3,53 +3,50 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
+from iosim.studies.calls import EXPLAIN, ExplainRequest
 
 CHANGES = 15
 """That are tried and replayed at most, alone and in pairs, about."""
 
 
-EXPLAIN = options.table(time=options.flag("where the time goes, launch by launch, in place of the bytes"))
-"""What is explained."""
-
-
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "explain", help="why a kernel's HBM bytes are what they are, and what would lower them"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start", "clocks", "launched")
-    options.add(common.group(parser, "options"), EXPLAIN)
+    options.add(parser.group("options"), EXPLAIN, ("time",))
     common.add_output_options(parser, ("table", "json", "md"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.prediction.predictor import planned, predict
     from iosim.studies.explain import answer, as_text, explain
+    from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace.trace import check_traceable
     from iosim.studies.trials import MAX_ACCESSES
 
     common.check_place(args.out)
-    settings = common.overrides(args)
-    if args.time:
-        return explain_time(args)
-    asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
-    for one in asked:
-        accesses = check_traceable(planned(*one, settings))
+    asked = common.request(args, ExplainRequest)
+    if asked.time:
+        return _tell_time(args, asked)
+    calls = requests_of(asked)
+    for r in calls:
+        accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides))
         tried = accesses <= MAX_ACCESSES
         common.announce_replays(
-            f"{one[1]} on {one[2]}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
+            f"{r.kernel} on {r.profile}", 2 * accesses + (min(MAX_ACCESSES, CHANGES * accesses) if tried else 0),
             "" if tried else "; no change is tried",
         )  # fmt: skip
-    replayed = (predict(*one, l2_start=args.l2_start, method="replay", overrides=settings) for one in asked)
+    replayed = (
+        predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method="replay", overrides=r.overrides)
+        for r in calls
+    )
     explanations = [explain(prediction, progress=progress("trying changes")) for prediction in replayed]
     return common.tell(
         args, answer(explanations), json=lambda: {"explanations": [e.to_dict() for e in explanations]},
@@ -57,18 +54,14 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
 
 
-def explain_time(args: argparse.Namespace) -> int:
+def _tell_time(args: argparse.Namespace, asked: ExplainRequest) -> int:
     """Where the time goes: the predictions that `iosim predict` makes, and their launches' times by part."""
     from iosim.base.units import seconds_text
     from iosim.prediction.face import energy_line, line, time_table
-    from iosim.prediction.many import Request, predict_many
+    from iosim.prediction.many import predict_many
+    from iosim.studies.models.prediction import requests_of
 
-    settings = common.overrides(args)
-    requests = [
-        Request(problem, kernel, gpu, settings, **common.conditions(args))
-        for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel
-    ]  # fmt: skip
-    predictions = list(predict_many(requests, progress=progress("predicting")))
+    predictions = list(predict_many(requests_of(asked), progress=progress("predicting")))
     answers = [f"{p.kernel.name} on {p.profile.name} takes {seconds_text(p.time_s)}, bound by {p.bound_by}."
                for p in predictions]  # fmt: skip
 

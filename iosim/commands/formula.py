@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.commands import common, options
-from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
-from iosim.studies.formulas.names import CHOICES, SIZES
+from iosim.commands.parser import CommandParser
+from iosim.studies.formulas.names import CHOICES, FORMULA, SIZES
 
 FORMULA_OPTIONS = options.table(
     bound=options.flag(
@@ -19,24 +17,17 @@ FORMULA_OPTIONS = options.table(
 """What is shown of a kernel's formulas."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "formula", help="SM<->L2 bytes in closed form: text, LaTeX, numbers put in, the limit against the papers"
-    )
+def add_options(parser: CommandParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="algorithm (flash, flash1, naive, ...) or kernel (fa2, cudnn, ...)"
     )
     common.add_gpu(parser, None, f"GPU for which a library kernel chooses, and whose fast memory M the limit is put "
                    f"in numbers for (default: {common.USUAL_GPU}, with M a symbol)")  # fmt: skip
-    g = common.group(parser, "sizes; those not given stay symbols")
-    options.add(g, options.without_defaults(FIELDS, *SIZES, "dtype"))
-    options.add(g, OVERRIDES, ("splits", "tile"))
-    m = common.group(parser, "what is computed")
-    common.add_mask_options(m)
-    options.add(m, FIELDS, CHOICES)
-    options.add(common.group(parser, "output"), FORMULA_OPTIONS)
+    g = parser.group("sizes; those not given stay symbols")
+    options.add(g, FORMULA, (*SIZES, "dtype", "splits", "tile"))
+    options.add(parser.group("what is computed"), FORMULA, ("causal", "mask", *CHOICES))
+    options.add(parser.group("output"), FORMULA_OPTIONS)
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 HIDDEN = ("source", "takes")
@@ -28,8 +29,7 @@ SYSTEMS = (
 """What is made of these kernels, and where."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("kernels", help="list, show, check and write kernels")
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|new")
     listing = actions.add_parser("list", help="all kernels")
     common.add_output_options(listing)
@@ -45,7 +45,6 @@ def add_parser(subparsers: Any) -> None:
         "--name", dest="named", metavar="NAME", help="name of the new kernel (default: my-, and the other's)"
     )
     new.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,16 +80,11 @@ def run(args: argparse.Namespace) -> int:
             "aliases": " ".join(data.get("aliases", ())), "source": data["source"],
             "takes": " ".join((*requires.get("takes", ()), *(["dropout"] * requires.get("dropout", True)))),
         })  # fmt: skip
-    if args.format == "json":
-        systems = [{"name": name, "where": where} for name, where in SYSTEMS]
-        common.emit(common.json_text({"schema": 1, "kernels": rows, "systems": systems}), args.out)
-    elif args.format == "csv":
-        common.emit(Table.of(rows).csv(), args.out)
-    else:
-        table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
-        systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
-        common.emit(f"{table.rstrip()}\n\n{systems_text}", args.out)
-    return 0
+    systems = [{"name": name, "where": where} for name, where in SYSTEMS]
+    table = Table.of([{k: v for k, v in r.items() if k not in HIDDEN} for r in rows]).text()
+    systems_text = Table.of([{"system": name, "where": where} for name, where in SYSTEMS]).text()
+    return common.tell(args, None, json=lambda: {"kernels": rows, "systems": systems}, rows=lambda: rows,
+                       table=lambda: f"{table.rstrip()}\n\n{systems_text}")  # fmt: skip
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -101,7 +95,6 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _text(data: Mapping[str, Any]) -> str:
-    """A kernel for people: what it is, where it runs, its schedule, options and tiles, and what is not published."""
     requires, settings = data["requires"], data["kernel"]
     rows = [("algorithm", data["algorithm"]), ("aliases", _words(data.get("aliases", ())))]
     rows += [("rules at launch", data.get("rules", "none")), ("runs on", _gpus(requires))]

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.base.units import some
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
@@ -102,43 +102,42 @@ MEASURE = options.table(
 OF_RUN = ("plan", "seed", "calls", "only", "minutes", "time", "l2", "dry_run", "cc", "out")
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "measure", help="run the project's kernels on this machine's GPU, check them, and count their bytes",
-        description="Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
+def add_options(parser: CommandParser) -> None:
+    parser.description = (
+        "Runs calls of the project's kernels, holds their outputs against float64, and counts their bytes "
         "under Nsight Compute, a row a launch (or times them, --time). A table that is there already is added to, and "
         "calls that it holds are not run again. With --chain, a row is a whole call, all its launches through one L2. "
-        "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time.",
-    )  # fmt: skip
+        "Needs an NVIDIA GPU, nvcc, PyTorch with CUDA, and ncu unless --time."
+    )
     _add_problem(parser)
-    g = common.group(parser, "what is measured")
+    g = parser.group("what is measured")
     options.add(g, MEASURE, OF_RUN)
     _add_knobs(parser)
     _add_chains(parser)
-    parser.set_defaults(run=run, default_of=parser.get_default)
+    parser.set_defaults(default_of=parser.get_default)
 
 
-def _add_problem(parser: argparse.ArgumentParser) -> None:
-    g = common.group(parser, COMMON)
+def _add_problem(parser: CommandParser) -> None:
+    g = parser.group(COMMON)
     options.add(g, MEASURE, ("kernel", "seq_q"))
     dtype = replace(FIELDS["dtype"], usual=None, default=None, default_text="fp16; fp32 for minimal")
     sizes = ("batch", "heads", "kv_heads", "head_dim", "dtype")
     options.add(g, {**FIELDS, "dtype": dtype}, sizes, several=("heads", "head_dim"))
     options.add(g, BESIDES, ("causal",))
     options.add(g, FIELDS, ("passes",))
-    options.add(common.group(parser, "more of the problem"), FIELDS, ("seq_k", "window"))
+    options.add(parser.group("more of the problem"), FIELDS, ("seq_k", "window"))
 
 
-def _add_knobs(parser: argparse.ArgumentParser) -> None:
-    g = common.group(parser, "kernel settings of flash_fwd and flash_bwd, and of naive")
+def _add_knobs(parser: CommandParser) -> None:
+    g = parser.group("kernel settings of flash_fwd and flash_bwd, and of naive")
     table = {**OVERRIDES, **{name: replace(OVERRIDES[name], default_text=text) for name, text in KNOB_DEFAULTS.items()}}
     options.add(g, table, KNOBS, several=("tile", "order", "direction"))
     g.add_argument("--persistent", action="store_true", help=argparse.SUPPRESS)
     options.add(g, MEASURE, ("deterministic", "bypass_l1"))
 
 
-def _add_chains(parser: argparse.ArgumentParser) -> None:
-    g = common.group(parser, "whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
+def _add_chains(parser: CommandParser) -> None:
+    g = parser.group("whole chains, with batch, heads, seq-len, head-dim, dtype and pass fwd or fwd+bwd")
     options.add(g, MEASURE, ("chain", "launches"))
 
 
@@ -311,11 +310,7 @@ def _choice(args: argparse.Namespace) -> Choice:
 
 
 def _persistent(args: argparse.Namespace) -> bool:
-    """Whether as many CTAs as fit take lists of tiles.
-
-    Raises:
-        InputError: a scheduler for which no kernel is built.
-    """
+    """Whether as many CTAs as fit take lists of tiles. Raises InputError: a scheduler for which no kernel is built."""
     if args.scheduler not in (None, "static", "persistent"):
         raise InputError(f"--scheduler {args.scheduler} is not built; accepted: static, persistent")
     return bool(args.persistent or args.scheduler == "persistent")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.base.units import some
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Cell, Column, Table
 
 LISTED = (
@@ -23,25 +23,20 @@ KINDS = (
 )  # fmt: skip
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "models", help="list and show models, and what a config.json says of attention"
-    )
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show")
     listing = actions.add_parser("list", help="all models that --model knows by name")
     common.add_output_options(listing)
     show = actions.add_parser("show", help="a model's layers by kind, and where its numbers stand")
     show.add_argument("name", metavar="NAME", help="model, config.json, or its directory")
     common.add_output_options(show)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    common.emit((_listed if args.action == "list" else _shown)(args), args.out)
-    return 0
+    return (_list if args.action == "list" else _show)(args)
 
 
-def _listed(args: argparse.Namespace) -> str:
+def _list(args: argparse.Namespace) -> int:
     from iosim.integrations.models import load_model, preset_names
     from iosim.integrations.models.presets import preset
 
@@ -56,15 +51,13 @@ def _listed(args: argparse.Namespace) -> str:
             "kv_heads": first.kv_heads, "head_dim": width,
             "token_bytes": m.cache_bytes(1, 1, m.dtype or "bf16"), "aliases": " ".join(preset(name).get("aliases", ())),
         })  # fmt: skip
-    if args.format == "json":
-        return common.json_text({"schema": 1, "models": rows})
-    if args.format == "csv":
-        return Table.of(rows).csv()
     table = Table(LISTED, tuple(tuple(row.values()) for row in rows)).without("aliases")
-    return f"{table.text()}\nalso: a Hugging Face config.json, or a directory that holds one\n"
+    also = "also: a Hugging Face config.json, or a directory that holds one\n"
+    return common.tell(args, None, json=lambda: {"models": rows}, rows=lambda: rows,
+                       table=lambda: f"{table.text()}\n{also}")  # fmt: skip
 
 
-def _shown(args: argparse.Namespace) -> str:
+def _show(args: argparse.Namespace) -> int:
     from iosim.base.units import bytes_text
     from iosim.integrations.models import load_model
 
@@ -74,14 +67,10 @@ def _shown(args: argparse.Namespace) -> str:
     keeps = f"keeps {bytes_text(token)} a token in its key/value cache in {kind}" if m.causal else "keeps no cache"
     kinds = ", ".join(f"{k.count} {k.name}" for k in m.kinds)
     answer = f"{m.title}: {some(m.layers, 'layer')} of attention ({kinds}), {keeps}."
-    if args.format == "json":
-        return common.json_text({"schema": 1, "answer": answer, "model": m.to_dict()})
     table = Table(KINDS, tuple(
         (k.name, k.count, k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.sees, k.token_bytes(kind) if k.causal else 0)
         for k in m.kinds
     ))  # fmt: skip
-    if args.format == "csv":
-        return table.csv()
     ranks = ""
     for latent in [k.latent for k in m.kinds if k.latent is not None][:1]:
         queries = "queries projected at once" if latent.q_rank is None else f"queries through {latent.q_rank}"
@@ -91,4 +80,5 @@ def _shown(args: argparse.Namespace) -> str:
             f"{latent.width}/{latent.kv_rank}\n"
         )
     notes = "".join(f"note: {note}\n" for note in m.notes)
-    return f"{answer}\n\n{table.text()}\n{ranks}source: {m.source}\n{notes}"
+    return common.tell(args, answer, json=lambda: {"model": m.to_dict()}, rows=lambda: table,
+                       text=lambda _: f"{table.text()}\n{ranks}source: {m.source}\n{notes}")  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common, profiled
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 
 if TYPE_CHECKING:
@@ -23,14 +24,13 @@ SECTION = "IosimAttention"
 """What the section calls itself."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "ncu-rule", help="a rule that shows predicted beside counted bytes on Nsight Compute's page",
-        description="Writes a section and a rule for Nsight Compute (ncu --section-folder DIR). The rule asks this "
+def add_options(parser: CommandParser) -> None:
+    parser.description = (
+        "Writes a section and a rule for Nsight Compute (ncu --section-folder DIR). The rule asks this "
         "iosim what an attention launch should move and prints it on the profiler's page, beside what was counted. "
         "What names and grids of kernels leave open is said by options here, or by an NVTX range around the call "
-        "whose text is 'iosim' and the same options.",
-    )  # fmt: skip
+        "whose text is 'iosim' and the same options."
+    )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--install", metavar="DIR", help="write iosim_attention.section and iosim_attention.py there")
     how.add_argument(OPTION, metavar="FILE", help="answer for one launch, as the rule describes it in JSON (-: "
@@ -38,7 +38,6 @@ def add_parser(subparsers: Any) -> None:
     common.add_gpu(parser, None, "GPU or profile file (default: the one that the profiler names)")
     profiled.add_calls(parser, "the calls, as far as kernel names, grids and NVTX ranges leave them open")
     common.add_output_options(parser, ("table", "json"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +76,6 @@ def _answer(args: argparse.Namespace) -> int:
 
 
 def _text(found: LaunchAnswer) -> str:
-    """The answer as the profiler's page has it."""
     parts = [f"{found.answer()}\n"]
     for table in found.tables():
         rows = [dict(zip(table["header"], row, strict=True)) for row in table["rows"]]

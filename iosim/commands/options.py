@@ -7,13 +7,13 @@ refuses a second.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from iosim.base.errors import InputError, spelled
 from iosim.base.fields import About, Kind, default_text
+from iosim.base.units import sizes
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import FIELDS
 
@@ -43,73 +43,8 @@ def _option(name: str, value: str | None) -> str:
     return option if value in (None, "True") else f"{option} {value}"
 
 
-def whole(text: str) -> int:
-    """argparse type for a whole number, k and m allowed."""
-    from iosim.base.units import size
-
-    try:
-        return size(text, "value")
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def signed(text: str) -> int:
-    """argparse type for a whole number of either sign, k and m allowed."""
-    from iosim.base.units import size
-
-    try:
-        return -size(text[1:], "value") if text.startswith("-") else size(text, "value")
-    except InputError:
-        raise argparse.ArgumentTypeError(f"value '{text}' is no whole number such as 128 or -4k") from None
-
-
-def sides(text: str) -> tuple[int, int]:
-    """argparse type for two sides, such as 128x64, or one that stands for both."""
-    first, _, second = text.lower().partition("x")
-    return whole(first.strip()), whole((second or first).strip())
-
-
-def pair(text: str) -> tuple[int, int]:
-    """argparse type for two sides, such as 128x64."""
-    if not re.fullmatch(r"\s*[0-9]{1,9}\s*[xX]\s*[0-9]{1,9}\s*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"value '{text}' is not of the form QxK, such as 128x64")
-    return sides(text)
-
-
-def fraction(text: str) -> float:
-    """argparse type for a probability."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"value '{text}' is out of range; accepted: 0 <= P < 1")
-    return value
-
-
-def lengths(text: str) -> tuple[int, ...]:
-    """argparse type for several lengths."""
-    from iosim.base.units import sizes
-
-    try:
-        return tuple(sizes(text, "value"))
-    except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def names(text: str) -> list[str]:
-    """argparse type for a list of names, a100,h100."""
     return [name.strip() for name in text.split(",")]
-
-
-def numbers(text: str) -> list[int]:
-    """argparse type for a list of whole numbers: 512,1k or 1k:64k:x2."""
-    return list(lengths(text))
-
-
-def pairs(text: str) -> list[tuple[int, int]]:
-    """argparse type for a list of pairs of sides, 128x64,64x64."""
-    return [pair(part) for part in text.split(",")]
 
 
 GIVEN = "_given"
@@ -179,24 +114,17 @@ class Gone(argparse.Action):
         parser.error(f"{shown} is spelt another way; accepted: {self.instead}")
 
 
-def add_list(
-    group: Any,
-    spelling: str,
-    *of_old: str,
-    usual: Sequence[Any] | None = None,
-    type: Callable[[str], list[Any]] = names,
-    **rest: Any,
-) -> None:
-    """An option that takes a list; its value is a list, or None where there is no default."""
-    default = None if usual is None else Usual(usual)
-    group.add_argument(spelling, action=Several, type=type, default=default, **rest)
-    add_spellings(group, spelling, of_old, action=Several, type=type, **rest)
-
-
-def add_one(group: Any, spelling: str, *of_old: str, usual: str | None = None, **rest: Any) -> None:
-    """An option that takes one name of those that other commands take a list of."""
-    group.add_argument(spelling, action=OneName, default=usual, **rest)
-    add_spellings(group, spelling, of_old, action=OneName, **rest)
+def add_names(
+    group: Any, spelling: str, of_old: Sequence[str] = (), *, usual: str | None, several: bool, metavar: str = "NAME",
+    help: str,
+) -> None:  # fmt: skip
+    """An option that takes a list of names, or one name of those that other commands take a list of; its value is None
+    where there is no default."""
+    settings: dict[str, Any] = {"action": OneName, "metavar": metavar, "help": help}
+    if several:
+        settings |= {"action": Several, "type": names, "metavar": f"{metavar},..."}
+    group.add_argument(spelling, default=Usual(usual.split(",")) if several and usual else usual, **settings)
+    add_spellings(group, spelling, of_old, **settings)
 
 
 def add_spellings(group: Any, spelling: str, of_old: Sequence[str], **settings: Any) -> None:
@@ -224,12 +152,10 @@ def add(
 
 
 def flag(help: str, default: bool = False, **rest: Any) -> About:
-    """An option of a command alone that is given or not."""
     return About(Kind.FLAG, help, default=default, **rest)
 
 
 def value(help: str, metavar: str, default_text: str = "", kind: Kind = Kind.NAME, **rest: Any) -> About:
-    """An option of a command alone that takes a value."""
     return About(kind, help, metavar=metavar, default_text=default_text, **rest)
 
 
@@ -242,7 +168,6 @@ def table(**fields: About) -> dict[str, About]:
 
 
 def without_defaults(table: Mapping[str, About], *names: str) -> dict[str, About]:
-    """Some fields of a table, left open where they are not given."""
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 
@@ -264,9 +189,9 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
         settings |= {"action": Joined, "metavar": field.metavar}
     elif several:
         default = None if default is None else Usual([default])
-        settings |= {"action": Several, "type": _list_type(field), "metavar": f"{field.metavar},..."}
+        settings |= {"action": Several, "type": _reader(field, True), "metavar": f"{field.metavar},..."}
     else:
-        settings |= {"action": One, "type": _type(field), "metavar": field.metavar}
+        settings |= {"action": One, "type": _reader(field, False), "metavar": field.metavar}
         if field.kind is Kind.WORD and field.normal is About.normal:
             settings["choices"] = field.words
     if field.bare is not None:
@@ -276,13 +201,16 @@ def _add_one(group: Any, field: About, usual: Any, several: bool) -> None:
     add_spellings(group, str(field.option), [one for one in field.spellings if one not in short], **settings)
 
 
-def _list_type(field: About) -> Any:
-    return {Kind.WHOLE: numbers, Kind.SIDES: pairs}.get(field.kind, names)
+def _reader(field: About, several: bool) -> Callable[[str], Any]:
+    """argparse type for a field's value, or for a list of them."""
 
+    def read(text: str) -> Any:
+        try:
+            if not several:
+                return field.read(text, "value")
+            parts = text.split(",")
+            return sizes(text, "value") if field.kind is Kind.WHOLE else [field.read(p.strip(), "value") for p in parts]
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
-def _type(field: About) -> Any:
-    if field.kind is Kind.WHOLE:
-        return signed if field.low < 0 else whole
-    if field.kind is Kind.SIDES:
-        return sides if field.one_for_both else pair
-    return {Kind.PROBABILITY: fraction, Kind.LENGTHS: lengths, Kind.NUMBER: float}.get(field.kind, str)
+    return read

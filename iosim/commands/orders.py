@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
-from iosim.commands import common, options, with_model
+from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.studies.calls import ORDERS, PINNED, OrdersRequest
 
 if TYPE_CHECKING:
@@ -36,21 +37,17 @@ ORDER_OPTIONS = options.table(
 """What is shown of a ranking, or looked into in its place."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "orders", help="in which order tiles should start: orders ranked by time and HBM bytes, and their code"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernel(parser, "default", "kernel whose orders are searched")
     common.add_problem_options(parser, several=common.ALL_SIZES)
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_conditions(parser, "l2_start")
     g = parser.add_argument_group("orders")
     options.add(g, ORDERS, ("weights",))
     options.add(g, ORDER_OPTIONS)
     options.add(g, ORDERS, ("tile", *PINNED), several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,12 +74,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ranked(args: argparse.Namespace) -> list[OrderRanking]:
-    """A ranking a GPU; of several problems one for all of them."""
     from iosim.studies.orders.search import run
 
-    of_layers = with_model.layer_problems(args)
+    of_layers = common.layer_problems(args)
     counts = [float(layers.count) for layers, _ in of_layers if layers is not None]
-    asked = {"problems": [problem for _, problem in of_layers], "kernel": args.kernel, "counts": counts or None}
+    asked = {"problems": [problem for _, problem in of_layers], "counts": counts or None, "model": None}
     requests = [common.request(args, OrdersRequest, **asked, gpu=gpu) for gpu in args.gpu]
     return [run(one, progress("predicting orders")) for one in requests]
 
@@ -100,7 +96,6 @@ def as_json(rankings: list[OrderRanking], top: int | None) -> dict[str, Any]:
 
 
 def as_text(ranking: OrderRanking, top: int | None, *, markdown: bool) -> str:
-    """The ranking for a person."""
     from iosim.studies.orders.face import MOST_SHOWN, answer, notes, table
 
     most = top or MOST_SHOWN
@@ -124,7 +119,6 @@ def code_text(args: argparse.Namespace, rankings: list[OrderRanking]) -> str:
 
 
 def tell_constant(args: argparse.Namespace) -> int:
-    """The command's output with --check-constant."""
     from iosim.studies.orders.constant import check_constant
     from iosim.studies.orders.face import constant_answer, constant_table
 
@@ -146,11 +140,7 @@ def _sizes(problem: dict[str, Any]) -> dict[str, Any]:
 
 
 def section_size(text: str) -> int:
-    """Bytes of `section=50MiB`.
-
-    Raises:
-        InputError: another constant, or no size.
-    """
+    """Bytes of `section=50MiB`. Raises InputError: another constant, or no size."""
     from iosim.evidence.claims.amount import parse
 
     name, _, size = text.partition("=")
@@ -168,7 +158,7 @@ def grid(args: argparse.Namespace) -> list[AttentionProblem]:
     if args.seq_q is None:
         args.usual_lengths = GRID
     if args.model is not None:
-        return with_model.problems(args)
+        return common.problems(args)
     problems = common.problems(args)
     if args.kv_heads is None:
         problems += [p.with_(kv_heads=p.heads // 4) for p in problems if p.heads % 4 == 0 and p.kv_heads == p.heads]

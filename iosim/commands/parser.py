@@ -27,6 +27,10 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=settings.pop("formatter_class", _Formatter), **settings)
 
+    def group(self, title: str) -> Any:
+        """The group of options with this title, a new one where there is none yet."""
+        return next((g for g in self._action_groups if g.title == title), None) or self.add_argument_group(title)
+
     def get_default(self, dest: str) -> Any:
         """The default of an option, which spellings of old have none of."""
         defaults = (a.default for a in self._actions if a.dest == dest and a.default != argparse.SUPPRESS)
@@ -44,7 +48,6 @@ class CommandParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def spellings(self) -> list[str]:
-        """The options, those of old left out."""
         return [s for action in self._actions if action.help != argparse.SUPPRESS for s in action.option_strings]
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -71,7 +74,6 @@ class CommandParser(argparse.ArgumentParser):
         return " ".join([self.prog, *(str(a.metavar or a.dest) for a in positional), *["[OPTIONS]"] * (optional > 0)])
 
     def format_help(self) -> str:
-        """The usual help, with the common options first and the command's own next."""
         from iosim.show.terminal import folded
 
         self.usage = self._usage().replace("%", "%%")

@@ -6,25 +6,23 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import progress
-from iosim.commands import common, with_model
+from iosim.base.words import DEFAULT
+from iosim.commands import common
+from iosim.commands.options import Usual
+from iosim.commands.parser import CommandParser
 
 if TYPE_CHECKING:
     from iosim.prediction.result import Prediction
-    from iosim.studies.models.layers import Model
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "predict", help="bytes by level and tensor, bounds, time and memory of attention on a GPU"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,default", "naive,default; with --model default")
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_problem_options(parser, several=common.ALL_SIZES)
     common.add_kernel_options(parser)
     common.add_conditions(parser)
     common.add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def flat(p: Prediction) -> dict[str, Any]:
@@ -46,45 +44,33 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.prediction.answer import answer
-    from iosim.prediction.face import body
-    from iosim.prediction.many import Request, predict_many
+    from iosim.studies.calls import PredictRequest
+    from iosim.studies.models.prediction import run
 
     common.check_place(args.out)
-    settings = common.overrides(args)
-    model = with_model.model(args)
-    if model is not None:
-        return run_model(args, model)
-    asked = [(problem, kernel, gpu) for gpu in args.gpu for problem in common.problems(args) for kernel in args.kernel]
-    requests = [Request(*one, settings, **common.conditions(args)) for one in asked]
-    predictions = list(predict_many(requests, progress=progress("predicting")))
+    default = args.model is not None and isinstance(args.kernel, Usual)
+    asked = common.request(args, PredictRequest, kernel=[DEFAULT] if default else args.kernel)
+    found: Any = run(asked, progress("predicting"))
+    if asked.model is not None:
+        return _tell_models(args, found)
+    from iosim.prediction.answer import answer
+    from iosim.prediction.face import body
+
     return common.tell(
-        args, answer(predictions), json=lambda: {"predictions": [p.to_dict() for p in predictions]},
-        rows=lambda: map(flat, predictions), text=lambda _: "\n\n".join(map(body, predictions)) + "\n",
+        args, answer(found), json=lambda: {"predictions": [p.to_dict() for p in found]},
+        rows=lambda: map(flat, found), text=lambda _: "\n\n".join(map(body, found)) + "\n",
     )  # fmt: skip
 
 
-def run_model(args: argparse.Namespace, model: Model) -> int:
-    """A prediction for each kind of the model's layers, and all of them together."""
-    from iosim.studies.models.prediction import answer, as_json, predict_model, several
+def _tell_models(args: argparse.Namespace, found: Any) -> int:
+    from iosim.studies.models.prediction import answer, as_json, several
 
-    results = [
-        result
-        for values in with_model.values(args)
-        for result in predict_model(
-            model, values, with_model.kernels(args), args.gpu, progress=progress("predicting"),
-            overrides=common.overrides(args), **common.conditions(args),
-        )
-    ]  # fmt: skip
-    if args.format == "table":
-        common.emit(several(results), args.out)
-        return 0
     return common.tell(
-        args, answer(results), json=lambda: as_json(results),
+        args, answer(found), json=lambda: as_json(found), table=lambda: several(found),
         rows=lambda: (
-            {"model": model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
+            {"model": result.model.name, "layer": one.kind.name, "count": one.count, **flat(one.prediction),
              "kv_cache_bytes": one.cache_bytes}
-            for result in results
+            for result in found
             for one in result.layers
         ),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.errors import InputError
 from iosim.base.fields import Kind
-from iosim.commands import common, options
+from iosim.commands import options
 from iosim.commands.parser import CommandParser
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
@@ -23,9 +23,9 @@ KNOBS = ("tile", "stages", "order", "heavy_first", "fold", "section_heads", "dir
 """Fields of the problem and settings of a kernel that a profile may leave open."""
 
 
-def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
+def add_calls(parser: CommandParser, title: str) -> None:
     """Options that say what a profile leaves open; None is not said, and nothing is guessed."""
-    g = common.group(parser, title)
+    g = parser.group(title)
     told = "; of a list each launch takes the one that fits its grid"
     lengths = replace(FIELDS["seq_q"], kind=Kind.SIZES, help=f"query tokens{told}", metavar="N,...")
     columns = replace(FIELDS["head_dim"], help="columns of Q and K; of a list the one that fits")
@@ -33,7 +33,7 @@ def add_calls(parser: argparse.ArgumentParser, title: str) -> None:
     options.add(g, options.without_defaults(fields, "seq_q", *PROFILED), several=("head_dim",))
     causal = replace(BESIDES["causal"], default=None, help="whether keys up to the query are kept")
     options.add(g, {"causal": causal})
-    k = common.group(parser, "kernel settings of the project's own kernels")
+    k = parser.group("kernel settings of the project's own kernels")
     options.add(k, OVERRIDES, KNOBS)
     k.add_argument("--persistent", action="store_true", default=None, help=argparse.SUPPRESS)
 
@@ -74,11 +74,8 @@ def words(args: argparse.Namespace) -> list[str]:
 
 
 def told(text: str) -> Given:
-    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`.
-
-    Raises:
-        InputError: it is no such options.
-    """
+    """What the text of an NVTX range says behind the word `iosim`: the options of `add_calls`. Raises InputError: it is
+    no such options."""
     parser = CommandParser(prog="iosim", add_help=False)
     add_calls(parser, "calls")
     try:

@@ -9,6 +9,7 @@ from iosim.base.errors import InputError
 from iosim.base.progress import announce
 from iosim.base.units import quantity_text
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import RIGHT, Column, Table
 
 COLUMNS = (
@@ -21,8 +22,7 @@ KINDS = {"estimate": "yellow", "inferred": "yellow", "taken": "yellow", "measure
 """Colours of what a number rests on: taken on trust, or measured on this GPU."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser("profiles", help="list, show and check hardware profiles")
+def add_options(parser: CommandParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|check|add")
     listing = actions.add_parser("list", help="all profiles: those shipped, and your own")
     common.add_output_options(listing)
@@ -36,7 +36,6 @@ def add_parser(subparsers: Any) -> None:
     add.add_argument("file", metavar="FILE", help="of iosim calibrate --bundle, or a profile that ends in .toml")
     add.add_argument("--name", help="name of the profile (default: that in the file)")
     add.add_argument("--replace", action="store_true", help="put it in the place of your own profile of that name")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,22 +60,15 @@ def _list(args: argparse.Namespace) -> int:
             "dram_bandwidth_bytes_per_s": p.dram_bandwidth_bytes_per_s, "memory_bytes": p.memory_bytes,
             "from": "you" if name in own else "iosim",
         })  # fmt: skip
-    if args.format == "json":
-        common.emit(common.json_text({"schema": 1, "profiles": rows, "unreadable": unreadable}), args.out)
-    else:
-        common.emit(Table.of(rows).csv() if args.format == "csv" else Table(COLUMNS, _cells(rows)).text(), args.out)
+    common.tell(args, None, json=lambda: {"profiles": rows, "unreadable": unreadable}, rows=lambda: rows,
+                table=lambda: Table(COLUMNS, _cells(rows)).text())  # fmt: skip
     for line in unreadable:
         announce(f"iosim: left out: {line}", in_pipes=True)
     return 0
 
 
 def _cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
-    """The list's cells as people read them, under COLUMNS."""
-    return tuple(tuple(_cell(key, value) for key, value in row.items()) for row in rows)
-
-
-def _cell(key: str, value: Any) -> str:
-    return "-" if value is None else quantity_text(key, value)
+    return tuple(tuple("-" if v is None else quantity_text(k, v) for k, v in row.items()) for row in rows)
 
 
 def _show(args: argparse.Namespace) -> int:

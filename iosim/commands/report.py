@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.progress import progress
-from iosim.commands import common, with_model
+from iosim.commands import common
+from iosim.commands.parser import CommandParser
+from iosim.studies.requests import OfProblem
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem
@@ -15,34 +17,29 @@ LARGE_BYTES = 2_700_000
 """About 200 predictions: plotly.js takes 1.5 MB of it."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "report", help="one HTML and one Markdown report over GPUs, kernels and sequence lengths"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,default")
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_problem_options(parser, lengths="1k:64k:x2")
     common.add_conditions(parser, "l2_start", "method")
-    g = common.group(parser, "output")
+    g = parser.group("output")
     g.add_argument("--format", choices=("both", "html", "md"), default="both", metavar="FORMAT",
                    help="both, html or md (default: both)")  # fmt: skip
     g.add_argument("--out", "-o", default=".", metavar="PLACE",
                         help="directory that exists, or name of the .html or .md file, beside which the other is "
                         "written under the same name (default: report.html and report.md here)")  # fmt: skip
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """A report; with --model one for each kind of its layers."""
-    model = with_model.model(args)
-    if model is None:
-        return _write(args, tuple(common.problems(args)), args.out)
-    from iosim.studies.models.asked import groups_of
+    from iosim.studies.models.asked import asked_model, groups_of
     from iosim.studies.report import beside
 
-    (values,) = with_model.values(args)
-    groups = groups_of(model, values)
+    asked = common.request(args, OfProblem, problems=None)
+    model = asked_model(asked)
+    if model is None:
+        return _write(args, tuple(common.problems(args)), args.out)
+    groups = groups_of(model, asked.values)
     names = [group.kind.name.replace(" ", "-") for group in groups]
     for n, group in enumerate(groups):
         with_length = names.count(names[n]) > 1
@@ -55,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, problems: tuple[AttentionProblem, ...], out: str) -> int:
-    """One report, and what it says in a few lines."""
     from iosim.show.terminal import output
     from iosim.studies.report import ReportRequest, build, targets, write
     from iosim.studies.report.face import omission, verdicts

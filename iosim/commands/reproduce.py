@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosim.base.progress import progress
 from iosim.commands import common, options
-from iosim.commands.parser import COMMON
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.show.tables import RIGHT, Cell, Column, Table
 
 if TYPE_CHECKING:
     from iosim.evidence.reproduce import Row
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "reproduce", help="published numbers computed again: claim, computed, ratio, arithmetic"
-    )
-    common_options = common.group(parser, COMMON)
-    options.add_list(common_options, "--section", metavar="LETTER,...",
-                     help="sections, such as A,G (default: all; --list says what each is about)")  # fmt: skip
+def add_options(parser: CommandParser) -> None:
+    common_options = parser.group(COMMON)
+    told = "sections, such as A,G (default: all; --list says what each is about)"
+    options.add_names(common_options, "--section", usual=None, several=True, metavar="LETTER", help=told)
     common_options.add_argument("--list", action="store_true", help="the sections' letters and titles alone")
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 COLUMNS = (
@@ -40,7 +36,6 @@ def number(value: float | None) -> str | None:
 
 
 def shown(row: Row) -> tuple[Cell, ...]:
-    """The cells under COLUMNS."""
     ratio = None if row.ratio is None else f"{row.ratio:.3f}{' (mistake)' * bool(row.mistake)}"
     return row.claim, number(row.claimed), number(row.computed), row.unit, ratio
 
@@ -52,7 +47,6 @@ def why(row: Row) -> str:
 
 
 def plain(titles: dict[str, str], rows: list[Row]) -> str:
-    """A table a section, and below it the arithmetic of each row by its number."""
     parts = []
     for letter in dict.fromkeys(r.section for r in rows):
         mine = {f"{letter}{n}": r for n, r in enumerate((r for r in rows if r.section == letter), 1)}
@@ -63,7 +57,6 @@ def plain(titles: dict[str, str], rows: list[Row]) -> str:
 
 
 def markdown(titles: dict[str, str], rows: list[Row]) -> str:
-    """A heading and a table a section."""
     columns = (*COLUMNS, Column("arithmetic", "arithmetic"))
     return "\n".join(
         f"## {letter}. {titles[letter]}\n\n"

@@ -10,6 +10,7 @@ from typing import Any
 
 from iosim.base.errors import unknown_name
 from iosim.commands import common
+from iosim.commands.parser import CommandParser
 
 PLACE = Path(__file__).parent / "schemas.json"
 """The schema of each command; what several hold alike stands once, under `shared`."""
@@ -17,23 +18,17 @@ SHARED = "$shared"
 """What names a shared part."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "schema", help="what a command's JSON holds: every key with its type and meaning, as a JSON schema"
-    )
+def add_options(parser: CommandParser) -> None:
     parser.add_argument("name", metavar="COMMAND", nargs="*", help="a command, such as predict or profiles show; none "
                         "lists those that print JSON")  # fmt: skip
     parser.add_argument("--out", "-o", metavar="FILE", help="write there instead of standard output")
-    parser.set_defaults(run=run)
 
 
 def documented() -> list[str]:
-    """The commands whose JSON has a schema."""
     return sorted(_file()["commands"])
 
 
 def schema(command: str) -> dict[str, Any]:
-    """The schema of a command's JSON, whole."""
     return dict(_whole(_file()["commands"][command]))
 
 

@@ -9,70 +9,48 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.fields import Kind
 from iosim.base.progress import announce
 from iosim.base.words import DEFAULT
-from iosim.commands import common, options, with_model
-from iosim.kernel.overrides import OVERRIDES
-from iosim.problem.fields import FIELDS
+from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Column, Table
+from iosim.studies.calls import SWEEP, SweepRequest
 
 if TYPE_CHECKING:
-    from iosim.studies.models.layers import Model
-    from iosim.studies.sweep.cases import Cases
     from iosim.studies.sweep.cells import Cells
     from iosim.studies.sweep.run import Summary
 
-SETTINGS = {**FIELDS, **OVERRIDES}
 ONE_VALUE = (Kind.FLAG, Kind.PROBABILITY, Kind.LENGTHS, Kind.FILE)
-SEVERAL = tuple(n for n, f in SETTINGS.items() if f.kind not in ONE_VALUE and f.low >= 0)
+SEVERAL = tuple(n for n, f in common.ASKED.items() if f.kind not in ONE_VALUE and f.low >= 0)
 MOST_SHOWN = 1000
 """Rows that a table for a person has."""
 
 
-SWEEP = options.table(
-    problems=options.value(
-        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, "
-        "gpu, ...; each row with every combination of the options given",
-        "FILE",
-    ),
-    jobs=options.value("processes", "N", "one a core where the rows are worth it", kind=Kind.WHOLE),
-    dask=options.value("scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work", "ADDRESS"),
-    fresh=options.flag("begin anew where --out was begun"),
-)
-"""Which rows there are, and who works them out."""
-
-
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "sweep", help="predictions of a whole grid, or of the rows of a file, as CSV or Parquet"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
     common.add_kernels(parser, "naive,default")
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_problem_options(parser, several=SEVERAL)
     common.add_kernel_options(parser, several=SEVERAL)
-    default = "replay where that takes seconds; bounds and capacity take a million rows in seconds and give no times"
-    common.add_conditions(parser, "l2_start", "method", method=default)
-    options.add(common.group(parser, "rows and who works them out"), SWEEP)
+    options.add(parser.group(common.MODEL), SWEEP, ("l2_start", "method"))
+    options.add(parser.group("rows and who works them out"), SWEEP, ("problems", "jobs", "dask", "fresh"))
     common.add_output_options(parser, ("table", "csv", "json"))
-    common.group(parser, "output").description = (
+    parser.group("output").description = (
         "--out FILE.csv or FILE.parquet appears with the last row; what is done stands in FILE.partial until then, and "
         "the same command goes on from there."
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
-    from iosim.studies.sweep.cases import cases
-    from iosim.studies.sweep.files import PARQUET, kind_of, problems_of, written
+    from iosim.studies.sweep.cases import NOT_SWEPT
+    from iosim.studies.sweep.files import PARQUET, kind_of, written
     from iosim.studies.sweep.run import Where, in_memory, into_file
-    from iosim.studies.sweep.study import checked
+    from iosim.studies.sweep.study import asked_cases, checked
 
-    listed = None if args.problems is None else problems_of(args.problems)
-    model = with_model.model(args)
-    if model is None:
-        made = cases(_grid(args, () if listed is None else tuple(listed)), listed)
-    else:
-        made = _cases_of(model, args, listed is not None)
+    for name in NOT_SWEPT:
+        if getattr(args, name) is not None:
+            raise InputError(f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict")
+    typed = {name: getattr(args, name) for name in ("gpu", "kernel", *common.ASKED) if common.is_given(args, name)}
+    made = asked_cases(common.request(args, SweepRequest, values=typed))
     asked, where = checked(made, args.method, args.l2_start), Where(args.jobs, args.dask)
     kernels = made.values("kernel")
     if args.out is not None and args.format != "json":
@@ -105,46 +83,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _grid(args: argparse.Namespace, listed: tuple[str, ...]) -> dict[str, list[Any]]:
-    """The options' values, but for usual ones where a file gives them."""
-    from iosim.base.errors import InputError
-    from iosim.base.units import sizes
-    from iosim.studies.sweep.cases import NOT_SWEPT
-    from iosim.studies.sweep.study import grid_of
-
-    for name in NOT_SWEPT:
-        if getattr(args, name) is not None:
-            raise InputError(f"{options.spelling(name)} is no part of a sweep; accepted by: iosim predict")
-    values: dict[str, Any] = {}
-    for name in ("gpu", "kernel", *SETTINGS, "prefix"):
-        if not hasattr(args, name):
-            continue
-        value = getattr(args, name)
-        if value is not None and not isinstance(value, options.Usual) and value != _unasked(name):
-            values[name] = value
-    if args.seq_q is not None:
-        values["seq_q"] = sizes(args.seq_q, "--seq-len")
-    return grid_of(values | {"causal": args.causal})
-
-
-def _cases_of(model: Model, args: argparse.Namespace, listed: bool) -> Cases:
-    """A row for each kind of the model's layers at every combination of the other values."""
-    from iosim.base.errors import InputError
-    from iosim.studies.sweep.study import cases_of_model
-
-    if listed:
-        raise InputError("--problems contradicts --model, which gives the rows their sizes; give one of them")
-    return cases_of_model(model, with_model.values(args), _grid(args, ()))
-
-
-def _unasked(name: str) -> Any:
-    """What the parsed arguments hold where an option of one value is not given."""
-    field = SETTINGS.get(name)
-    return None if field is None else field.default
-
-
 def _told(summary: Summary, kernels: Collection[str]) -> str:
-    """What there is, in one line."""
     rows = f"{summary.rows:,} predictions" if summary.rows != 1 else "1 prediction"
     refused = f", {summary.refused:,} of them refused with their reason" if summary.refused else ""
     resumed = f" ({summary.resumed:,} of an earlier run)" if summary.resumed else ""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
-from iosim.commands import common, options, with_model
+from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
 from iosim.studies.calls import TILES, TilesRequest
 from iosim.studies.requests import OF_MODEL
@@ -38,18 +39,14 @@ TILE_OPTIONS = options.table(
 """What is shown of a ranking."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "tiles", help="tiles that fit a problem on a GPU, ranked by predicted time"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpus(parser)
-    with_model.add_options(parser)
+    common.add_model(parser)
     common.add_problem_options(parser)
     g = parser.add_argument_group("tiles")
     options.add(g, TILE_OPTIONS)
     options.add(g, TILES, (name for name in TILES if name not in OF_MODEL), several=("tile",))
     common.add_output_options(parser, ("table", "json", "csv", "md"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
         return tell_triton(args)
     picks = []
     for gpu in args.gpu:
-        for kind, problem in with_model.layer_problems(args):
-            asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, library=True)
+        for kind, problem in common.layer_problems(args):
+            asked = common.request(args, TilesRequest, problem=problem, gpu=gpu, kind=kind, model=None)
             known = reports(problem, gpu, args.compile, args.matrix_unit, progress("compiling"))
             picks.append(rank(asked, known, progress("replaying")))
     if args.tile is None and (args.warps or args.stages):
@@ -81,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def tell_tiles(args: argparse.Namespace, rankings: Sequence[TileRanking]) -> int:
-    """The command's output with `--tile`."""
     from iosim.studies.tiles.one import study_tile
 
     studies = [
@@ -112,7 +108,6 @@ def _study_rows(ranking: TileRanking, study: TileStudy) -> list[dict[str, Any]]:
 
 
 def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str:
-    """One tile for a person: the answer, the choices of warps and stages that fit, and why the others do not."""
     from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import excess_text
 
@@ -133,17 +128,12 @@ def study_text(ranking: TileRanking, study: TileStudy, *, markdown: bool) -> str
 
 
 def heading(ranking: TileRanking) -> str:
-    """What the tiles are for, in one line."""
     layers = "" if ranking.layers is None else f" for {ranking.layers}"
     return f"Tiles{layers} on {ranking.profile.name}: {ranking.problem.line}"
 
 
 def tell_triton(args: argparse.Namespace) -> int:
-    """The command's output with `--triton`.
-
-    Raises:
-        InputError: options that do not go with it, or nothing fits.
-    """
+    """The command's output with `--triton`. Raises InputError: options that do not go with it, or nothing fits."""
     from iosim.base.errors import InputError
     from iosim.commands import triton_list
 
@@ -151,7 +141,7 @@ def tell_triton(args: argparse.Namespace) -> int:
         option = "--rejected" if args.rejected else "--format md" if args.format == "md" else "--matrix-unit"
         raise InputError(f"{option} does not go with --triton; accepted: --top, --format table, json or csv")
     lists = triton_list.ranked(
-        args.gpu, with_model.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
+        args.gpu, common.problems(args), args.top or DEFAULT_TOP, args.triton, args.compile, progress("compiling")
     )
     rows = [row for one_list in lists for row in one_list.rows()]
     return common.tell(
@@ -161,7 +151,6 @@ def tell_triton(args: argparse.Namespace) -> int:
 
 
 def _layers(ranking: TileRanking) -> dict[str, Any]:
-    """The layers of a model, where there is a model."""
     return {} if ranking.layers is None else {"layer": ranking.layers.name, "count": ranking.layers.count}
 
 
@@ -200,7 +189,6 @@ def as_rows(rankings: Sequence[TileRanking], top: int | None, rejected: bool) ->
 
 
 def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -> str:
-    """The ranking for a person: the best tiles, the library's kernels, and why tiles were rejected."""
     from iosim.prediction.estimates import legend_of
     from iosim.studies.tiles.one import by_reason
 
@@ -229,7 +217,6 @@ def as_text(ranking: TileRanking, top: int, rejected: bool, *, markdown: bool) -
 
 
 def _examples(group: Rejections) -> str:
-    """The smallest and the largest of the tiles."""
     tiles = sorted(group.tiles, key=lambda t: (t.block_q * t.block_k, t.warps, t.stages))
     return " ".join(dict.fromkeys(str(t) for t in (tiles[0], tiles[-1])))
 

@@ -5,58 +5,50 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options
+from iosim.commands.parser import CommandParser
+from iosim.studies.calls import TRACE, TraceRequest
 
 if TYPE_CHECKING:
     from iosim.studies.trace.trace import TraceResult
 
 
-TRACE = options.table(
-    launch=options.value("trace this launch of the chain alone", "NAME", "all"),
-    bins=options.value("time bins", "N", kind=Kind.WHOLE, default=200),
-)
-
-
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "trace", help="hits over time, reuse distances and CTAs of a replay, as table, figure or Chrome trace"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpu(parser)
     common.add_kernels(parser, "default")
     common.add_problem_options(parser, several=())
     common.add_kernel_options(parser)
     common.add_conditions(parser, "l2_start")
-    options.add(common.group(parser, "options"), TRACE)
+    options.add(parser.group("options"), TRACE, ("launch", "bins"))
     common.add_output_options(parser, ("table", "json", "csv", "html", "chrome"))
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.base.errors import InputError
     from iosim.prediction.predictor import planned, predict
     from iosim.show.html import html
+    from iosim.studies.models.prediction import requests_of
     from iosim.studies.trace import views
     from iosim.studies.trace.face import answer, as_page
     from iosim.studies.trace.trace import check_bins, check_traceable, trace
 
-    kernels = args.kernel
     problem = common.problem(args)
-    if args.format == "chrome" and len(kernels) > 1:
-        raise InputError(f"--format chrome: {len(kernels)} kernels; accepted: one --kernel, a file is one timeline")
-    settings = common.overrides(args)
+    if args.format == "chrome" and len(args.kernel) > 1:
+        raise InputError(f"--format chrome: {len(args.kernel)} kernels; accepted: one --kernel, a file is one timeline")
+    asked = common.request(args, TraceRequest, problems=[problem], gpu=[args.gpu], method="replay")
     common.check_place(args.out)
-    check_bins(args.bins)
-    for kernel in kernels:
-        accesses = check_traceable(planned(problem, kernel, args.gpu, settings), args.launch)
-        common.announce_replays(f"{kernel} on {args.gpu}", 2 * accesses)
+    check_bins(asked.bins)
+    calls = requests_of(asked)
+    for r in calls:
+        accesses = check_traceable(planned(r.problem, r.kernel, r.profile, r.overrides), asked.launch)
+        common.announce_replays(f"{r.kernel} on {args.gpu}", 2 * accesses)
     traces = [
-        trace(predict(problem, kernel, args.gpu, l2_start=args.l2_start, method="replay", overrides=settings),
-              launch=args.launch, bins=args.bins)
-        for kernel in progress("tracing")(kernels)
+        trace(predict(r.problem, r.kernel, r.profile, l2_start=r.l2_start, method=r.method, overrides=r.overrides),
+              launch=asked.launch, bins=asked.bins)
+        for r in progress("tracing")(calls)
     ]  # fmt: skip
     return common.tell(
         args, answer(traces), json=lambda: {"traces": [views.as_dict(t) for t in traces]},

@@ -3,50 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from iosim.base.progress import progress
-from iosim.commands import common, options, with_model
-from iosim.commands.parser import COMMON
+from iosim.commands import common, options
+from iosim.commands.parser import COMMON, CommandParser
 from iosim.studies.requests import TRAIN, TrainRequest
 
 SIZES = ("seq_len", "batch", "layers", "width", "heads", "kv_heads", "causal")
 OF_TRAINING = ("attention", "precision", "optimizer", "step", "recompute", "backend", "accumulate_gradients")
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "train-memory", help="memory over time, step time and what fits, of a transformer trained on one GPU"
-    )
+def add_options(parser: CommandParser) -> None:
     common.add_gpu(parser)
-    with_model.add_options(parser, layers=False, share=False)
-    c = common.group(parser, COMMON)
+    common.add_model(parser, layers=False, share=False)
+    c = parser.group(COMMON)
     options.add(c, TRAIN, SIZES)
     options.add_spellings(c, "--causal", ("--not-causal",), action="store_false")
     common.add_kernel(parser, None, "catalog kernel whose time stands for the attention (default: the attention's own)")
     options.add_spellings(c, "--kernel", ("--attention-kernel",), action=options.OneName)
-    more = common.group(parser, "more of the model (the defaults are those of GPT-2 small)")
+    more = parser.group("more of the model (the defaults are those of GPT-2 small)")
     options.add(more, TRAIN, (name for name in TRAIN if name not in (*SIZES, *OF_TRAINING, "reserve")))
-    options.add(common.group(parser, "training"), TRAIN, OF_TRAINING)
-    g = common.group(parser, "what is asked")
+    options.add(parser.group("training"), TRAIN, OF_TRAINING)
+    g = parser.group("what is asked")
     g.add_argument("--frontier", nargs="?", const="width", metavar="AXIS",
                    help="map what fits over sequence lengths and width, batch or layers (default width), whose option "
                    "then takes a list")  # fmt: skip
     options.add(g, TRAIN, ("reserve",))
-    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--html", metavar="FILE", help="also write memory over time and the map there, as one page")
     common.add_output_options(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     from iosim.studies.training import prediction
 
-    model = with_model.loaded(args)
+    model = common.loaded(args)
     if model is not None:
         from iosim.integrations.models.training import decoder_of
-    of_model = None if model is None else decoder_of(model)
-    asked = common.request(args, TrainRequest, gpu=args.gpu, kernel=args.kernel, of_model=of_model)
+    asked = common.request(args, TrainRequest, of_model=None if model is None else decoder_of(model))
     limits = None if args.frontier is None else prediction.map_of(asked, args.frontier, progress("what fits"))
     if limits is None or args.html:
         training = prediction.run(asked, args.frontier)
@@ -59,5 +53,4 @@ def run(args: argparse.Namespace) -> int:
     else:
         whole = {"schema": 1, "model": limits.model.to_dict(), "setup": limits.setup.to_dict(),
                  "profile": limits.profile.name, "frontier": limits.to_dict()}  # fmt: skip
-    common.emit(common.printed(limits or training, "json" if args.json else args.format, whole), args.out)
-    return 0
+    return common.show(args, limits or training, whole)

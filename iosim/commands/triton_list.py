@@ -30,7 +30,6 @@ class TritonList:
 
     @property
     def answer(self) -> str:
-        """The first configuration, in a sentence."""
         best, p = self.configs[0], self.problem
         how = "by the compiler's report" if best.compiled else "estimated"
         spilled = f", {best.spilled_bytes} bytes of a thread's registers spilled" if best.spilled_bytes else ""
@@ -66,11 +65,8 @@ def ranked(
     progress: Progress = silent,
 ) -> list[TritonList]:  # fmt: skip
     """The `top` best configurations of every problem on every GPU, out of all or of the tutorial's; the first
-    `compiled` of them are ranked with what Triton's compiler says.
-
-    Raises:
-        InputError: an unknown choice, nothing fits, or Triton's kernel cannot run a problem there.
-    """
+    `compiled` of them are ranked with what Triton's compiler says. Raises InputError: an unknown choice, nothing fits,
+    or Triton's kernel cannot run a problem there."""
     from iosim.base.errors import InputError
     from iosim.hardware.profile import load_profile
     from iosim.integrations.triton.compiled import compiled_configs
@@ -111,7 +107,6 @@ def source(lists: Sequence[TritonList]) -> str:
 
 
 def _report(timed: TimedConfig) -> str:
-    """What the compiler said of a configuration, if it was asked."""
     if not timed.compiled:
         return ""
     spilled = f", {timed.spilled_bytes} bytes spilled" if timed.spilled_bytes else ""

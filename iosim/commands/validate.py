@@ -12,6 +12,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, profiled
+from iosim.commands.parser import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 TABLE_WORST = 6
 FORMATS = ("table", "json", "csv", "md", "html")
+FORMATS_OF_TIMES = ("table", "json", "csv")
+NOT_WITH_TIMES = ("measurements", "ncu", "report", "split", "across", "with_spills")
+"""Options of byte tables, which --times refuses."""
+ONLY_WITH_TIMES = ("every", "ablation", "baselines")
 
 
 VALIDATE = options.table(
@@ -50,11 +55,8 @@ VALIDATE = options.table(
 """What is compared with what."""
 
 
-def add_parser(subparsers: Any) -> None:
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "validate", help="predictions beside recorded measurements, and gates on their errors"
-    )
-    g = common.group(parser, "options")
+def add_options(parser: CommandParser) -> None:
+    g = parser.group("options")
     options.add(g, VALIDATE, ("measurements", "ncu"))
     common.add_gpu(parser, "h200", "GPU or profile file measured on")
     parser.add_argument("--fail-above", action="append", default=[], metavar="QUANTITY[:STATISTIC]=LIMIT",
@@ -63,16 +65,23 @@ def add_parser(subparsers: Any) -> None:
     options.add(g, VALIDATE, (name for name in VALIDATE if name not in ("measurements", "ncu")))
     common.add_output_options(parser, FORMATS)
     profiled.add_calls(parser, "the calls in --ncu FILE, as far as kernel names and grids leave them open")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.commands import validate_times
+    _check_options(args)
+    return _run_times(args) if args.times else _run_bytes(args)
 
-    validate_times.check(args)
-    if args.times:
-        return validate_times.run(args)
-    return _run_bytes(args)
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Refuses options of the other comparison. Raises InputError: one of them was given."""
+    for name in NOT_WITH_TIMES if args.times else ONLY_WITH_TIMES:
+        if getattr(args, name):
+            why = "contradicts --times; accepted: one of both" if args.times else "needs --times; accepted: both"
+            raise InputError(f"--{name.replace('_', '-')} {why}")
+    if args.times and args.format not in FORMATS_OF_TIMES:
+        raise InputError(f"--format {args.format} contradicts --times; accepted with it: {', '.join(FORMATS_OF_TIMES)}")
+    if args.every is not None and args.every < 1:
+        raise InputError(f"--every {args.every} is out of range; accepted: 1 or more")
 
 
 def _run_bytes(args: argparse.Namespace) -> int:
@@ -96,18 +105,12 @@ def _run_bytes(args: argparse.Namespace) -> int:
         _tell(args, comparison, gates)
     if not comparison.residuals:
         raise InputError(_nothing(comparison))
-    failed = [message for gate in gates if (message := gate.exceeded(comparison.residuals))]
-    if failed:
-        print(f"iosim: --fail-above: {'; '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    return _held([gate.exceeded(comparison.residuals) for gate in gates])
 
 
 def _check_measured_on(args: argparse.Namespace, profile: HardwareProfile) -> None:
-    """Refuses recorded measurements beside predictions for another GPU.
-
-    Raises:
-        InputError: a table of the package, which is of one GPU, and a profile of another.
-    """
+    """Refuses recorded measurements beside predictions for another GPU. Raises InputError: a table of the package,
+    which is of one GPU, and a profile of another."""
     from iosim.evidence.validate.rows import measured_on
 
     for file in _files(args, profile):
@@ -164,7 +167,6 @@ def _profiled(args: argparse.Namespace, profile: HardwareProfile) -> Comparison:
 
 
 def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate]) -> None:
-    """The comparison in one of FORMATS; `gates` are reported with it."""
     from iosim.evidence.validate import summarise
     from iosim.evidence.validate.report import comparison_page
     from iosim.evidence.validate.sections import INTRODUCTION, answer, sections
@@ -188,3 +190,29 @@ def _tell(args: argparse.Namespace, comparison: Comparison, gates: Sequence[Gate
 
     common.tell(args, answer(comparison), json=whole, rows=comparison.records, text=text,
                 md=lambda: markdown(page()), html=lambda: html(page()))  # fmt: skip
+
+
+def _run_times(args: argparse.Namespace) -> int:
+    from iosim.evidence.times.report import TimeGate, times_report
+
+    gates = [TimeGate.parse(text) for text in args.fail_above]
+    report = times_report(args.every or 1, with_worth=args.ablation, with_baselines=args.baselines,
+                          show=progress("reading tables"))  # fmt: skip
+
+    def text(_: bool) -> str:
+        parts = [report.table().text()]
+        if report.worth:
+            parts.append(f"Each mechanism switched off: mean of the groups' errors\n{report.worth_table().text()}")
+        if report.baselines:
+            parts.append(f"Simpler predictions, fitted on odd rows, on the even ones\n{report.baseline_table().text()}")
+        return "\n".join([*parts, *(f"{key} left out: {reason}\n" for key, reason in report.missing.items())])
+
+    common.tell(args, report.answer, json=report.to_dict, rows=lambda: (row.record() for row in report.rows), text=text)
+    return _held([gate.exceeded(report) for gate in gates])
+
+
+def _held(exceeded: Sequence[str | None]) -> int:
+    """1, and why, where a gate does not hold."""
+    if any(exceeded):
+        print(f"iosim: --fail-above: {'; '.join(filter(None, exceeded))}", file=sys.stderr)
+    return int(any(exceeded))

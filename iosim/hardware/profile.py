@@ -61,12 +61,8 @@ class HardwareProfile(Quantities):
         return 10 * major + minor
 
     def need(self, quantity: str) -> float:
-        """The number called `quantity`.
-
-        Raises:
-            InputError: the profile does not know it.
-            AttributeError: there is no such quantity, or it is a list or a table.
-        """
+        """The number called `quantity`. Raises InputError: the profile does not know it. Raises AttributeError: there
+        is no such quantity, or it is a list or a table."""
         if quantity not in QUANTITIES or QUANTITIES[quantity].form not in ("int", "float"):
             raise AttributeError(f"'{quantity}' is not a single number of a hardware profile")
         value: float | None = getattr(self, quantity)
@@ -84,12 +80,9 @@ class HardwareProfile(Quantities):
     def tensor_flops(self, dtype: str, measured: bool = False) -> float:
         """Operations per second of dense matrix products in `dtype` (fp16, bf16, tf32, fp8, int8, or fp32).
 
-        fp32 products run on the ordinary fp32 units, not on tensor cores: their specified rate is
-        `fp32_flops_per_s`. With `measured`, the rate that large products have reached.
-
-        Raises:
-            InputError: the rate is not known: most often, the GPU has no such units.
-        """
+        fp32 products run on the ordinary fp32 units, not on tensor cores: their specified rate is `fp32_flops_per_s`.
+        With `measured`, the rate that large products have reached. Raises InputError: the rate is not known: most
+        often, the GPU has no such units."""
         word = _DTYPE_WORDS.get(dtype.lower(), dtype.lower())
         if word == "fp32" and not measured:
             return self.need("fp32_flops_per_s")
@@ -116,11 +109,8 @@ class HardwareProfile(Quantities):
         return (1 / rate, 1 / rate, 0.0) if rate else None
 
     def source_of(self, quantity: str) -> str:
-        """Where the number comes from; entries of tables are `table.dtype`, such as `tensor_flops_per_s.fp16`.
-
-        Raises:
-            InputError: the profile does not know the quantity.
-        """
+        """Where the number comes from; entries of tables are `table.dtype`, such as `tensor_flops_per_s.fp16`. Raises
+        InputError: the profile does not know the quantity."""
         return self._note(self.sources, quantity)
 
     def kind_of(self, quantity: str) -> str:
@@ -163,11 +153,8 @@ class HardwareProfile(Quantities):
     def from_dict(cls, data: Mapping[str, Any], origin: str = "profile") -> HardwareProfile:
         """A profile from the structure of a profile file (see docs/profiles.md), as TOML or `to_dict` gives it.
 
-        `origin` names the data in error messages. Limits that the compute capability fixes are added.
-
-        Raises:
-            InputError: the data has a problem; the message tells the first and how many more there are.
-        """
+        `origin` names the data in error messages. Limits that the compute capability fixes are added. Raises
+        InputError: the data has a problem; the message tells the first and how many more there are."""
         parsed = _file.parse(data)
         refuse(parsed.problems, origin)
         capability = _file.parse_capability(parsed.header["compute_capability"])
@@ -190,11 +177,8 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> HardwareProfile:
     """The profile of that name, or of that file.
 
     Names forgive case and punctuation and are matched with names, aliases and the driver's device name: `"A100"`,
-    `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path is what contains a separator, ends in `.toml`, or exists.
-
-    Raises:
-        InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem.
-    """
+    `"rtx4090"`, `"NVIDIA H100 80GB HBM3"`. A path is what contains a separator, ends in `.toml`, or exists. Raises
+    InputError: no such profile (the nearest names are suggested), or the file is unreadable or has a problem."""
     if not isinstance(name_or_path, str) or {"/", os.sep} & {*name_or_path} or name_or_path.lower().endswith(".toml"):
         return _load_file(Path(name_or_path))
     stem = _find(name_or_path)
@@ -233,11 +217,8 @@ def _find_added(name: str) -> Path | None:
 
 def check_profile_file(path: str | os.PathLike[str]) -> list[str]:
     """Everything that is wrong with a profile file, one line each, the key first; empty when it is fine. A number that
-    predictions need and that is missing counts, though a profile without it can be read.
-
-    Raises:
-        InputError: the file cannot be read as TOML at all.
-    """
+    predictions need and that is missing counts, though a profile without it can be read. Raises InputError: the file
+    cannot be read as TOML at all."""
     parsed = _file.parse(_file.read_toml(Path(path)))
     return [str(problem) for problem in parsed.problems or _file.missing_for_predictions(parsed.values)]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from iosim.base import schema
 from iosim.base.data import data_dir
@@ -131,60 +131,82 @@ PREDICTIONS_NEED = (
 """What a profile may leave out as far as reading it goes, but not for a prediction of every kernel by replay."""
 
 
-class Parsed(NamedTuple):
+@dataclass
+class Parsed:
     """A profile file taken apart. Keys of `sources`, `kinds` and `taken` are fields, or `table.dtype` for tables by
-    dtype; `taken` holds the GPU that a value is taken from; `validation` what was checked by which measurements."""
+    dtype; `taken` holds the GPU that a value is taken from, `proportions` that GPU and to which quantity of both a
+    value is in proportion; `validation` what was checked by which measurements."""
 
     header: dict[str, Any]
-    values: dict[str, Any]
-    sources: dict[str, str]
-    kinds: dict[str, str]
-    taken: dict[str, str]
     validation: dict[str, str]
     problems: list[Problem]
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+    proportions: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def take(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Takes in what stands under a quantity's name, which has the right form; what is taken from another GPU is
+        looked up."""
+        quantity = QUANTITIES[name]
+        if quantity.form == "rates":
+            rates = {dtype: self._entry(f"{name}.{dtype}", quantity, one) for dtype, one in entry.items()}
+            self.values[name] = {dtype: rate for dtype, rate in rates.items() if rate is not None}
+            return
+        value = self._entry(name, quantity, entry)
+        if value is not None:
+            self.values[name] = value
+
+    def _entry(self, key: str, quantity: Quantity, entry: Mapping[str, Any]) -> Any:
+        source, kind, raw = entry.get("source", ""), entry.get("kind", "specification"), entry.get("value")
+        if "from" in entry:
+            kind, other = "taken", str(entry["from"])
+            stated = _stated(other, key)
+            if raw is None and isinstance(stated, str):
+                self.problems.append(Problem(f"{key}.from", stated))
+                return None
+            if not isinstance(stated, str):
+                if raw is not None and raw != stated["value"]:
+                    self.problems.append(Problem(key, f"{schema.shown(raw)} is not what {other} states "
+                                                 f"({schema.shown(stated['value'])})"))  # fmt: skip
+                    return None
+                raw = stated["value"]
+                source = source or f"{other}: {stated['source']}"
+            self.taken[key] = other
+            if "per" in entry:
+                self.proportions[key] = other, str(entry["per"])
+        self.sources[key], self.kinds[key] = source or f"{entry['from']}, as this file says", kind
+        return _typed(quantity, raw)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a profile file.
-
-    Raises:
-        InputError: it cannot be read as TOML.
-    """
+    """The tables of a profile file. Raises InputError: it cannot be read as TOML."""
     return schema.read_toml(path, "profile file", "docs/profiles.md")
 
 
 def parse(data: Mapping[str, Any]) -> Parsed:
     """Takes a profile apart, with what its compute capability adds, and lists every problem that it has."""
     problems = list(PROFILE.problems(dict(data)))
-    capability = data.get("compute_capability")
-    header = {key: data[key] for key in HEADER_KEYS if key in data}
-    short = _texts(data.get("sources"))
-    own = _Collector(short)
-    for field in QUANTITIES:
-        if field in data and not _mentions(problems, field):
-            own.quantity(field, data[field])
-    problems += own.problems
-    inherited = _inherited(capability if isinstance(capability, str) else "")
-    # What [all] and the capability's table give comes first, so that the file's own entries win.
-    values = {key: value for key, value in inherited.values.items() if key not in data} | own.values
+    capability, short = data.get("compute_capability"), _texts(data.get("sources"))
     validation = {name: _expand(text, short) for name, text in _texts(data.get("validation")).items()}
-    taken = {key for key in inherited.taken if key not in own.values}  # by default: not the file's own contradiction
-    problems.extend(_contradictions({key: value for key, value in values.items() if key not in taken}))
-
-    def both(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
-        return {key: note for key, note in first.items() if key.partition(".")[0] not in data} | dict(second)
-
-    sources, kinds = both(inherited.sources, own.sources), both(inherited.kinds, own.kinds)
-    parsed = Parsed(header, values, sources, kinds, both(inherited.taken, own.taken), validation, problems)
-    proportions = {key: one for key, one in inherited.proportions.items() if key not in data} | own.proportions
-    _put_in_proportion(parsed, proportions)
+    parsed = Parsed({key: data[key] for key in HEADER_KEYS if key in data}, validation, problems)
+    own = {name: data[name] for name in QUANTITIES if name in data and not _mentions(problems, name)}
+    inherited = _inherited(capability if isinstance(capability, str) else "")
+    for name, entry in {name: entry for name, entry in inherited.items() if name not in data}.items():
+        parsed.take(name, entry)
+    by_default = {*parsed.taken}  # what is taken there is not the file's own contradiction
+    for name, entry in own.items():
+        parsed.take(name, _sourced(entry, short))
+    problems += _contradictions({key: value for key, value in parsed.values.items() if key not in by_default})
+    _put_in_proportion(parsed)
     return parsed
 
 
-def _put_in_proportion(parsed: Parsed, proportions: Mapping[str, tuple[str, str]]) -> None:
+def _put_in_proportion(parsed: Parsed) -> None:
     """Values that are taken from another GPU in proportion to a quantity of both: where the two GPUs differ in it, such
     a value is inferred."""
-    for key, (other, per) in proportions.items():
+    for key, (other, per) in parsed.proportions.items():
         stated, mine = _stated(other, per), parsed.values.get(per)
         if isinstance(stated, str) or not mine or stated["value"] == mine or key not in parsed.values:
             continue
@@ -209,56 +231,6 @@ def parse_capability(text: object) -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-class _Collector:
-    """Takes entries that have the right form apart, with their sources and kinds, and looks up those that are taken
-    from another GPU; `proportions` holds that GPU, and to which quantity of both a value is in proportion."""
-
-    def __init__(self, short_sources: Mapping[str, str]) -> None:
-        self.short_sources = short_sources
-        self.values: dict[str, Any] = {}
-        self.sources: dict[str, str] = {}
-        self.kinds: dict[str, str] = {}
-        self.taken: dict[str, str] = {}
-        self.proportions: dict[str, tuple[str, str]] = {}
-        self.problems: list[Problem] = []
-
-    def quantity(self, field: str, entry: Mapping[str, Any]) -> None:
-        """Takes in what stands under `field`."""
-        quantity = QUANTITIES[field]
-        if quantity.form == "rates":
-            rates = {dtype: self._entry(f"{field}.{dtype}", quantity, one) for dtype, one in entry.items()}
-            self.values[field] = {dtype: rate for dtype, rate in rates.items() if rate is not None}
-            return
-        value = self._entry(field, quantity, entry)
-        if value is not None:
-            self.values[field] = value
-
-    def _entry(self, key: str, quantity: Quantity, entry: Mapping[str, Any]) -> Any:
-        source = _expand(entry["source"], self.short_sources) if "source" in entry else ""
-        kind = entry.get("kind", "specification")
-        raw = entry.get("value")
-        for earlier in (self.taken, self.proportions):  # of the table for every GPU, before that of a capability
-            earlier.pop(key, None)
-        if "from" in entry:
-            kind, other = "taken", str(entry["from"])
-            stated = _stated(other, key)
-            if raw is None and isinstance(stated, str):
-                self.problems.append(Problem(f"{key}.from", stated))
-                return None
-            if not isinstance(stated, str):
-                if raw is not None and raw != stated["value"]:
-                    self.problems.append(Problem(key, f"{schema.shown(raw)} is not what {other} states "
-                                                 f"({schema.shown(stated['value'])})"))  # fmt: skip
-                    return None
-                raw = stated["value"]
-                source = source or f"{other}: {stated['source']}"
-            self.taken[key] = other
-            if "per" in entry:
-                self.proportions[key] = other, str(entry["per"])
-        self.sources[key], self.kinds[key] = source or f"{entry['from']}, as this file says", kind
-        return _typed(quantity, raw)
-
-
 def _stated(name: str, key: str) -> Mapping[str, Any] | str:
     """The entry of that key that the shipped profile `name` states itself, its source written out; else why there is
     none."""
@@ -269,7 +241,7 @@ def _stated(name: str, key: str) -> Mapping[str, Any] | str:
     entry = data.get(field, {}).get(dtype) if dtype else data.get(field)
     if entry is None or "from" in entry:
         return f"{name} does not state it either; accepted: a GPU whose profile does"
-    return {**entry, "source": _expand(entry["source"], _texts(data.get("sources")))}
+    return _sourced(entry, _texts(data.get("sources")))
 
 
 @lru_cache(maxsize=32)
@@ -351,19 +323,25 @@ def _capability_tables() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _inherited(capability: str) -> _Collector:
-    """What every GPU shares and what this compute capability fixes; only the former when it is not known."""
-    tables = _capability_tables()
-    collector = _Collector(_texts(tables["sources"]))
+def _inherited(capability: str) -> dict[str, Any]:
+    """The entries that every GPU shares and this compute capability fixes; only the former when it is not known."""
+    tables, found = _capability_tables(), {}
     for table in ("all", capability):
         entries = dict(tables.get(table, {}) if table == "all" or parse_capability(table) else {})
         schema.checked(entries, CAPABILITY_TABLE, f"{INHERITANCE_FILE} of this installation, [{table}]")
         source = entries.pop("source", "")
-        for field, raw in entries.items():
+        for name, raw in entries.items():
             entry = raw if isinstance(raw, dict) else {"value": raw, "source": source}
-            collector.quantity(field, entry)
-    schema.refuse(collector.problems, f"{INHERITANCE_FILE} of this installation")
-    return collector
+            found[name] = _sourced(entry, _texts(tables["sources"]))
+    return found
+
+
+def _sourced(entry: Mapping[str, Any], short: Mapping[str, str]) -> dict[str, Any]:
+    """An entry, or a table of them, with its sources written out."""
+    return {
+        key: _sourced(one, short) if isinstance(one, Mapping) else _expand(one, short) if key == "source" else one
+        for key, one in entry.items()
+    }
 
 
 def _texts(value: Any) -> dict[str, str]:

@@ -109,8 +109,6 @@ class Basis:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The bases of all models of one GPU."""
-
     profile: str
     bases: tuple[Basis, ...]
 
@@ -131,7 +129,6 @@ def _list(names: Sequence[str]) -> str:
 
 
 def evidence(profile: HardwareProfile) -> Evidence:
-    """What predictions for a GPU rest on."""
     return Evidence(profile.name, tuple(_basis(profile, model) for model in MODELS))
 
 

@@ -49,12 +49,8 @@ def problems(values: Mapping[str, Any]) -> list[AttentionProblem]:
 
 
 def lengths(value: object, name: str) -> list[Any]:
-    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; what they may
-    be is not checked.
-
-    Raises:
-        InputError: no numbers.
-    """
+    """The numbers that a number, a text such as "1k:64k:x2", or a list of them asks for; what they may be is not
+    checked. Raises InputError: no numbers."""
     if isinstance(value, str):
         return list(sizes(value, f"`{name}`"))
     if isinstance(value, Sequence) and value and not isinstance(value, bytes):
@@ -76,10 +72,7 @@ def _keys(keys: int | None, prefix: int | None, queries: Any) -> Any:
 
 def check_queries(values: Mapping[str, Any]) -> None:
     """Refuse key tokens that stand alone: how many queries there are would be the usual number, which nobody named.
-
-    Raises:
-        InputError: they do.
-    """
+    Raises InputError: they do."""
     if values.get("seq_k") is not None and all(values.get(name) is None for name in ("seq_q", "seq_lens", "prefix")):
         keys = values["seq_k"]
         shown = ",".join(map(str, keys)) if isinstance(keys, list | tuple) else keys
@@ -96,11 +89,7 @@ def _check_packed(values: Mapping[str, Any]) -> None:
 
 
 def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The problem's mask and its own fields.
-
-    Raises:
-        InputError: two words that each say another mask.
-    """
+    """The problem's mask and its own fields. Raises InputError: two words that each say another mask."""
     mask, causal = values.get("mask"), values.get("causal")
     window = next((values[n] for n in ("window", "window_right") if values.get(n) is not None), None)
     if causal and mask not in (None, "causal", "window"):

@@ -106,11 +106,7 @@ class AttentionProblem(ProblemFields):
 
     @property
     def interval_mask(self) -> IntervalMask:
-        """The mask, where it is one interval of keys a query row.
-
-        Raises:
-            InputError: it is not.
-        """
+        """The mask, where it is one interval of keys a query row. Raises InputError: it is not."""
         if not isinstance(self.pair_mask, IntervalMask):
             what = f"mask '{self.mask}'" if self.seq_lens is None else "seq_lens"
             raise InputError(f"{what} is not possible here; accepted: mask none, causal or window, one length a batch")

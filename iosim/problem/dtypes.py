@@ -49,11 +49,7 @@ def is_dtype(name: str) -> bool:
 
 
 def dtype(name: str) -> DType:
-    """The format called `name`, aliases such as `bfloat16` included.
-
-    Raises:
-        InputError: no such format.
-    """
+    """The format called `name`, aliases such as `bfloat16` included. Raises InputError: no such format."""
     key = _key(name)
     if key not in _DTYPES:
         raise unknown_name("dtype", str(name), INPUT_DTYPES)

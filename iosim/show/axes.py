@@ -110,7 +110,6 @@ def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
 def line(
     name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, *, mode: str = "lines+markers"
 ) -> dict[str, Any]:
-    """A series with the colour and the marker of the n-th."""
     return {
         "type": "scatter", "mode": mode, "name": name, "x": list(x), "y": list(y), "text": list(hover),
         "hovertemplate": "%{text}<extra></extra>", "line": {"color": colour(n), "width": 1.8},
@@ -127,7 +126,6 @@ def guide(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, dash: str) 
 
 
 def bar(name: str, x: Sequence[Any], y: Sequence[Any], hover: Sequence[str], n: int, **more: Any) -> dict[str, Any]:
-    """Bars with the colour of the n-th series; `more` is plotly's."""
     return {
         "type": "bar", "name": name, "x": list(x), "y": list(y), "text": list(hover), "textposition": "none",
         "hovertemplate": "%{text}<extra></extra>", "marker": {"color": colour(n)}, **more,

@@ -113,7 +113,6 @@ class Figure:
 
 
 def listed(section_id: str, heading: str, items: Sequence[str], *, folded: bool = False) -> tuple[Section, ...]:
-    """A section with a list; none where the list is empty."""
     return (Section(section_id, heading, items=tuple(items), folded=folded),) if items else ()
 
 

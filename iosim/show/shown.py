@@ -53,7 +53,6 @@ class Shown:
         return _FACES[type(self)]
 
     def _line(self) -> str:
-        """The result in one short line, without its type."""
         return self._face().line(self)
 
     def to_text(self) -> str:
@@ -61,11 +60,9 @@ class Shown:
         return self._face().text(self)
 
     def _parts(self) -> Sequence[Part]:
-        """What the text says, with its tables as tables."""
         return self._face().parts(self)
 
     def _panels(self) -> Sequence[Panel]:
-        """The plots of its page, the most telling first."""
         return self._face().panels(self)
 
     def records(self) -> Iterable[Mapping[str, Cell]]:
@@ -103,11 +100,8 @@ class Shown:
 
 
 def drawn(panels: Sequence[Panel], name: str | None = None) -> plotly.graph_objects.Figure:
-    """A panel as a plotly figure: the first, or the one called `name`.
-
-    Raises:
-        InputError: no panels, or none of that name, or plotly is not installed.
-    """
+    """A panel as a plotly figure: the first, or the one called `name`. Raises InputError: no panels, or none of that
+    name, or plotly is not installed."""
     by_name = {panel.id: panel for panel in panels}
     if not by_name:
         raise InputError("there is no figure of this result; `print` shows it")

@@ -1,4 +1,4 @@
-"""What compare, tiles, orders and check-claim are asked for: a record each, whose fields say all about themselves.
+"""What the commands on one attention call are asked for: a record each, whose fields say all about themselves.
 
 The command line makes its options of them and `import iosim` its keywords. Loads nothing heavy, so that a command line
 can be parsed, and refused, at once.
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from iosim.base.fields import Kind, about, fields_of, like
-from iosim.kernel.conditions import CONDITIONS
+from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.overrides import OVERRIDES, Overrides
-from iosim.studies.requests import OfModel
+from iosim.studies.requests import OfModel, OfProblem
 
 if TYPE_CHECKING:
     from iosim.hardware.profile import HardwareProfile
@@ -25,6 +25,64 @@ PINNED = ("order", "heavy_first", "fold", "section_heads", "direction", "schedul
 """Settings that a search of orders keeps where they are given."""
 MATRIX_UNITS = ("mma.sync", "wgmma")
 DEFAULT_COMPILED = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(OfProblem, Conditions):
+    """Every problem, of a model all of its layers, on every GPU with every kernel."""
+
+    gpu: Sequence[str | HardwareProfile]
+    kernel: Sequence[str | Kernel]
+    overrides: Overrides | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRequest(PredictRequest):
+    """Why calls move what they move."""
+
+    time: bool = about(False, Kind.FLAG, "where the time goes, launch by launch, in place of the bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(PredictRequest):
+    """What happens inside the replay of calls."""
+
+    launch: str | None = about(
+        None, Kind.NAME, "trace this launch of the chain alone", metavar="NAME", default_text="all"
+    )
+    bins: int = about(200, Kind.WHOLE, "time bins", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest(OfModel):
+    """A row for every combination of values, for the rows of a file, or for the layers of a model."""
+
+    problems: Any = about(
+        None,
+        Kind.NAME,
+        "a CSV or Parquet file, a row a problem, with columns named as options are: seq_len, heads, kernel, gpu, ...; "
+        "each row with every combination of the options given",
+        metavar="FILE",
+    )
+    values: Mapping[str, Any]
+    """Of fields, settings, `gpu` and `kernel`, each one value or several."""
+    l2_start: str = like(CONDITIONS["l2_start"], "cold")
+    method: str | None = like(
+        CONDITIONS["method"],
+        default_text="replay where that takes seconds; bounds and capacity take a million rows in seconds and give no "
+        "times",
+    )
+    out: Any = about(None, Kind.FILE, "a .csv or .parquet file, which appears with the last row", option=None)
+    jobs: int | None = about(
+        None, Kind.WHOLE, "processes", metavar="N", default_text="one a core where the rows are worth it"
+    )
+    dask: str | None = about(
+        None,
+        Kind.NAME,
+        "scheduler of a Dask cluster, such as tcp://host:8786, whose workers do the work",
+        metavar="ADDRESS",
+    )
+    fresh: bool = about(False, Kind.FLAG, "begin anew where --out was begun")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +202,7 @@ class ClaimRequest:
     )
 
 
+EXPLAIN, TRACE, SWEEP = map(fields_of, (ExplainRequest, TraceRequest, SweepRequest))
 COMPARE, TILES, ORDERS, CLAIM = map(fields_of, (CompareRequest, TilesRequest, OrdersRequest, ClaimRequest))
 CLAIMS: Mapping[str, str] = {"hbm": "4.3GB", "l2": "2.2GB", "time": "1.4ms", "flops": "137GFLOP"}
 """Quantities that are claimed, with an example each."""

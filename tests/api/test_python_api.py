@@ -150,7 +150,7 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     ({"seq_len": "4q"}, "seq_len '4q' is not a size"), ({"seq_len": "1k,2k"}, "are 2 lengths; accepted: one"),
     ({"gpu": "l4", "profile": "a100"}, "gpu is given twice, as gpu and profile"),
     ({"gpu": "h10"}, "did you mean h100"), ({"gpu": ["l4", "t4"]}, "are 2; accepted: one, and iosim.compare"),
-    ({"tile": "64y64"}, "tile '64y64' is no pair"), ({"smem": -1}, "smem -1 is out of range"),
+    ({"tile": "64y64"}, "tile '64y64' is not of the form QxK"), ({"smem": -1}, "smem -1 is out of range"),
     ({"l2": "hot"}, "l2 'hot' is not known; accepted: cold, warm"),
     ({"causal": True, "mask": "butterfly"}, "causal=True contradicts mask butterfly"),
     ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import iosim
-from iosim import AttentionProblem, InputError
+from iosim import AttentionProblem, InputError, sweep
 from iosim.base.words import METHODS
 from iosim.prediction.predictor import planned, predict
 from iosim.prediction.replays import head_share_of, tile_accesses
 from iosim.readers.replay import heads
 from iosim.readers.replay.play import Play
-from iosim.studies.sweep.study import sweep
 
 KERNELS = ("fa2", "flash", "naive", "cutlass", "sdpa", "math", "triton", "flash1")
 GPUS = ("a100", "h200", "l4", "t4")

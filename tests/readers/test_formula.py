@@ -363,15 +363,12 @@ def test_flash_meets_the_papers_term_up_to_eight():
 
 
 def run(*words):
-    import argparse
     import json
 
-    from iosim.commands import formula as command
+    from iosim.commands.cli import build_parser
     from iosim.studies.formulas.study import describe
 
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["formula", *words])
+    args = build_parser("formula").parse_args(["formula", *words])
     return json.loads(json.dumps(describe(vars(args)).to_dict())), args
 
 

@@ -22,11 +22,12 @@ from effort import quick_first
 from scripts import hears_ctrl_c
 
 import iosim
+from iosim import sweep
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.kernel.libraries import choice_names, entry_names
 from iosim.prediction.predictor import predict
-from iosim.studies.sweep import closed, sweep
+from iosim.studies.sweep import closed
 from iosim.studies.sweep.cases import cases, column, problem_of, settings_of
 from iosim.studies.sweep.closed import evaluate
 from iosim.studies.sweep.journal import journal_of, opened

@@ -68,11 +68,7 @@ class Reading:
         return None
 
     def whole(self, names: Sequence[str], what: str, high: int, needed: bool = True) -> int | None:
-        """A whole number.
-
-        Raises:
-            InputError: it is missing and needed, no whole number, or out of range.
-        """
+        """A whole number. Raises InputError: it is missing and needed, no whole number, or out of range."""
         value = self.get(*names)
         if value is None:
             if not needed:

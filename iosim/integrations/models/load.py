@@ -25,11 +25,8 @@ MAX_BYTES = 10_000_000
 
 
 def load_model(given: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
-    """The model of a preset's name, of a config.json or its directory, or of what such a file holds.
-
-    Raises:
-        InputError: an unknown name, a file that cannot be read, or one that describes no attention that iosim knows.
-    """
+    """The model of a preset's name, of a config.json or its directory, or of what such a file holds. Raises InputError:
+    an unknown name, a file that cannot be read, or one that describes no attention that iosim knows."""
     if isinstance(given, Model):
         return given
     if isinstance(given, Mapping):
@@ -106,11 +103,7 @@ def _model(config: Mapping[str, Any], name: str, title: str, source: str, part: 
 
 
 def refuse_others(config: Mapping[str, Any], name: str) -> None:
-    """Refuse files of other tools that look like a transformer's.
-
-    Raises:
-        InputError: it is one.
-    """
+    """Refuse files of other tools that look like a transformer's. Raises InputError: it is one."""
     accepted = "accepted: the config.json of a transformer"
     if "_class_name" in config or "_diffusers_version" in config:
         what = config.get("_class_name", "a pipeline")

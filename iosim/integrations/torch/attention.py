@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -46,7 +47,7 @@ FUSED = {
 FUSED |= {f"{name}_backward": backend for name, backend in FUSED.items()}
 """Operators that are one backend's attention, where a program calls them itself."""
 
-Compute = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Compute = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def default_cudnn() -> int:
@@ -88,17 +89,17 @@ class Attended:
 
 
 def attend(
-    recorder: Recorder, cudnn: int | None, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    recorder: Recorder, cudnn: int | None, query: Tensor, key: Tensor, value: Tensor,
+    attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
     enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """scaled_dot_product_attention, recorded as the GPU's kernel."""
     trained = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     chosen = _choose(recorder, cudnn, (query, key, value), attn_mask, dropout_p, is_causal, trained)
     if chosen is None or chosen.backend == "math":
         recorder.decomposes_attention = True
         try:
-            out: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(
+            out: Tensor = torch.ops.aten._scaled_dot_product_attention_math(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )[0]
             return out
@@ -107,7 +108,7 @@ def attend(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = _additive(recorder, attn_mask, query)
 
-    def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def compute(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):  # what a CPU has, whatever is allowed of a GPU
             return torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -117,10 +118,9 @@ def attend(
 
 
 def flex(
-    recorder: Recorder, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, block_mask: Sequence[Any],
+    recorder: Recorder, query: Tensor, key: Tensor, value: Tensor, block_mask: Sequence[Any],
     compute: Compute,
-) -> torch.Tensor:  # fmt: skip
-    """flex_attention, recorded as PyTorch's Triton kernel."""
+) -> Tensor:  # fmt: skip
     mask = block_mask_of(block_mask, query.shape[-2], key.shape[-2])
     fields: dict[str, Any] = {} if mask is None else {"mask": "blocks", "mask_blocks": mask}
     chosen = Attended(_problem(query, key, value, **fields), "flex", "flex")
@@ -128,11 +128,8 @@ def flex(
 
 
 def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | None:
-    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all.
-
-    Raises:
-        InputError: it holds no values, or differs between heads or sequences.
-    """
+    """The blocks of a FlexAttention mask, as its operator takes it; None where it keeps all. Raises InputError: it
+    holds no values, or differs between heads or sequences."""
     counts, indices, full_counts, full_indices = mask[2:6]
     block_q, block_k = mask[-3], mask[-2]
     if min(block_q, block_k) >= NO_MASK_BLOCK:
@@ -158,14 +155,11 @@ def block_mask_of(mask: Sequence[Any], seq_q: int, seq_k: int) -> BlockMask | No
 
 
 def _choose(
-    recorder: Recorder, cudnn: int | None, qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    mask: torch.Tensor | None, dropout: float, causal: bool, trained: bool,
+    recorder: Recorder, cudnn: int | None, qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None, dropout: float, causal: bool, trained: bool,
 ) -> Attended | None:  # fmt: skip
-    """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes.
-
-    Raises:
-        InputError: no backend that is allowed takes the call.
-    """
+    """The kernel that PyTorch takes; None where only the math path takes tensors of such shapes. Raises InputError: no
+    backend that is allowed takes the call."""
     query, key, value = qkv
     if any(t.dim() != 4 for t in qkv) or key.shape[0] != query.shape[0] or query.shape[1] % key.shape[1]:
         return None
@@ -183,7 +177,7 @@ def _choose(
     return Attended(problem, BACKENDS[backend], backend, (note,))
 
 
-def _problem(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **fields: Any) -> AttentionProblem:
+def _problem(query: Tensor, key: Tensor, value: Tensor, **fields: Any) -> AttentionProblem:
     batch, heads, seq_q, head_dim = query.shape
     layout = "bshd" if heads > 1 and query.stride(1) < query.stride(2) else "bhsd"
     return AttentionProblem(
@@ -192,7 +186,7 @@ def _problem(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **fiel
     )  # fmt: skip
 
 
-def _shared(mask: torch.Tensor) -> str:
+def _shared(mask: Tensor) -> str:
     """Axes along which a mask is the same."""
     shape = (1,) * (4 - mask.dim()) + tuple(mask.shape)
     return {(False, False): "none", (False, True): "heads", (True, False): "batch", (True, True): "both"}[
@@ -200,7 +194,7 @@ def _shared(mask: torch.Tensor) -> str:
     ]
 
 
-def _additive(recorder: Recorder, mask: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+def _additive(recorder: Recorder, mask: Tensor, query: Tensor) -> Tensor:
     """A mask of booleans made one that is added, as PyTorch does first (transformers/attention.cpp)."""
     with recorder.pause():
         added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
@@ -212,11 +206,8 @@ def _additive(recorder: Recorder, mask: torch.Tensor, query: torch.Tensor) -> to
 
 
 def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) -> tuple[AttentionProblem, Kernel, str]:
-    """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it.
-
-    Raises:
-        InputError: none takes the problem.
-    """
+    """(problem, kernel, note) of one pass: the chosen kernel, or one that stands in for it. Raises InputError: none
+    takes the problem."""
     problem = chosen.problem.with_(passes=passes)
     refusal: InputError | None = None
     for name in dict.fromkeys((chosen.kernel, *STAND_INS)):
@@ -233,9 +224,9 @@ def planned(recorder: Recorder, chosen: Attended, passes: str, wants_lse: bool) 
 
 
 def forward(
-    recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-    mask: torch.Tensor | None, trained: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    recorder: Recorder, chosen: Attended, compute: Compute, q: Tensor, k: Tensor, v: Tensor,
+    mask: Tensor | None, trained: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(O, LSE) of one call, recorded. O lies in memory as Q does, but for the memory-efficient kernel's, which lies
     [batch, tokens, heads, head_dim]."""
     with recorder.pause():
@@ -252,7 +243,7 @@ def forward(
 
 
 def _record_forward(
-    recorder: Recorder, chosen: Attended, given: Sequence[torch.Tensor | None], out: torch.Tensor, lse: torch.Tensor,
+    recorder: Recorder, chosen: Attended, given: Sequence[Tensor | None], out: Tensor, lse: Tensor,
     trained: bool,
 ) -> None:  # fmt: skip
     recorder.seen([t for t in given if t is not None], [out, lse])
@@ -265,9 +256,8 @@ def _record_forward(
 
 
 def backward(
-    recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[torch.Tensor | None], grad: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(dQ, dK, dV) of one call, recorded."""
+    recorder: Recorder, chosen: Attended, compute: Compute, saved: Sequence[Tensor | None], grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = (t for t in saved[:3] if t is not None)
     with recorder.pause():
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
@@ -282,8 +272,8 @@ def backward(
 
 
 def _record_backward(
-    recorder: Recorder, chosen: Attended, saved: Sequence[torch.Tensor | None], grad: torch.Tensor,
-    grads: Sequence[torch.Tensor],
+    recorder: Recorder, chosen: Attended, saved: Sequence[Tensor | None], grad: Tensor,
+    grads: Sequence[Tensor],
 ) -> None:  # fmt: skip
     recorder.seen([t for t in (*saved, grad) if t is not None], grads)
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
@@ -294,7 +284,7 @@ def _record_backward(
     recorder.kernel("attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ())
 
 
-def _copies(grad: torch.Tensor, out: torch.Tensor) -> int:
+def _copies(grad: Tensor, out: Tensor) -> int:
     """Which of dO and O flash's backward makes contiguous, in its own layout [batch, tokens, heads, head_dim]."""
     if not out.transpose(1, 2).is_contiguous():
         return 2
@@ -319,13 +309,11 @@ def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[An
 
 
 class _Attention(torch.autograd.Function):
-    """What stands in for the GPU's kernel."""
-
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: torch.Tensor, k: torch.Tensor,
-        v: torch.Tensor, mask: torch.Tensor | None,
-    ) -> torch.Tensor:  # fmt: skip
+        ctx: Any, recorder: Recorder, chosen: Attended, compute: Compute, q: Tensor, k: Tensor,
+        v: Tensor, mask: Tensor | None,
+    ) -> Tensor:  # fmt: skip
         trained = any(ctx.needs_input_grad[3:6])
         out, lse = forward(recorder, chosen, compute, q, k, v, mask, trained)
         ctx.call = recorder, chosen, compute
@@ -333,6 +321,6 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:
         recorder, chosen, compute = ctx.call
         return None, None, None, *backward(recorder, chosen, compute, ctx.saved_tensors, grads[0]), None

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from iosim.integrations.torch.pieces import Part, Pass, Piece, Product, Scratch, register_traffic_formula
 
 aten = torch.ops.aten
+Results = Sequence[Tensor | None]
 
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 SECTOR_BYTES = 32
@@ -28,24 +30,22 @@ ONE_PASS, WRITES_ONLY, FREE = (frozenset(_OPERATORS[kind]) for kind in ("one_pas
 """Operators of one launch; those in place that do not read what they overwrite; those without a launch."""
 
 
-def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+def tensors_in(values: Any) -> Iterator[Tensor]:
     """All tensors in arguments, nested lists among them, each once."""
     seen: set[int] = set()
     for leaf in torch.utils._pytree.tree_leaves(values):
-        if isinstance(leaf, torch.Tensor) and id(leaf) not in seen:
+        if isinstance(leaf, Tensor) and id(leaf) not in seen:
             seen.add(id(leaf))
             yield leaf
 
 
 @register_traffic_formula(aten.mm, aten.bmm, aten._int_mm, aten._scaled_mm)
-def products(a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+def products(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     return [Product(a, b, out)]
 
 
 @register_traffic_formula(aten.addmm, aten.baddbmm, aten.addbmm)
-def products_with_bias(
-    bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any
-) -> list[Piece]:
+def products_with_bias(bias: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """A bias of one row is the epilogue's (Blas.cpp, cublasLt); another is copied into the result first."""
     if bias.dim() <= 1:
         return [Product(a, b, out, bias)]
@@ -53,9 +53,7 @@ def products_with_bias(
 
 
 @register_traffic_formula(aten._grouped_mm)
-def grouped_products(
-    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, out: torch.Tensor, **__: Any
-) -> list[Piece]:
+def grouped_products(a: Tensor, b: Tensor, offs: Tensor | None = None, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """Groups of equal size along an operand's rows, its columns, or the axis that is summed over."""
     groups = b.shape[0] if b.dim() == 3 else a.shape[0] if a.dim() == 3 else offs.numel() if offs is not None else 1
     rows, cols, inner = a.shape[-2], b.shape[-1], a.shape[-1]
@@ -69,14 +67,12 @@ def grouped_products(
 
 
 @register_traffic_formula(aten.linear)
-def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor
-) -> list[Piece]:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out: Tensor) -> list[Piece]:
     sizes = (1, x.numel() // max(1, x.shape[-1]), weight.shape[0], x.shape[-1])
     return [Product(x, weight, out, bias, sizes=sizes)]
 
 
-def _convolved(inputs: Sequence[torch.Tensor], groups: int, product: Product) -> list[Piece]:
+def _convolved(inputs: Sequence[Tensor], groups: int, product: Product) -> list[Piece]:
     """A convolution is an implicit matrix product. cuDNN's kernels of half precision want the channels last: others are
     copied first, and the result at the end (nchwToNhwcKernel and back), unless each group of channels is by itself."""
     half = groups == 1 and product.c.element_size() == 2
@@ -88,8 +84,8 @@ def _convolved(inputs: Sequence[torch.Tensor], groups: int, product: Product) ->
 
 @register_traffic_formula(aten.convolution, aten._convolution)
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int, *_: Any, out: torch.Tensor, **__: Any,
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int, *_: Any, out: Tensor, **__: Any,
 ) -> list[Piece]:  # fmt: skip
     """The bias is added in a pass of its own (Convolution.cpp)."""
     inner = weight.numel() // weight.shape[0]
@@ -100,8 +96,8 @@ def convolution(
 
 @register_traffic_formula(aten.convolution_backward)
 def convolution_backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any, out: Sequence[torch.Tensor | None],
+    grad: Tensor, x: Tensor, weight: Tensor, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, *_: Any, out: Results,
     **__: Any,
 ) -> list[Piece]:  # fmt: skip
     inner, rows, cols = weight.numel() // weight.shape[0], grad.numel() // grad.shape[1], grad.shape[1]
@@ -117,7 +113,7 @@ def convolution_backward(
     return pieces
 
 
-def _gradients(reads: list[Any], scale: torch.Tensor | None, out: Sequence[torch.Tensor | None]) -> list[Piece]:
+def _gradients(reads: list[Any], scale: Tensor | None, out: Results) -> list[Piece]:
     """One launch makes the input's gradient, another those of weight and bias (layer_norm_kernel.cu)."""
     own = [t for t in out[1:] if t is not None]
     of_input = [] if out[0] is None else [Pass([*reads, *([] if scale is None else [scale])], [out[0]], "input")]
@@ -126,29 +122,27 @@ def _gradients(reads: list[Any], scale: torch.Tensor | None, out: Sequence[torch
 
 @register_traffic_formula(aten.native_layer_norm_backward)
 def layer_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, _: Any, mean: torch.Tensor, rstd: torch.Tensor, weight: torch.Tensor | None,
-    *__: Any, out: Sequence[torch.Tensor | None],
+    grad: Tensor, x: Tensor, _: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    *__: Any, out: Results,
 ) -> list[Piece]:  # fmt: skip
     return _gradients([grad, x, mean, rstd], weight, out)
 
 
 @register_traffic_formula(aten._fused_rms_norm_backward)
 def rms_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, _: Any, rstd: torch.Tensor, weight: torch.Tensor | None, *__: Any,
-    out: Sequence[torch.Tensor | None],
+    grad: Tensor, x: Tensor, _: Any, rstd: Tensor, weight: Tensor | None, *__: Any,
+    out: Results,
 ) -> list[Piece]:  # fmt: skip
     return _gradients([grad, x, rstd], weight, out)
 
 
 @register_traffic_formula(aten.native_batch_norm, aten._native_batch_norm_legit)
-def batch_norm(x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor], **__: Any) -> list[Piece]:
+def batch_norm(x: Tensor, *_: Any, out: Sequence[Tensor], **__: Any) -> list[Piece]:
     """Statistics first, then the result (Normalization.cu)."""
     return [Pass([x], list(out[1:]), "statistics"), Pass([x, *out[1:]], [out[0]], "transform")]
 
 
-def _sums_first(
-    grad: torch.Tensor, x: torch.Tensor, kept: Sequence[torch.Tensor] | None, out: Sequence[torch.Tensor | None]
-) -> list[Piece]:
+def _sums_first(grad: Tensor, x: Tensor, kept: Sequence[Tensor] | None, out: Results) -> list[Piece]:
     """Sums first, then the input's gradient from them, or from what the forward `kept`."""
     own = [t for t in out[1:] if t is not None]
     of_input = [] if out[0] is None else [Pass([grad, x, *(own if kept is None else kept)], [out[0]], "input")]
@@ -157,28 +151,26 @@ def _sums_first(
 
 @register_traffic_formula(aten.native_group_norm_backward)
 def group_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, *_: Any,
-    out: Sequence[torch.Tensor | None], **__: Any,
+    grad: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *_: Any,
+    out: Results, **__: Any,
 ) -> list[Piece]:  # fmt: skip
     """Of group_norm_kernel.cu."""
     return _sums_first(grad, x, [mean, rstd], out)
 
 
 @register_traffic_formula(aten.native_batch_norm_backward)
-def batch_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, *_: Any, out: Sequence[torch.Tensor | None], **__: Any
-) -> list[Piece]:
+def batch_norm_backward(grad: Tensor, x: Tensor, *_: Any, out: Results, **__: Any) -> list[Piece]:
     """Of Normalization.cu."""
     return _sums_first(grad, x, None, out)
 
 
 @register_traffic_formula(aten.embedding)
-def embedding(weight: torch.Tensor, indices: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+def embedding(weight: Tensor, indices: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     return [Pass([Part(weight, min(weight.numel(), out.numel())), indices], [out])]
 
 
 @register_traffic_formula(aten.embedding_dense_backward)
-def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, *_: Any, out: torch.Tensor) -> list[Piece]:
+def embedding_backward(grad: Tensor, indices: Tensor, *_: Any, out: Tensor) -> list[Piece]:
     """Zeros for the whole table, then the rows that were looked up (Embedding.cu)."""
     rows = Part(out, min(out.numel(), grad.numel()))
     return [Pass([], [out], "zeros"), Pass([grad, indices, rows], [rows], "rows")]
@@ -187,7 +179,7 @@ def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, *_: Any, out: 
 @register_traffic_formula(
     aten.index_select, aten.gather, aten.index, aten._unsafe_index, aten.take, aten.take_along_dim
 )
-def gather(source: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+def gather(source: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
     return [Pass([Part(source, min(source.numel(), out.numel())), *tensors_in(more)], [out])]
 
 
@@ -195,35 +187,33 @@ SCATTERS = (aten.index_put, aten.index_add, aten.scatter, aten.scatter_add, aten
 
 
 @register_traffic_formula(*(getattr(aten, f"{one.__name__}_") for one in SCATTERS), aten._index_put_impl_)
-def scatter(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+def scatter(target: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
     values = list(tensors_in(more))
     part = Part(out, min(out.numel(), max((t.numel() for t in values), default=0)))
     return [Pass([*values, part], [part])]
 
 
 @register_traffic_formula(*SCATTERS, aten._unsafe_index_put)
-def scatter_copy(target: torch.Tensor, *more: Any, out: torch.Tensor, **_: Any) -> list[Piece]:
+def scatter_copy(target: Tensor, *more: Any, out: Tensor, **_: Any) -> list[Piece]:
     """The target is copied first."""
     return [Pass([target], [out], "copy"), *scatter(target, *more, out=out)]
 
 
 @register_traffic_formula(aten.nll_loss_forward)
-def nll_loss(scores: torch.Tensor, target: torch.Tensor, *_: Any, out: Sequence[torch.Tensor]) -> list[Piece]:
+def nll_loss(scores: Tensor, target: Tensor, *_: Any, out: Sequence[Tensor]) -> list[Piece]:
     """A sector of each row (Loss.cu)."""
     wide = min(scores.numel(), target.numel() * SECTOR_BYTES // scores.element_size())
     return [Pass([Part(scores, wide), target], list(out))]
 
 
 @register_traffic_formula(aten.nll_loss_backward)
-def nll_loss_backward(
-    grad: torch.Tensor, scores: torch.Tensor, target: torch.Tensor, *_: Any, out: torch.Tensor
-) -> list[Piece]:
+def nll_loss_backward(grad: Tensor, scores: Tensor, target: Tensor, *_: Any, out: Tensor) -> list[Piece]:
     """Zeros, then a value of each row (Loss.cu)."""
     wide = Part(out, min(out.numel(), target.numel() * SECTOR_BYTES // out.element_size()))
     return [Pass([], [out], "zeros"), Pass([grad, target], [wide], "rows")]
 
 
-def _softmax(x: torch.Tensor, dim: int, out: torch.Tensor, times: int, *more: torch.Tensor) -> list[Piece]:
+def _softmax(x: Tensor, dim: int, out: Tensor, times: int, *more: Tensor) -> list[Piece]:
     """A CTA takes a row that does not fit in its shared memory, and reads it `times` times (SoftMax.cu)."""
     width = x.shape[dim] if x.dim() else 1
     if width * x.element_size() <= ROW_BYTES or dim % max(1, x.dim()) != x.dim() - 1:
@@ -232,45 +222,43 @@ def _softmax(x: torch.Tensor, dim: int, out: torch.Tensor, times: int, *more: to
 
 
 @register_traffic_formula(aten._softmax, aten._log_softmax)
-def softmax(x: torch.Tensor, dim: int, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+def softmax(x: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """The largest value, the sum, the result."""
     return _softmax(x, dim, out, 3)
 
 
 @register_traffic_formula(aten._softmax_backward_data, aten._log_softmax_backward_data)
-def softmax_backward(
-    grad: torch.Tensor, result: torch.Tensor, dim: int, *_: Any, out: torch.Tensor, **__: Any
-) -> list[Piece]:
+def softmax_backward(grad: Tensor, result: Tensor, dim: int, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """The gradient's sum, then the result; a softmax's sum needs its result, too."""
     return _softmax(grad, dim, out, 2, result)
 
 
 @register_traffic_formula(aten.masked_fill)
-def masked_fill(x: torch.Tensor, mask: torch.Tensor, *_: Any, out: torch.Tensor, **__: Any) -> list[Piece]:
+def masked_fill(x: Tensor, mask: Tensor, *_: Any, out: Tensor, **__: Any) -> list[Piece]:
     """A copy that is then filled (TensorAdvancedIndexing.cpp)."""
     return [Pass([x], [out], "copy"), Pass([out, mask], [out], "fill")]
 
 
 @register_traffic_formula(aten.masked_scatter, aten.masked_scatter_backward)
-def masked_scatter(x: torch.Tensor, mask: torch.Tensor, *more: Any, out: torch.Tensor) -> list[Piece]:
+def masked_scatter(x: Tensor, mask: Tensor, *more: Any, out: Tensor) -> list[Piece]:
     """The mask is added up; then what it picks is copied, over a copy or, backward, out of the gradient
     (IndexKernel.cu)."""
     sums = Scratch(8 * mask.numel())
     first: list[Piece] = [Pass([mask], [sums], "sums")]
-    if more and isinstance(more[0], torch.Tensor):
+    if more and isinstance(more[0], Tensor):
         return [Pass([x], [out], "copy"), *first, Pass([out, mask, sums, more[0]], [out], "rows")]
     return [*first, Pass([x, mask, sums], [out], "rows")]
 
 
 @register_traffic_formula(aten.nonzero)
-def nonzero(x: torch.Tensor, *, out: torch.Tensor) -> list[Piece]:
+def nonzero(x: Tensor, *, out: Tensor) -> list[Piece]:
     """They are counted, then their places written, first as one number and then by axis (Nonzero.cu)."""
     pieces: list[Piece] = [Pass([x], [], "count"), Pass([x], [out], "select")]
     return [*pieces, Pass([out], [out], "axes")] if x.dim() > 1 else pieces
 
 
 @register_traffic_formula(aten.sort, aten.topk, aten._unique2, aten.unique_dim, aten.unique_consecutive)
-def sort(x: torch.Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
+def sort(x: Tensor, *_: Any, out: Any, **__: Any) -> list[Piece]:
     """Read once, results written once: the least that a sort moves."""
     return [Pass([x], list(tensors_in(out)))]
 
@@ -296,18 +284,17 @@ def one_pass(function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: An
 
 
 def named_arguments(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """An operator's arguments by name, its defaults among them."""
     names = [argument.name for argument in function._schema.arguments]
     defaults = {a.name: a.default_value for a in function._schema.arguments if a.has_default_value()}
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
-def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def overwritten(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Tensor]:
     for n, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[n] if n < len(args) else kwargs.get(argument.name)
             yield from tensors_in(value)
 
 
-def _key(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]]:
+def _key(tensor: Tensor) -> tuple[int, int, tuple[int, ...]]:
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(tensor.shape)

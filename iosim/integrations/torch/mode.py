@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.attention.flex_attention as flex_module
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,7 +41,7 @@ aten = torch.ops.aten
 UNKNOWN = "operator '{}' is not known: its inputs and outputs are counted once"
 GROUPS = "a product's groups, such as experts, are taken to have equally many rows"
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
-FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+FROM_NUMBERS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 """Functions that make a tensor of a program's own numbers."""
 
 
@@ -98,11 +99,7 @@ class TrafficMode:
 
     @cached_property
     def result(self) -> ProgramTraffic:
-        """What has run, on the GPU.
-
-        Raises:
-            InputError: the mode has not ended, or an operator cannot run on that GPU.
-        """
+        """What has run, on the GPU. Raises InputError: the mode runs on, or an operator cannot run on that GPU."""
         if self._stack is not None:
             raise InputError("the traffic is known once the mode has ended; accepted: after the `with` block")
         return traffic_of(self._recorder.program, self.profile, tuple(self._recorder.notes))
@@ -176,17 +173,17 @@ class _Functions(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if function in (torch.rms_norm, torch.nn.functional.rms_norm):
             return rms_norm(self.recorder, *args, **kwargs)
-        if function is torch.Tensor.__format__ and args[0].dim() == 0 and values.is_known(self.recorder, args[0]):
+        if function is Tensor.__format__ and args[0].dim() == 0 and values.is_known(self.recorder, args[0]):
             return format(args[0].item(), args[1])
         out = function(*args, **kwargs)
         if function in FROM_NUMBERS and out.is_meta:
-            numbers = [*args, *kwargs.values()][1 if function is torch.Tensor.new_tensor else 0]
+            numbers = [*args, *kwargs.values()][1 if function is Tensor.new_tensor else 0]
             if not any(tensors_in(numbers)):
                 values.learn(self.recorder, out, numbers)
         return out
 
 
-def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout as GPUs do it: one launch that keeps its mask."""
     if inplace or not training or p == 0:
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
@@ -201,8 +198,6 @@ class _Autocast(torch.autocast):
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every operator below autograd."""
-
     supports_higher_order_operators = True
 
     @classmethod
@@ -273,7 +268,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_view(
-    function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[torch.Tensor], before: set[int]
+    function: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Tensor], before: set[int]
 ) -> bool:
     """Whether all that an operator gives lies in what it was given, and is not written."""
     if not results or any(True for _ in overwritten(function, args, kwargs)):
@@ -282,7 +277,7 @@ def _is_view(
 
 
 def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 @contextmanager
@@ -301,9 +296,9 @@ def _replaced(module: Any, **names: Any) -> Iterator[None]:
 def _attention_recorded(recorder: Recorder, cudnn: int | None) -> AbstractContextManager[None]:
     """torch.nn.functional's attention replaced: what calls it there (multi_head_attention_forward) has been caught as a
     function itself, and inside of one nothing is caught."""
-    function: Callable[..., torch.Tensor] = torch.nn.functional.scaled_dot_product_attention
+    function: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
 
-    def recorded(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def recorded(*args: Any, **kwargs: Any) -> Tensor:
         if recorder.paused:
             return function(*args, **kwargs)
         return attention.attend(recorder, cudnn, *args, **kwargs)
@@ -316,11 +311,11 @@ def _flex_recorded(recorder: Recorder) -> AbstractContextManager[None]:
     operator: Callable[..., Any] = getattr(flex_module, "flex_attention_hop")  # noqa: B009
 
     def recorded(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any, block_mask: Any, scale: float,
+        query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float,
         kernel_options: Any, *others: Any,
     ) -> Any:  # fmt: skip
-        def compute(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = operator(q, k, v, score_mod, block_mask, scale, kernel_options, *others)[0]
+        def compute(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            result: Tensor = operator(q, k, v, score_mod, block_mask, scale, kernel_options, *others)[0]
             return result
 
         out = attention.flex(recorder, query, key, value, block_mask, compute)
@@ -335,9 +330,9 @@ def _flex_recorded(recorder: Recorder) -> AbstractContextManager[None]:
 
 
 def rms_norm(
-    recorder: Recorder, input: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None = None,
+    recorder: Recorder, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None,
     eps: float | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> Tensor:  # fmt: skip
     """torch.rms_norm, recorded as the GPU's kernel; with a weight of another type PyTorch has none (layer_norm.cpp)."""
     if weight is not None and weight.dtype != input.dtype:
         return torch.rms_norm(input, list(normalized_shape), weight, eps)
@@ -349,9 +344,9 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, x: torch.Tensor, shape: tuple[int, ...], weight: torch.Tensor | None,
+        ctx: Any, recorder: Recorder, x: Tensor, shape: tuple[int, ...], weight: Tensor | None,
         eps: float | None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> Tensor:  # fmt: skip
         with recorder.pause():
             out = torch.rms_norm(x, list(shape), weight, eps) if is_real(x) else torch.empty_like(x)
             rows = x.shape[: x.dim() - len(shape)]
@@ -364,7 +359,7 @@ class _RmsNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads_out: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grads_out: Tensor) -> Any:
         (grad,) = grads_out
         recorder, shape, eps = ctx.call
         x, weight, rstd = ctx.saved_tensors

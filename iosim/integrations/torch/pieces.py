@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from iosim.base.errors import InputError
 from iosim.base.registry import Registry
@@ -24,11 +25,11 @@ class Scratch:
 class Part:
     """`elements` of a tensor, where an operator does not touch all of it: the rows that are looked up in a table."""
 
-    tensor: torch.Tensor
+    tensor: Tensor
     elements: int
 
 
-Place = torch.Tensor | Part | Scratch
+Place = Tensor | Part | Scratch
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,17 @@ class Pass:
     writes: Sequence[Place]
     name: str = ""
     rows: int | None = None
-    again: Sequence[tuple[torch.Tensor, int]] = ()
+    again: Sequence[tuple[Tensor, int]] = ()
 
 
 @dataclass(frozen=True)
 class Product:
     """One matrix product, c = a b: [batch, rows, inner] by [batch, inner, cols]; `bias` is read by its epilogue."""
 
-    a: torch.Tensor
-    b: torch.Tensor
-    c: torch.Tensor
-    bias: torch.Tensor | None = None
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    bias: Tensor | None = None
     name: str = ""
     sizes: tuple[int, int, int, int] | None = None
     """(batch, rows, cols, inner) where the tensors' shapes do not say it: a convolution's."""

@@ -242,7 +242,6 @@ class Recorder:
 
 
 def dtype_of(places: Iterable[Any]) -> str:
-    """iosim's name of the first type of floating point."""
     for place in places:
         tensor = place.tensor if isinstance(place, Part) else place
         if isinstance(tensor, torch.Tensor) and tensor.dtype in DTYPES:
@@ -251,11 +250,7 @@ def dtype_of(places: Iterable[Any]) -> str:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """iosim's name of a tensor's type.
-
-    Raises:
-        InputError: there is none.
-    """
+    """iosim's name of a tensor's type. Raises InputError: there is none."""
     if tensor.dtype not in DTYPES:
         accepted = ", ".join(str(t).removeprefix("torch.") for t in DTYPES)
         raise InputError(f"attention of dtype {str(tensor.dtype).removeprefix('torch.')}; accepted: {accepted}")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
@@ -52,11 +53,7 @@ def asks(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of an operator that hangs on its arguments' values, on their device; what is copied off the meta
-    device is real.
-
-    Raises:
-        InputError: the values are not known.
-    """
+    device is real. Raises InputError: the values are not known."""
     with _disable_current_modes():
         copies, assumed = _copies(recorder, (args, kwargs))
         if copies is None and function in READS and args[0].is_floating_point():
@@ -72,16 +69,15 @@ def answer(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
     like = next(t for t in tensors_in((args, kwargs)) if not is_real(t))
     with recorder.pause():
         return tree_map(
-            lambda t: like.new_empty_strided(t.shape, t.stride(), dtype=t.dtype) if isinstance(t, torch.Tensor) else t,
-            result,
+            lambda t: like.new_empty_strided(t.shape, t.stride(), dtype=t.dtype) if isinstance(t, Tensor) else t, result
         )
 
 
-def is_known(recorder: Recorder, tensor: torch.Tensor) -> bool:
+def is_known(recorder: Recorder, tensor: Tensor) -> bool:
     return not is_real(tensor) and recorder.storage(tensor, made=None) in recorder.known
 
 
-def learn(recorder: Recorder, tensor: torch.Tensor, values: Any, assumed: frozenset[str] = frozenset()) -> None:
+def learn(recorder: Recorder, tensor: Tensor, values: Any, assumed: frozenset[str] = frozenset()) -> None:
     """Keep a tensor's values, a tensor or numbers, unless it has some of its own."""
     if is_real(tensor):
         return
@@ -114,8 +110,8 @@ def follow(recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mappi
 
 
 def _result(
-    recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor | None] | None, frozenset[str]]:
+    recorder: Recorder, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Sequence[Tensor]
+) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """(values of an operator's results, what they rest on); None where they are not known or not worth following."""
     library, name = function._schema.name.split("::")
     if library != "aten" or not all(_followed(t) and (_counts(t) or not name.startswith("empty")) for t in changed):
@@ -130,7 +126,7 @@ def _result(
     if copies is None:
         return _taken(function, name, args, kwargs, changed)
     if name == "histc":  # which the CPU has of floating point alone
-        copies = tree_map(lambda leaf: leaf.double() if isinstance(leaf, torch.Tensor) else leaf, copies)
+        copies = tree_map(lambda leaf: leaf.double() if isinstance(leaf, Tensor) else leaf, copies)
     try:
         return list(tensors_in(function(*copies[0], **copies[1]))), assumed
     except (RuntimeError, IndexError, TypeError, ValueError):  # no kernel for the CPU, or an assumed place out of range
@@ -138,8 +134,8 @@ def _result(
 
 
 def _taken(
-    function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor | None] | None, frozenset[str]]:
+    function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], made: Sequence[Tensor]
+) -> tuple[list[Tensor | None] | None, frozenset[str]]:
     """Values that are assumed of what an operator makes of unknown ones."""
     if name in FOUND and made:
         return [torch.full(made[0].shape, FOUND[name], device=CPU)], frozenset((CHECKS,))
@@ -153,7 +149,7 @@ def _taken(
     spread = torch.arange(places.numel(), device=CPU) % max(1, rows)
     if keeps:
         spread = spread.view(places.movedim(along, -1).shape).movedim(-1, along)
-    values: list[torch.Tensor | None] = [None] * len(made)
+    values: list[Tensor | None] = [None] * len(made)
     values[PICKS[name]] = spread.reshape(places.shape)
     return values, frozenset((ROUTING,))
 
@@ -167,7 +163,7 @@ def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
         nonlocal unknown
         if isinstance(leaf, torch.device):
             return CPU
-        if not isinstance(leaf, torch.Tensor) or is_real(leaf):
+        if not isinstance(leaf, Tensor) or is_real(leaf):
             return leaf
         known = _known(recorder, leaf)
         if known is None:
@@ -180,7 +176,7 @@ def _copies(recorder: Recorder, given: Any) -> tuple[Any, frozenset[str]]:
     return (None if unknown else copies), frozenset(assumed)
 
 
-def _known(recorder: Recorder, tensor: torch.Tensor) -> Known | None:
+def _known(recorder: Recorder, tensor: Tensor) -> Known | None:
     number = recorder.storage(tensor, made=None)
     if number not in recorder.known and recorder.was_there(number) and _counts(tensor) and _followed(tensor):
         ones = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), dtype=tensor.dtype, device=CPU)
@@ -188,16 +184,14 @@ def _known(recorder: Recorder, tensor: torch.Tensor) -> Known | None:
     return recorder.known.get(number)
 
 
-def _counts(tensor: torch.Tensor) -> bool:
-    """Whether its values are integers or booleans."""
+def _counts(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _followed(tensor: torch.Tensor) -> bool:
-    """Whether its storage is small enough to be followed."""
+def _followed(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= (MOST_BYTES if _counts(tensor) else MOST_FLOAT_BYTES)
 
 
-def _view(storage: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Tensor:
+def _view(storage: torch.UntypedStorage, tensor: Tensor) -> Tensor:
     whole = torch.empty(0, dtype=tensor.dtype, device=CPU)
     return whole.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())

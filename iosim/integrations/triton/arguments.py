@@ -21,11 +21,7 @@ QUERY_NAMES = ("Q", "q", "desc_q")
 
 def tutorial_problem(arguments: Arguments) -> AttentionProblem:
     """The problem behind the arguments of the tutorial's kernels: Z, H, N_CTX and HEAD_DIM; STAGE or CAUSAL for the
-    mask; the type of Q (fp16 where no tensor tells).
-
-    Raises:
-        InputError: an argument is missing, or makes no sense.
-    """
+    mask; the type of Q (fp16 where no tensor tells). Raises InputError: an argument is missing, or makes no sense."""
     missing = [n for n in ("Z", "H", "N_CTX", "HEAD_DIM") if n not in arguments]
     if missing:
         raise InputError(f"the kernel's arguments lack {', '.join(missing)}; give TritonModel a problem of your own")
@@ -37,11 +33,7 @@ def tutorial_problem(arguments: Arguments) -> AttentionProblem:
 
 
 def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
-    """(query rows, key rows) of a tile, by the arguments that hold them.
-
-    Raises:
-        InputError: one is missing.
-    """
+    """(query rows, key rows) of a tile, by the arguments that hold them. Raises InputError: one is missing."""
     missing = [n for n in names if n not in arguments]
     if missing:
         raise InputError(f"the kernel's arguments lack {', '.join(missing)}; `names` is {names}")
@@ -49,11 +41,8 @@ def sides_of(arguments: Arguments, names: tuple[str, str]) -> tuple[int, int]:
 
 
 def dtype_of(arguments: Arguments, default: str = "fp16") -> str:
-    """The type of the query tensor, or of the tensor behind its descriptor.
-
-    Raises:
-        InputError: a type that iosim does not know.
-    """
+    """The type of the query tensor, or of the tensor behind its descriptor. Raises InputError: a type that iosim does
+    not know."""
     for name in QUERY_NAMES:
         tensor = arguments.get(name)
         tensor = getattr(tensor, "base", tensor)

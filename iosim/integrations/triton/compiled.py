@@ -84,11 +84,7 @@ def describe(
 
 def report_of(compiled: Any) -> BuildReport | None:
     """Registers, spills and shared memory of a compiled kernel: from its machine code, or from the driver once it is
-    loaded; None where there is neither.
-
-    Raises:
-        InputError: machine code that cannot be read.
-    """
+    loaded; None where there is neither. Raises InputError: machine code that cannot be read."""
     shared = int(compiled.metadata.shared)
     code = _part(compiled, "cubin")
     if isinstance(code, bytes):
@@ -107,11 +103,8 @@ def compile_for(
     fn: Any, args: Mapping[str, Any], gpu: str | HardwareProfile | None, num_warps: int, num_stages: int
 ) -> Any:
     """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
-    compiler and options.
-
-    Raises:
-        InputError: no such function, no Triton, no GPU named, or an argument of which the type is not known.
-    """
+    compiler and options. Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type
+    is not known."""
     if not hasattr(fn, "arg_names"):
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
@@ -135,11 +128,8 @@ def compiled_configs(
     configs: Iterable[Config], problem: AttentionProblem, profile: HardwareProfile, most: int,
     progress: Progress = silent,
 ) -> dict[Config, BuildReport]:  # fmt: skip
-    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments.
-
-    Raises:
-        InputError: Triton is not installed, or the forward is not written for such a problem.
-    """
+    """What Triton's compiler says of the first `most` configurations of a forward with the tutorial's arguments. Raises
+    InputError: Triton is not installed, or the forward is not written for such a problem."""
     if most < 1:
         raise InputError(f"`compile` {most} is out of range; accepted: 1 or more")
     _triton()

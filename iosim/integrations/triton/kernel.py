@@ -85,10 +85,7 @@ def configured(
     report: BuildReport | None = None,
 ) -> Kernel:  # fmt: skip
     """The catalog's Triton kernel `name` with this configuration, and with what the compiler's report says of it.
-
-    Raises:
-        InputError: the kernel cannot run the problem on that GPU.
-    """
+    Raises InputError: the kernel cannot run the problem on that GPU."""
     unit = unit_of(config.tile, problem, profile)
     over = Overrides(
         tile=(config.block_m, config.block_n), warps=config.num_warps, stages=config.num_stages,
@@ -126,11 +123,7 @@ def time_config(
     config: Config, problem: AttentionProblem, profile: HardwareProfile, name: str = KERNEL,
     report: BuildReport | None = None,
 ) -> TimedConfig:  # fmt: skip
-    """The prediction for one configuration that fits.
-
-    Raises:
-        InputError: it does not fit; says why.
-    """
+    """The prediction for one configuration that fits. Raises InputError: it does not fit; says why."""
     why = misfit(config, problem, profile, name, report)
     if why:
         raise InputError(f"{config.text()}: {why} ({profile.name})")

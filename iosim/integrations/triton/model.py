@@ -37,8 +37,6 @@ BITS_PER_BYTE = 8
 
 
 class TritonModel:
-    """Predicts configurations of one Triton kernel on one GPU."""
-
     def __init__(
         self,
         profile: str | HardwareProfile,
@@ -66,19 +64,13 @@ class TritonModel:
         return self._problem if isinstance(self._problem, AttentionProblem) else self._problem(arguments)
 
     def config(self, meta: Arguments) -> Config:
-        """The configuration in a kernel's keyword arguments.
-
-        Raises:
-            InputError: the names of the tile's sides are not among them, or a value makes no sense.
-        """
+        """The configuration in a kernel's keyword arguments. Raises InputError: the names of the tile's sides are not
+        among them, or a value makes no sense."""
         return Config(*sides_of(meta, self.names), int(meta.get("num_warps", 4)), int(meta.get("num_stages", 3)))
 
     def perf_model(self, **arguments: Any) -> float:
-        """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill.
-
-        Raises:
-            InputError: the arguments do not tell the problem or the configuration.
-        """
+        """Predicted milliseconds of a call; infinity for a configuration that does not fit or would spill. Raises
+        InputError: the arguments do not tell the problem or the configuration."""
         problem, config = self.problem(arguments), self.config(arguments)
         if misfit(config, problem, self.profile, self.kernel):
             return math.inf
@@ -87,11 +79,8 @@ class TritonModel:
     def early_config_prune(
         self, configs: Sequence[TritonConfig], named_args: Arguments, **kwargs: Any
     ) -> list[TritonConfig]:
-        """The configurations that fit on the GPU without spilling; if none does, the one with the smallest tile.
-
-        Raises:
-            InputError: no configurations, or the arguments do not tell the problem or a configuration.
-        """
+        """The configurations that fit on the GPU without spilling; if none does, the one with the smallest tile. Raises
+        InputError: no configurations, or the arguments do not tell the problem or a configuration."""
         if not configs:
             raise InputError("no configurations to choose from; accepted: at least one")
         arguments = {**named_args, **kwargs}

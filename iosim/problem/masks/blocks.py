@@ -130,7 +130,6 @@ class BlockMask:
         return np.repeat(np.arange(self.shape[0], dtype=np.int64), np.diff(self.indptr))
 
     def to_dense(self) -> BoolArray:
-        """Boolean [block rows, block columns]."""
         dense = np.zeros(self.shape, dtype=np.bool_)
         dense[self.rows, self.indices] = True
         return dense

@@ -32,11 +32,8 @@ Array = npt.NDArray[Any]
 
 
 def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
-    """(the arrays that a mask is made of, the names of all members). Others are not unpacked.
-
-    Raises:
-        ValueError: too large, or no array.
-    """
+    """(the arrays that a mask is made of, the names of all members). Others are not unpacked. Raises ValueError: too
+    large, or no array."""
     with open(path, "rb") as file:
         if file.read(2) != b"PK":
             file.seek(0)
@@ -57,11 +54,8 @@ def _arrays(path: str) -> tuple[dict[str, Array], list[str]]:
 
 
 def _array(file: IO[bytes], most: int) -> Array:
-    """The array in an open .npy file or member: as large as its header says, and read in pieces up to there.
-
-    Raises:
-        ValueError: no array of numbers, or one of more than `most` bytes.
-    """
+    """The array in an open .npy file or member: as large as its header says, and read in pieces up to there. Raises
+    ValueError: no array of numbers, or one of more than `most` bytes."""
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)

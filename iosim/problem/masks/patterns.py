@@ -80,11 +80,7 @@ def window_global(seq: int, block: int, window: int, global_tokens: int) -> Bloc
 
 
 def refuse_rectangle(word: str, seq_q: int, seq_k: int) -> None:
-    """A pattern is made for as many queries as keys.
-
-    Raises:
-        InputError: there are not.
-    """
+    """A pattern is made for as many queries as keys. Raises InputError: there are not."""
     if seq_q != seq_k:
         raise InputError(f"`mask` '{word}' with `seq_q` {seq_q} and `seq_k` {seq_k}: the pattern is square; accepted: "
                          "as many queries as keys, or mask 'blocks' from a file")  # fmt: skip

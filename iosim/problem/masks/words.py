@@ -30,11 +30,8 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
     """The mask and its window as they are held.
 
     A causal mask with a window is a window that ends at the diagonal, and a window without a left side that ends there
-    is causal. `window_right` is held where it is not 0.
-
-    Raises:
-        InputError: a window that the mask has no use for or lacks, or one that leaves no bound.
-    """
+    is causal. `window_right` is held where it is not 0. Raises InputError: a window that the mask has no use for or
+    lacks, or one that leaves no bound."""
     left, right = p.window, p.window_right
     if p.mask == "causal":  # as in FlashAttention, where causal puts the right side to 0
         return {"mask": "causal" if left is None else "window", "window_right": None}
@@ -59,11 +56,8 @@ def check_window(p: ProblemFields) -> dict[str, Any]:
 
 
 def check_words(p: ProblemFields) -> dict[str, Any]:
-    """The values of the mask's own fields that follow from others, once all are known to go with the mask.
-
-    Raises:
-        InputError: a field that the mask has no use for or lacks.
-    """
+    """The values of the mask's own fields that follow from others, once all are known to go with the mask. Raises
+    InputError: a field that the mask has no use for or lacks."""
     for name, masks in TAKES.items():
         value = getattr(p, name)
         if value is not None and p.mask not in masks:
@@ -116,7 +110,6 @@ def _check_blocks(p: ProblemFields) -> dict[str, Any]:
 
 
 def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
-    """The inverse of `blocks_to_dict`."""
     import numpy as np
 
     from iosim.problem.masks.blocks import BlockMask
@@ -138,17 +131,13 @@ def blocks_from_dict(values: Mapping[str, Any], seq_q: int, seq_k: int) -> Any:
 
 
 def blocks_to_dict(mask: Any) -> dict[str, Any]:
-    """A mask's kept blocks for JSON."""
     values = {"block": [mask.block_q, mask.block_k], "rows": mask.rows.tolist(), "cols": mask.indices.tolist()}
     return values if mask.full is None else {**values, "full": mask.full.tolist()}
 
 
 def check_lengths(p: ProblemFields) -> dict[str, Any]:
-    """`seq_lens`, `seq_lens_k` and the sizes that follow from them.
-
-    Raises:
-        InputError: lengths that are none, or that contradict the other sizes.
-    """
+    """`seq_lens`, `seq_lens_k` and the sizes that follow from them. Raises InputError: lengths that are none, or that
+    contradict the other sizes."""
     if p.seq_lens is None:
         if p.seq_lens_k is not None:
             raise InputError("`seq_lens_k` goes with `seq_lens`; accepted with it: `seq_lens`")
@@ -174,11 +163,8 @@ def check_lengths(p: ProblemFields) -> dict[str, Any]:
 
 
 def make_mask(p: ProblemFields) -> Mask:
-    """The mask that a problem's words stand for.
-
-    Raises:
-        InputError: a pattern that does not fit the lengths, or a file that holds none.
-    """
+    """The mask that a problem's words stand for. Raises InputError: a pattern that does not fit the lengths, or a file
+    that holds none."""
     if p.mask in LIST_MASKS:
         return _list_mask(p)
     if p.seq_lens is None or p.seq_lens_k is None:

@@ -14,6 +14,7 @@ from iosim.problem.asked import check_queries, lengths, problems, usual
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS, MAX_TOKENS
 from iosim.studies.models.layers import LayerKind, Layers, Model
+from iosim.studies.requests import OfProblem
 
 SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v", "window")
 """Fields that a model says and an option may say in its place."""
@@ -66,6 +67,18 @@ def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple
         for calls in calls_of(model, one)
         for call in calls
     ]
+
+
+def asked_model(asked: OfProblem) -> Model | None:
+    """`chosen` of a request."""
+    return chosen(asked.model, asked.values, asked.layers, asked.tensor_parallel)
+
+
+def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProblem]]:
+    """`layer_problems` of a request, or the problems that it has."""
+    if asked.problems is not None:
+        return [(None, problem) for problem in asked.problems]
+    return layer_problems(asked_model(asked), asked.values)
 
 
 def changed(

@@ -10,6 +10,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
+from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2, trust
 from iosim.prediction.estimates import legend, marked
 from iosim.prediction.face import body
@@ -19,7 +20,8 @@ from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.models.asked import LayerCall, calls_of
+from iosim.studies.calls import PredictRequest
+from iosim.studies.models.asked import LayerCall, asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import LayerKind, Model
 
 if TYPE_CHECKING:
@@ -260,6 +262,31 @@ def predict_model(
     made: Iterable[Prediction] = iter(predict_many([one for job in jobs for one in job], progress=progress))
     found = iter(made)
     return [ModelPrediction(model, tuple(LayerPrediction(call, next(found)) for call in calls)) for calls in asked]
+
+
+def requests_of(asked: PredictRequest) -> list[Request]:
+    """A call for every GPU, problem and kernel of a request without a model."""
+    problems = [problem for _, problem in asked_problems(asked)]
+    how = {name: getattr(asked, name) for name in CONDITIONS}
+    return [
+        Request(problem, kernel, gpu, asked.overrides, **how)
+        for gpu in asked.gpu
+        for problem in problems
+        for kernel in asked.kernel
+    ]
+
+
+def run(asked: PredictRequest, progress: Progress = silent) -> list[Prediction] | list[ModelPrediction]:
+    """The predictions of a request, of a model one for every GPU, length and kernel."""
+    model = asked_model(asked)
+    if model is None:
+        return list(predict_many(requests_of(asked), progress=progress))
+    how = {"overrides": asked.overrides} | {name: getattr(asked, name) for name in CONDITIONS}
+    return [
+        result
+        for values in combinations(asked.values)
+        for result in predict_model(model, values, asked.kernel, asked.gpu, progress=progress, **how)
+    ]
 
 
 def several(results: Sequence[ModelPrediction]) -> str:

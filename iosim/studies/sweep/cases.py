@@ -19,7 +19,6 @@ import numpy as np
 
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import About, Kind
-from iosim.base.units import size
 from iosim.base.words import DEFAULT
 from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries
@@ -84,27 +83,8 @@ def checked(name: str, value: Any) -> Any:
     if value is None:
         return field.default
     if isinstance(value, str) and field.kind is not Kind.WORD:
-        value = _read(name, field, value.strip())
+        value = field.read(value.strip(), f"`{name}`")
     return field.check(value)
-
-
-def _read(name: str, field: About, text: str) -> Any:
-    """A value of a field from the text of a cell or an option."""
-    if field.kind is Kind.WHOLE:
-        return -size(text[1:], f"`{name}`") if text.startswith("-") else size(text, f"`{name}`")
-    if field.kind is Kind.SIDES:
-        first, _, second = text.lower().partition("x")
-        if not first.isdigit() or not (second or first * field.one_for_both).isdigit():
-            raise InputError(f"`{name}` '{text}' is not of the form QxK, such as 128x64")
-        return int(first), int(second or first)
-    if field.kind is Kind.FLAG:
-        return {"true": True, "false": False, "1": True, "0": False}.get(text.lower(), text)
-    if field.kind is Kind.PROBABILITY:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
 from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
+from iosim.studies.calls import SweepRequest
+from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
 from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, column, name_of
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
@@ -27,37 +28,34 @@ if TYPE_CHECKING:
     from iosim.studies.models.layers import Model
 
 
-def sweep(
-    problems: str | os.PathLike[str] | pandas.DataFrame | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    method: str | None = None,
-    l2_start: str = "cold",
-    jobs: int | None = None,
-    dask: str | None = None,
-    fresh: bool = False,
-    model: Model | None = None,
-    **values: Any,
-) -> pandas.DataFrame:
-    """As `iosim.sweep`, whose arguments these are, with the model loaded: it gives the rows their sizes, a row for each
-    kind of its layers at every combination of the other values.
+def run(asked: SweepRequest) -> pandas.DataFrame:
+    """The rows of a sweep; those of `out` where it is written. Raises InputError: values that make no sense, every row
+    refused, or a file that cannot be written."""
+    made = asked_cases(asked)
+    how, where = checked(made, asked.method, asked.l2_start), Where(asked.jobs, asked.dask)
+    kinds = columns(made.names, how)
+    if asked.out is None:
+        return frame_of(in_memory(made, how, where)[0], kinds)
+    into_file(made, how, where, Path(asked.out), fresh=asked.fresh)
+    return read_frame(asked.out, kinds)
 
-    Raises:
-        InputError: values that make no sense, every row refused, or a file that cannot be written.
-    """
-    grid = grid_of(values)
+
+def asked_cases(asked: SweepRequest) -> Cases:
+    """The rows before anything is predicted: of a model, which gives them their sizes, one for each kind of its layers
+    at every combination of the other values."""
+    grid = grid_of(asked.values)
+    of_problems = {
+        name: several(name, value)
+        for name, value in ((word if word in BESIDES else name_of(word), value) for word, value in asked.values.items())
+        if value is not None and (name in FIELDS or name in BESIDES)
+    }
+    model = chosen(asked.model, of_problems, asked.layers, asked.tensor_parallel)
     if model is None:
-        made = cases(grid, None if problems is None else problems_of(problems))
-    elif problems is not None:
+        return cases(grid, None if asked.problems is None else problems_of(asked.problems))
+    if asked.problems is not None:
         raise InputError("`problems` contradicts `model`, which gives the rows their sizes; give one of them")
-    else:
-        made = cases_of_model(model, _combinations(values), grid)
-    asked, where = checked(made, method, l2_start), Where(jobs, dask)
-    kinds = columns(made.names, asked)
-    if out is None:
-        return frame_of(in_memory(made, asked, where)[0], kinds)
-    into_file(made, asked, where, Path(out), fresh=fresh)
-    return read_frame(out, kinds)
+    combinations = (dict(zip(of_problems, one, strict=True)) for one in product(*of_problems.values()))
+    return cases_of_model(model, combinations, grid)
 
 
 def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mapping[str, list[Any]]) -> Cases:
@@ -67,26 +65,12 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
         given: what was asked of the problems, as `iosim.studies.models.asked.calls_of` takes it.
         grid: all that was asked, by column.
     """
-    from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, rows_of
-
     of_calls = (*OF_MODEL, *OF_LENGTH, "dtype", "passes", "batch", "page_size")
     rows = [row for one in given for row in rows_of(model, one)]
     return cases(
         {name: values for name, values in grid.items() if name not in of_calls},
         {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
     )
-
-
-def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What was asked of the problems, one value of each."""
-    named = {
-        name: several(name, value)
-        for name, value in ((word if word in BESIDES else name_of(word), value) for word, value in values.items())
-        if value is not None
-    }
-    axes = {name: listed for name, listed in named.items() if name in FIELDS or name in BESIDES}
-    for one in product(*axes.values()):
-        yield dict(zip(axes, one, strict=True))
 
 
 def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
