@@ -159,7 +159,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         stages=kernel.tile.stages,
     )
     fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
-    after = sum_groups(problem) if problem.group > 1 else ()
+    after = (sum_groups(problem),) if problem.group > 1 else ()
     return Chain(tensors(all_tensors), (*fill, main, *after), kernel.notes)
 
 

@@ -10,7 +10,18 @@ from iosim.base.errors import InputError, refusing
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
-from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Specialisation, Spill, Tile, stated_unit
+from iosim.kernel.kernel import (
+    BACKWARD_PASSES,
+    QUEUE,
+    Kernel,
+    MatrixUnit,
+    PassSettings,
+    RowPass,
+    Specialisation,
+    Spill,
+    Tile,
+    stated_unit,
+)
 from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
@@ -22,15 +33,11 @@ from iosim.kernel.loop import Loop
 from iosim.kernel.options import AlgorithmOptions
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Schedule, Scheduler, Start
-from iosim.kernel.tile_rules import refuse_tile, retiled
+from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
-QUEUE = "tile_counter"
-"""What a catalog file names the bytes of a queue of work tiles."""
-ASYNC_COPY_CC = 80
-"""Compute capability that brought asynchronous copies to shared memory."""
 
 
 def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
@@ -200,7 +207,7 @@ def _resolved(
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
-        fetch=_fetch(settings, profile),
+        fetch=_fetch({**settings, **row}, profile),
         rereads_q=settings.get("rereads_q", False),
         packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
@@ -353,17 +360,23 @@ def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
     )  # fmt: skip
 
 
+def _row_pass(row: Mapping[str, Any]) -> RowPass:
+    values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in row.items()}
+    return RowPass(**values)
+
+
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
     """The backward's main launch: its tile, schedule and registers, and what it moves beside its tensors."""
     overheads = _overheads(data, "backward_overhead")
     schedule = _schedule(data.get("backward", {}))
+    passes = tuple(map(_row_pass, data.get("backward_pass", ()))) or BACKWARD_PASSES
     if not problem.backward or "backward_tile" not in data:
-        return PassSettings(schedule=schedule, overheads=overheads)
+        return PassSettings(schedule=schedule, overheads=overheads, passes=passes)
     row = tile_row(data, "backward_tile", problem, profile, width)
     tile = _tile(row, data.get("backward", {}))
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
     registers = row.get("registers", build.get("registers"))
-    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"))
+    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"), passes)
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:

@@ -315,5 +315,5 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     else:
         b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
     if tail:
-        b.launches += sum_groups(problem)
+        b.launches.append(sum_groups(problem))
     return b.chain()
