@@ -222,7 +222,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         + _columns_outside(problem, kernel)
         + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
         schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
-        persistent_ctas=_grid(kernel, together),
+        persistent_ctas=grid(kernel, together),
         tile_ctas=together,
         flops_per_pair=2 * sum(_product_columns(problem, kernel)),
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
@@ -234,7 +234,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return finish(problem, kernel, main, by_name)
 
 
-def _grid(kernel: Kernel, together: int) -> int | None:
+def grid(kernel: Kernel, together: int = 1) -> int | None:
     """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
     if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
         return None

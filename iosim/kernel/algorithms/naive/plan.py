@@ -26,7 +26,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from iosim.kernel.algorithms import terms
-from iosim.kernel.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
+from iosim.kernel.algorithms.common import (
+    head_gradients,
+    load,
+    matrix,
+    row_domain,
+    row_pass,
+    score_matrix,
+    store,
+    sum_groups,
+)
 from iosim.kernel.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
@@ -65,6 +74,7 @@ class NaiveOptions(ProductOptions):
     softmax_backward_product: bool = False
 
 
+WIDE = Resources(256)
 COPY_ROWS = 128
 ELEMENTWISE_VALUES = 8
 """Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
@@ -143,7 +153,7 @@ class ChainBuilder:
         self.launches.append(
             Launch(name, self._domain((product_tile.rows, product_tile.cols)), Outer.PAIR,
                    (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
-                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+                   resources=WIDE, flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
     def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
@@ -166,7 +176,7 @@ class ChainBuilder:
             Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
                    (load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge),
                     load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
-                   resources=Resources(256), product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
+                   resources=WIDE, product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
                    stages=3)
         )  # fmt: skip
 
@@ -186,7 +196,7 @@ class ChainBuilder:
         p = self.problem
         domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
         self.launches.append(
-            Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
+            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, exps_per_pair=exps, tensor_cores=False,
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
@@ -200,10 +210,8 @@ class ChainBuilder:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
         self.hold(target)
         self.launches.append(
-            Launch(name, row_domain(self.problem, COPY_ROWS, keys=keys), Outer.FLAT,
-                   (load(source, Rows.QUERY, Per.QUERY), store(target.name, Rows.QUERY, Per.QUERY)),
-                   resources=Resources(256), tensor_cores=False)
-        )  # fmt: skip
+            row_pass(name, row_domain(self.problem, COPY_ROWS, keys=keys), (source,), (target.name,), resources=WIDE)
+        )
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
