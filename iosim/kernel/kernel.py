@@ -111,7 +111,7 @@ class Spill:
     accesses_per_pair: float = 0.0
     accesses_per_tile: float = 0.0
     source: str = ""
-    frame: float = 0.0
+    frame: float = 0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
         """The spill as overheads of a launch with `threads` threads a CTA."""
