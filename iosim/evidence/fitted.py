@@ -27,14 +27,14 @@ SETS = "sets that 12 to 17 pages in a row overfill (h200_l2_sets.npz)"
 SERVING = "odd rows of published_latency.csv"
 NVIDIA = "odd rows of published_cudnn_benchmark.csv, GB200 and GB300"
 BUILDS = "h100_library_builds.csv"
+SUMS = "three calls of h100_random.csv"
 CURVES = "the GPU's curves in published_l2_curves.csv"
 MODULES: tuple[tuple[ModuleType, str, str], ...] = (
     (step_time, "FP32_OPERATIONS_PER_SCORE", ODD), (step_time, "UNHIDDEN_SPECIALISED", ODD),
     (step_time, "UNHIDDEN_FRAGMENTS", ODD), (overlap, "OVERLAP_NORM", FA3), (overlap, "SPLIT_OVERLAP_NORM", GRAPH),
     (rates, "DRAM_LOAD_CYCLES", f"{COMBINES}h200_decode.csv"), (rates, "L2_LOAD_CYCLES", f"{COMBINES}{GRAPH}"),
-    (flash, "COPY_OPERATIONS", LIBRARIES), (flash, "SUM_VALUE_OPERATIONS", "three calls of h100_random.csv"),
-    (flash, "SUM_OPERATIONS", "three calls of h100_random.csv"), (flash, "NARROW_STORES", BUILDS),
-    (flash, "NARROW_GRADIENTS", BUILDS), (efficient, "LOCK_READ", BUILDS), (efficient, "LOCK_WRITE", BUILDS),
+    (flash, "NARROW_STORES", BUILDS), (flash, "NARROW_GRADIENTS", BUILDS), (efficient, "LOCK_READ", BUILDS),
+    (efficient, "LOCK_WRITE", BUILDS),
     (efficient, "LOCK_WRITE_PER_WARP", BUILDS),
     (l2, "SHUFFLED_PAGES", SETS), (l2, "RUN_PAGES", SETS),
 )  # fmt: skip
@@ -62,8 +62,10 @@ PROFILES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 of its GPUs."""
 CATALOG = (
     ("cudnn", "sm_spread", LIBRARIES), ("flash-sm90", "sm_spread", ORDERS), ("flash-sm90", "hbm_share", ORDERS),
+    ("fa2", "copy0.operations", LIBRARIES), ("fa2", "sum_dK.operations", SUMS),
+    ("fa2", "sum_dK.operations_of_group", SUMS),
 )  # fmt: skip
-"""Values of the catalog."""
+"""Values of the catalog: of a kernel, or of one of its passes around the backward."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,13 @@ def fitted() -> list[Fitted]:
     """All fitted numbers with their present values."""
     found = [Fitted(name, float(getattr(module, name)), "", rows) for module, name, rows in MODULES]
     found += [Fitted(n, load_profile(gpu).need(n), gpu, rows) for gpu, rows, names in PROFILES for n in names]
-    found += [Fitted(f"{key} of {name}", float(entry(name)["kernel"][key]), "", rows) for name, key, rows in CATALOG]
+    found += [Fitted(f"{key} of {name}", _stated(name, key), "", rows) for name, key, rows in CATALOG]
     gaps = {name: read_stack(name).call_gap_s for name in stack_names()}
     return found + [Fitted(f"call_gap_s of {name}", gap, "", SERVING) for name, gap in gaps.items() if gap]
+
+
+def _stated(kernel: str, key: str) -> float:
+    """A value of a catalog file."""
+    of_pass, _, name = key.rpartition(".")
+    rows = {row["name"]: row for row in entry(kernel).get("backward_pass", ())}
+    return float((rows[of_pass] if of_pass else entry(kernel)["kernel"])[name])

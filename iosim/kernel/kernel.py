@@ -11,7 +11,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole
 from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
 from iosim.kernel.loop import Loop
-from iosim.kernel.options import AlgorithmOptions
+from iosim.kernel.options import AlgorithmOptions, number
 from iosim.kernel.overrides import MAX_BLOCK, MAX_STAGES, MAX_WARPS
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 
@@ -111,7 +111,7 @@ class Spill:
     accesses_per_pair: float = 0.0
     accesses_per_tile: float = 0.0
     source: str = ""
-    frame: float = 0.0
+    frame: float = 0
 
     def overheads(self, threads: int) -> tuple[Overhead, ...]:
         """The spill as overheads of a launch with `threads` threads a CTA."""
@@ -127,11 +127,61 @@ class Spill:
 
 
 @dataclass(frozen=True)
+class RowPass:
+    """A launch of a backward beside its main one, in which a CTA moves a block of whole rows.
+
+    What it computes is told by what it writes: D = rowsum(dO o O), a dQ_acc of zeros, dQ out of dQ_acc, X_copy out of
+    X, dK and dV out of dK_heads and dV_heads. Later launches read a copy in the place of its source.
+    """
+
+    name: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    rows: int = number(128, 0, MAX_BLOCK)
+    """Rows of a CTA; 0: as many as the main launch takes of queries."""
+    threads: int = number(128, 32, 1024)
+    values: int = number(8, 1, 1024)
+    """What a thread loads before it stores."""
+    operations: float = 0.0
+    """Instructions a thread spends on each value, where they take longer than its bytes."""
+    operations_of_group: float = 0.0
+    """More of them, shared by the query heads of a group."""
+    packet_rows: int = number(0, 0, MAX_BLOCK)
+    """Rows of `packets_of` that move in one packet; 0: whole sectors."""
+    packets_of: str = "D"
+    store_packets: int = number(1, 1, 32)
+    """Packets in the place of one that its stores take."""
+    split_percent: int = number(0, 0, 100)
+    """Share of the sectors of what it writes last, stored half by half, that are two packets."""
+
+    @property
+    def sums_heads(self) -> bool:
+        """Whether it is for grouped heads alone, whose gradients it sums."""
+        return any(name.endswith("_heads") for name in self.reads)
+
+    @property
+    def follows(self) -> bool:
+        """Whether it comes after the main launch, whose sums it reads."""
+        return self.sums_heads or "dQ_acc" in self.reads
+
+
+SUM_GROUPS = RowPass("sum_groups", ("dK_heads", "dV_heads"), ("dK", "dV"))
+BACKWARD_PASSES = (
+    RowPass("dot", ("O", "dO"), ("D", "dQ_acc"), threads=256, values=32),
+    RowPass("convert", ("dQ_acc",), ("dQ",), values=32),
+    SUM_GROUPS,
+)
+"""FlashAttention-2's, where a kernel says nothing (arXiv 2307.08691, Algorithm 2)."""
+QUEUE = "tile_counter"
+"""The name of the bytes of a queue of work tiles."""
+
+
+@dataclass(frozen=True)
 class PassSettings:
     """How the main launch of one pass is tiled, scheduled and compiled.
 
-    `overheads` are what it moves beside its tensors. In a kernel's `backward`, a `tile` of None is the forward's, and
-    `overheads` come on top of the forward's.
+    `overheads` are what it moves beside its tensors. In a kernel's `backward`, a `tile` of None is the forward's,
+    `overheads` come on top of the forward's, and `passes` are the launches before and after.
     """
 
     tile: Tile | None = None
@@ -140,6 +190,7 @@ class PassSettings:
     overheads: tuple[Overhead, ...] = ()
     spill: Spill | None = None
     shared_memory_bytes: int | None = None
+    passes: tuple[RowPass, ...] = BACKWARD_PASSES
 
 
 @dataclass(frozen=True)
@@ -238,7 +289,14 @@ class Kernel:
             return PassSettings(
                 self.tile, self.schedule, self.registers, self.overheads, self.spill, self.shared_memory_bytes
             )
-        return replace(self.backward, tile=self.tile_backward, overheads=self.overheads + self.backward.overheads)
+        queued = self.backward.schedule.scheduler is Scheduler.DYNAMIC
+        shared = tuple(o for o in self.overheads if queued or o.name != QUEUE)
+        return replace(self.backward, tile=self.tile_backward, overheads=shared + self.backward.overheads)
+
+    def copying(self, *names: str) -> Kernel:
+        """The kernel with copies of no other tensors than these before its backward."""
+        kept = tuple(p for p in self.backward.passes if not p.name.startswith("copy") or p.reads[0] in names)
+        return replace(self, backward=replace(self.backward, passes=kept))
 
     def with_(self, **changes: Any) -> Kernel:
         """A copy with some fields changed."""
@@ -257,6 +315,6 @@ class Kernel:
 
 
 __all__ = [
-    "Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "Schedule", "Scheduler",
+    "Direction", "Edge", "Kernel", "Loop", "MatrixUnit", "Order", "PassSettings", "RowPass", "Schedule", "Scheduler",
     "Specialisation", "Spill", "Start", "Tile",
 ]  # fmt: skip

@@ -70,3 +70,9 @@ def _typed(hint: Any, value: Any) -> Any:
     kinds = [kind for kind in get_args(hint) or (hint,) if isinstance(kind, type) and issubclass(kind, StrEnum)]
     one = kinds[0] if kinds else lambda word: word
     return tuple(map(one, value)) if isinstance(value, list) else one(value)
+
+
+def typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that are fields of a dataclass: words as members of their enums, lists as tuples."""
+    hints = get_type_hints(kind)
+    return {name: _typed(hints[name], value) for name, value in values.items() if name in hints and value is not None}

@@ -226,7 +226,8 @@ def test_a_changed_kernel_file_is_read_anew(tmp_path: Path) -> None:
         ("writes_lse", "writes_ls", "kernel.writes_ls: unknown key; did you mean kernel.writes_lse?"),
         ('name = "mine"', 'name = "fa3"', "name: 'fa3' is the catalog's"),
         ('rules = "fa2"', 'rules = "fa9"', "rules: 'fa9' is not known; did you mean fa"),
-        ("backward_copies = 2", "backward_copys = 2", "kernel.options.backward_copys: unknown key; did you mean"),
+        ("combine_waits = 6", "combine_wait = 6", "kernel.options.combine_wait: unknown key; did you mean"),
+        ('writes = ["dO_copy"]', "writes = 7", "backward_pass[0].writes: must be a list"),
         ("min_cc = 80", "min_cc = 80\nmax_cc = 75", "requires.min_cc: 80 is more than max_cc (75)"),
     ],
 )

@@ -6,7 +6,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from strategies import table
+from strategies import copying_passes, table
 
 from iosim.kernel.algorithms import options_for, plan
 from iosim.kernel.kernel import Kernel, PassSettings, Schedule, Spill, Tile
@@ -137,7 +137,7 @@ TABLE: dict[str, tuple[dict[str, Any], Kernel, Bytes]] = {
     ),
     "flash backward causal, grouped, dO copied first, D stored 4 rows at a time": (
         square | {"passes": "bwd", "heads": 2, "kv_heads": 1, "mask": "causal"},
-        kernel("flash", (64, 64), {"backward_copies": 1, "dot_packet_rows": 4}),
+        kernel("flash", (64, 64), backward=PassSettings(passes=copying_passes(1, 4))),
         # per query head 4 + 3 + 2 + 1 = 10 pairs of u / 4; D: 64 packets of a sector
         {"bwd.copy0 read dO": 2 * u, "bwd.copy0 write dO_copy": 2 * u,
          "bwd.dot read O": 2 * u, "bwd.dot read dO_copy": 2 * u, "bwd.dot write D": 2 * 64 * 32,

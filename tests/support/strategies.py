@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from iosim.kernel.algorithms import options_for, plan
-from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
+from iosim.kernel.algorithms.flash import Workspace
+from iosim.kernel.kernel import BACKWARD_PASSES, Kernel, PassSettings, RowPass, Spill, Tile
 from iosim.kernel.launch import Chain, Edge, Mode, Overhead
 from iosim.kernel.schedule import Direction, Schedule, Scheduler
 from iosim.kernel.traffic import Traffic
@@ -114,6 +115,13 @@ OVERHEADS = (
 )
 
 
+def copying_passes(copies: int, packet_rows: int) -> tuple[RowPass, ...]:
+    """FlashAttention-2's passes around a backward, after copies of dO, or of dO and O."""
+    made = (RowPass(f"copy{n}", (name,), (f"{name}_copy",)) for n, name in enumerate(("dO", "O")[:copies]))
+    dot, *rest = BACKWARD_PASSES
+    return (*made, replace(dot, packet_rows=packet_rows), *rest)
+
+
 @st.composite
 def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]:
     """Every edge, splits with one or two statistics, packed decode, overheads, persistent grids."""
@@ -123,11 +131,14 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
     tile, backward = draw(tiles(problem)), draw(st.none() | tiles(problem))
     key_blocks = -(-problem.seq_k // tile.block_k)
     options = {
-        "statistics_per_row": draw(st.integers(1, 2)), "combine_rows": draw(st.sampled_from((None, 1, 3, 4))),
-        "backward_copies": draw(st.integers(0, 2)), "dot_packet_rows": draw(st.sampled_from((0, 1, 4, 8))),
-    }  # fmt: skip
+        "statistics_per_row": draw(st.integers(1, 2)),
+        "combine_rows": draw(st.sampled_from((None, 1, 3, 4))),
+        "workspace": draw(st.sampled_from((Workspace.ROWS, Workspace.BLOCKS))),
+    }
+    passes = copying_passes(draw(st.integers(0, 2)), draw(st.sampled_from((0, 1, 4, 8))))
     return problem, Kernel(
-        "flash", "flash", tile, schedule=_schedule(draw), backward=PassSettings(backward, _schedule(draw)),
+        "flash", "flash", tile, schedule=_schedule(draw),
+        backward=PassSettings(backward, _schedule(draw), passes=passes),
         splits=draw(st.one_of(st.just(1), st.integers(1, min(key_blocks, 5)))),
         writes_lse=draw(st.booleans()), rereads_q=draw(st.booleans()), packs_group=draw(st.booleans()),
         edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))), edge_k=draw(st.sampled_from(tuple(Edge))),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,6 @@ from iosim.base.data import data_dir
 from iosim.evidence.reproduce.paper import arithmetic, each_of
 from iosim.evidence.reproduce.side import Side
 from iosim.hardware.profile import load_profile
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.libraries import resolve
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -80,9 +79,7 @@ class Point:
         """iosim's prediction, HBM bytes by replay. The papers' backward is handed gradients that lie as it wants them:
         the copies that PyTorch makes of them are no part of it."""
         method, gpu = "capacity" if self.kernel == "fa1" else "replay", load_profile(self.gpu)
-        kernel = resolve(self.kernel, self.problem, gpu)
-        if isinstance(kernel.options, FlashOptions):
-            kernel = kernel.with_(options=replace(kernel.options, backward_copies=0))
+        kernel = resolve(self.kernel, self.problem, gpu).copying()
         return predict(self.problem, kernel, gpu, method=method, clocks=self.clocks)
 
     def speed(self, prediction: Prediction) -> float:

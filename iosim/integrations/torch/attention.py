@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from iosim.hardware.profile import HardwareProfile
 from iosim.integrations.torch.pieces import Pass
 from iosim.integrations.torch.recorder import Recorder, dtype_name, is_real
 from iosim.kernel.algorithms import plan
-from iosim.kernel.algorithms.flash import FlashOptions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.libraries import resolve
 from iosim.kernel.libraries.sdpa import BACKENDS, TITLES, choose, order
@@ -278,17 +277,16 @@ def _record_backward(
     recorder.seen([t for t in (*saved, grad) if t is not None], grads)
     bound = {n: t for n, t in zip(("Q", "K", "V", "bias", "O", "LSE"), saved, strict=True) if t is not None}
     problem, kernel, note = planned(recorder, chosen, "bwd", False)
-    if isinstance(kernel.options, FlashOptions) and kernel.options.backward_copies:
-        kernel = kernel.with_(options=replace(kernel.options, backward_copies=_copies(grad, bound["O"])))
+    kernel = kernel.copying(*_copied(grad, bound["O"]))
     bound |= {"dO": grad, "dQ": grads[0], "dK": grads[1], "dV": grads[2]}
     recorder.kernel("attention_backward", problem, kernel, plan(problem, kernel), bound, (note,) if note else ())
 
 
-def _copies(grad: Tensor, out: Tensor) -> int:
+def _copied(grad: Tensor, out: Tensor) -> tuple[str, ...]:
     """Which of dO and O flash's backward makes contiguous, in its own layout [batch, tokens, heads, head_dim]."""
     if not out.transpose(1, 2).is_contiguous():
-        return 2
-    return 0 if grad.transpose(1, 2).is_contiguous() else 1
+        return "dO", "O"
+    return () if grad.transpose(1, 2).is_contiguous() else ("dO",)
 
 
 def fused(recorder: Recorder, name: str, given: dict[str, Any], out: Sequence[Any]) -> None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import ExecutionError, Place
-from iosim.kernel.algorithms.common import load, store
+from iosim.kernel.algorithms.common import load, row_pass
 from iosim.kernel.algorithms.registry import options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import SECTOR_BYTES, Access, Domain, Launch, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.mask import IntervalMask
@@ -56,13 +56,15 @@ def check_append(problem: AttentionProblem, kernel: Kernel) -> None:
     Raises:
         InputError: says which.
     """
-    if appends(kernel) and problem.backward:
+    if not appends(kernel):
+        return
+    if problem.backward:
         raise InputError(f"`append_kv=True` contradicts `passes` {problem.passes}: a cache belongs to inference; "
                          "accepted with it: fwd")  # fmt: skip
-    if appends(kernel) and problem.seq_lens is not None:
+    if problem.seq_lens is not None:
         raise InputError("`append_kv=True` contradicts `seq_lens`: new tokens are the last keys of sequences of one "
                          "length; accepted with it: `seq_q`")  # fmt: skip
-    if appends(kernel) and problem.seq_q > problem.seq_k:
+    if problem.seq_q > problem.seq_k:
         raise InputError(f"`append_kv=True` with {problem.seq_q} new tokens and {problem.seq_k} keys: the new tokens "
                          f"are keys too; accepted: `seq_q` up to {problem.seq_k}")  # fmt: skip
 
@@ -132,16 +134,13 @@ def append_launch(problem: AttentionProblem, kernel: Kernel) -> tuple[Launch, ..
     cache_tensors = append_tensors(problem, kernel)
     if not cache_tensors:
         return ()
-    accesses = tuple(
-        (store if tensor.role is Role.OUTPUT else load)(tensor.name, Rows.QUERY, Per.QUERY)
-        for tensor in sorted(cache_tensors, key=lambda tensor: tensor.role)
-    )
-    domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
+    reads = (t.name for t in cache_tensors if t.role is not Role.OUTPUT)
+    writes = (t.name for t in cache_tensors if t.role is Role.OUTPUT)
     widest = max(tensor.cols for tensor in cache_tensors)
     threads = max(32, min(APPEND_THREADS, -(-widest // 32) * 32))
     waits = options_of(kernel, CacheOptions).append_waits
-    return (Launch("append", domain, Outer.FLAT, accesses, resources=Resources(threads), tensor_cores=False,
-                   serial_loads=waits),)  # fmt: skip
+    domain = Domain(problem.batch, 1, problem.seq_q, 1, 1, 1)
+    return (row_pass("append", domain, reads, writes, resources=Resources(threads), serial_loads=waits),)
 
 
 def page_notes(tensors: dict[str, Tensor]) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place
-from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.kernel import SUM_GROUPS, Kernel, RowPass, Spill, Tile
+from iosim.kernel.launch import Access, Domain, Launch, Mode, Outer, Overhead, Per, Resources, Role, Rows, Tensor
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.masks.blocks import BlockMask
 from iosim.problem.masks.mask import IntervalMask, Mask
@@ -133,8 +135,39 @@ def store(tensor: str, rows: Rows, per: Per, **kw: object) -> Access:
     return Access(tensor, Mode.STORE, rows, per, **kw)  # type: ignore[arg-type]
 
 
-SUM_ROWS = 128
-"""Rows a CTA takes of the launch that sums dK and dV over a group's query heads."""
+def row_pass(
+    name: str, domain: Domain, reads: Iterable[str | Access], writes: Iterable[str | Access], **more: Any
+) -> Launch:
+    """A launch without products in which each CTA moves its block of rows of tensors; `more` are fields of `Launch`."""
+    loads = (n if isinstance(n, Access) else load(n, Rows.QUERY, Per.QUERY) for n in reads)
+    stores = (n if isinstance(n, Access) else store(n, Rows.QUERY, Per.QUERY) for n in writes)
+    return Launch(name, domain, Outer.FLAT, (*loads, *stores), tensor_cores=False, **more)
+
+
+def main_launch(
+    problem: AttentionProblem, kernel: Kernel, domain: Domain, outer: Outer, accesses: Iterable[Access],
+    beside: tuple[Overhead, ...] = (), **more: Any,
+) -> Launch:  # fmt: skip
+    """The attention loop of a pass, as the kernel's settings for it say. What it moves `beside` comes on top of these;
+    `more` are fields of `Launch` that differ."""
+    backward = problem.backward
+    settings, tile = kernel.of_pass(backward), kernel.tile_backward if backward else kernel.tile
+    spill = settings.spill or Spill()
+    taken = resources(problem, kernel)
+    if backward:
+        taken = Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes)
+    d, d_v = problem.head_dim, problem.head_dim_v
+    fields = {
+        "schedule": settings.schedule,
+        "resources": taken,
+        "overheads": settings.overheads + spill.overheads(taken.threads) + beside,
+        "flops_per_pair": 2 * (3 * d + 2 * d_v) if backward else 2 * (d + d_v),
+        "exps_per_pair": 1,
+        "stages": tile.stages,
+        "spill_accesses": spill.accesses_per_pair,
+        "tile_spill_accesses": spill.accesses_per_tile,
+    }
+    return Launch("bwd.main" if backward else "main", domain, outer, tuple(accesses), **{**fields, **more})
 
 
 def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
@@ -144,31 +177,25 @@ def head_gradients(problem: AttentionProblem) -> tuple[Tensor, ...]:
     return tuple(replace(matrix(problem, n, Role.TEMP), name=f"{n}_heads", heads=problem.heads) for n in ("dK", "dV"))
 
 
-def sum_groups(problem: AttentionProblem, packets: int = 0, operations: int = 0) -> tuple[Launch, ...]:
-    """dK and dV of a key/value head, the sums over its group's query heads: in one launch, or in one each, whose stores
-    take `packets` times their bytes and which spend `operations` instructions on each value they load."""
-
-    def summed(name: str, *tensors: str) -> Launch:
-        return Launch(
-            name,
-            row_domain(problem, SUM_ROWS, keys=True),
-            Outer.FLAT,
-            (
-                *(load(f"{n}_heads", Rows.QUERY, Per.QUERY, times=problem.group) for n in tensors),
-                *(store(n, Rows.QUERY, Per.QUERY, times=max(1, packets)) for n in tensors),
-            ),
-            tensor_cores=False,
-            operations_per_value=operations,
-        )
-
-    return (
-        (summed("bwd.sum_dK", "dK"), summed("bwd.sum_dV", "dV")) if packets else (summed("bwd.sum_groups", "dK", "dV"),)
-    )
+def matrices(problem: AttentionProblem, names: str, role: Role) -> tuple[Tensor, ...]:
+    """Matrices, and of other names row vectors, one a word of `names`."""
+    return tuple(matrix(problem, n, role) if n[-1] in "QKVO" else row_vector(problem, n, role) for n in names.split())
 
 
 def head_gradient(at: Place, name: str) -> str:
     """Where a work tile's dK or dV goes: to the tensor itself, or to be summed over the group."""
     return name if at.writes(name) else f"{name}_heads"
+
+
+def sum_groups(problem: AttentionProblem, one: RowPass = SUM_GROUPS) -> Launch:
+    """dK and dV of a key/value head, the sums over its group's query heads."""
+    return row_pass(
+        f"bwd.{one.name}",
+        row_domain(problem, one.rows, keys=True),
+        (load(n, Rows.QUERY, Per.QUERY, times=problem.group) for n in one.reads),
+        (store(n, Rows.QUERY, Per.QUERY, times=one.store_packets) for n in one.writes),
+        operations_per_value=round(one.operations + one.operations_of_group / problem.group),
+    )
 
 
 def add_group_gradients(at: Place) -> None:

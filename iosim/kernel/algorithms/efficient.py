@@ -25,8 +25,11 @@ from iosim.kernel.algorithms.common import (
     head_gradient,
     head_gradients,
     load,
+    main_launch,
+    matrices,
     matrix,
     row_domain,
+    row_pass,
     row_vector,
     store,
     sum_groups,
@@ -110,7 +113,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
             f"`seq_lens` with `passes` {problem.passes}: the backward of kernel {kernel.name} is described for "
             "sequences of one length; accepted: passes fwd"
         )
-    settings, tile, domain = kernel.of_pass(backward=True), kernel.tile_backward, _domain(problem, kernel)
+    tile, domain = kernel.tile_backward, _domain(problem, kernel)
     half = problem.input_type.bytes < 4
     keeps = keeps_sums(problem, kernel) and options_of(kernel, EfficientOptions).keeps_keys
     zeroed = domain.splits > 1 or problem.mask == "window"  # else the first to come knows it, and loads nothing
@@ -140,44 +143,34 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
 
     products, depth = _products(problem, tile)
     fragments, turns = _row_sum_loop(problem, tile) if half else (0, 0)
-    spill = settings.spill or Spill()
+    spill = kernel.backward.spill or Spill()
     locked = tiles if domain.splits > 1 else 0
-    main = Launch(
-        "bwd.main",
+    main = main_launch(
+        problem,
+        kernel,
         domain,
         Outer.KEY if domain.splits == domain.key_blocks_total else Outer.HEAD,
-        tuple(accesses),
-        schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
-        overheads=(
-            *settings.overheads,
-            *spill.overheads(32 * tile.warps),
-            *_locks(tile, locked),
-            *_local_fragments(tile, turns, domain.query_blocks),
-        ),
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
-        exps_per_pair=1,
+        accesses,
+        (*_locks(tile, locked), *_local_fragments(tile, turns, domain.query_blocks)),
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
-        stages=tile.stages,
         walks_round=domain.splits > 1 and (problem.mask == "none" or problem.mask_storage != "implicit"),
         products=products,
         product_depth=depth,
         exposed_loads=PAIR_LOADS + LOCK_LOADS * locked + sum(sums.cols // tile.block_q for sums in key_sums),
         serial_loads=fragments * domain.query_blocks,
-        spill_accesses=spill.accesses_per_pair,
         tile_spill_accesses=spill.accesses_per_tile + 4 * turns * domain.query_blocks,
     )
     before = () if half else _row_sums(problem)
     fill = (_fill(problem, workspace, tiles * domain.query_blocks),) if zeroed else ()
-    after = sum_groups(problem) if problem.group > 1 else ()
+    after = (sum_groups(problem),) if problem.group > 1 else ()
     all_tensors = tensors((
-        *(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "dO")),
+        *matrices(problem, "Q K V dO", Role.INPUT),
         replace(output_tensor(problem, kernel), role=Role.INPUT),
         row_vector(problem, "LSE", Role.INPUT),
         *([] if half else [replace(matrix(problem, "O", Role.TEMP), name="dO_O", element_bytes=4, strided=False)]),
         *(row_vector(problem, n, Role.TEMP) for n in ("D", *(["D_rows"] if len(before) == 3 else []))),
         *workspace,
-        *(matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")),
+        *matrices(problem, "dQ dK dV", Role.OUTPUT),
         *head_gradients(problem),
     ))  # fmt: skip
     return Chain(all_tensors, (*before, *fill, main, *after), kernel.notes)
@@ -252,17 +245,16 @@ def _local_fragments(tile: Tile, turns: int, query_blocks: int) -> tuple[Overhea
 def _fill(problem: AttentionProblem, workspace: list[Tensor], headers: int) -> Launch:
     """Zeros in the whole workspace, a head's after another's."""
     sums, *others = workspace
-    return Launch(
+    return row_pass(
         "bwd.fill",
         row_domain(problem, sums.rows),
-        Outer.FLAT,
+        (),
         (
             store(sums.name, Rows.QUERY, Per.QUERY, edge=Edge.WHOLE),
             *(store(b.name, Rows.OWN, Per.QUERY) for b in others),
         ),
         resources=Resources(PASS_THREADS),
         overheads=(Overhead("locks", Mode.STORE, per_tile=HEADER_BYTES * headers),),
-        tensor_cores=False,
     )
 
 
@@ -271,12 +263,8 @@ def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
     transposes = problem.heads > 1 and problem.seq_q > 1
     moves = [("multiply", ("O", "dO"), "dO_O"), ("sum", ("dO_O",), "D_rows" if transposes else "D")]
     moves += [("transpose", ("D_rows",), "D")] if transposes else []
-    return tuple(
-        Launch(f"bwd.{name}", row_domain(problem, PASS_ROWS), Outer.FLAT,
-               (*(load(n, Rows.QUERY, Per.QUERY) for n in sources), store(target, Rows.QUERY, Per.QUERY)),
-               tensor_cores=False)
-        for name, sources, target in moves
-    )  # fmt: skip
+    rows = row_domain(problem, PASS_ROWS)
+    return tuple(row_pass(f"bwd.{name}", rows, sources, (target,)) for name, sources, target in moves)
 
 
 # What the launches compute.
@@ -285,7 +273,7 @@ def _row_sums(problem: AttentionProblem) -> tuple[Launch, ...]:
 share_bodies("efficient", "flash")
 
 
-@body("efficient", "bwd.fill")
+@body("efficient", "bwd.fill", override=True)
 def zero_workspace(at: Place) -> None:
     """Zeros."""
     sums, *others = _workspace(at.problem, at.kernel)

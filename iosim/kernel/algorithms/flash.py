@@ -9,7 +9,9 @@ converts dQ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -27,15 +29,16 @@ from iosim.kernel.algorithms.cache import (
     table_tensor,
 )
 from iosim.kernel.algorithms.common import (
-    add_group_gradients,
     attention_domain,
     head_gradient,
     head_gradients,
     heads_in_turn,
     load,
+    main_launch,
+    matrices,
     matrix,
-    resources,
     row_domain,
+    row_pass,
     row_vector,
     store,
     sum_groups,
@@ -52,7 +55,7 @@ from iosim.kernel.algorithms.terms import (
     save_random_state,
     zero_bias_gradient,
 )
-from iosim.kernel.kernel import Kernel, MatrixUnit, Spill
+from iosim.kernel.kernel import Kernel, MatrixUnit, RowPass
 from iosim.kernel.launch import (
     SECTOR_BYTES,
     Access,
@@ -78,25 +81,10 @@ from iosim.problem.attention import AttentionProblem
 MAX_COMBINE_BLOCKS = 1 << 26
 RUNNING = ("O_acc", "O")
 """An output that is added up in memory: apart, or in its own place where that is fp32."""
-COPIED = ("dO", "O")
-"""What PyTorch makes contiguous before the backward (aten/src/ATen/native/transformers/cuda/attention_backward.cu)."""
-COPY_VALUES, CONVERT_VALUES = 4, 32
-"""Values that a thread of PyTorch's copies takes, and one of FlashAttention-2's passes before and after the backward's
-main launch: their grids in h200_chain_launches.csv."""
-COPY_OPERATIONS = 79
-"""Lane cycles a value of PyTorch's strided copy, nearly all of them for its offsets: fitted on the copies of dO and O
-in the odd calls of h200_library_kernels.csv; those of its even call take 87."""
-QUERY_THREADS = 256
-"""Of a CTA of the launches before and after the main one in kernels/flash_bwd_sm90.cuh."""
-SUM_VALUE_OPERATIONS, SUM_OPERATIONS = 34, 74
-"""The same of PyTorch's reduction of dK or dV over a group's query heads, for each value that it loads and each that it
-stores: fitted on three calls of h100_random.csv, where groups of 4 take 52 lane cycles a value and groups of 8 43."""
 SUMS_PER_LINE = 32
 """fp32 values of dQ in a line of the L2, which an atomic add takes as one request where lanes add to neighbours."""
 TILE_NUMBERS = (Overhead("tile_number", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from="kernels/flash_fwd_sm90.cuh"),)
 """What the CTA of a cluster that asks for a tile tells the others, a packet."""
-DOT_ROWS = 128
-"""Rows a CTA of the preprocessing and conversion launches takes, where they are not those of the main launch."""
 DEPTH = 32
 """Columns of Q and K that a product of CUTLASS takes at a time (ThreadK of gemm_kernel_utils.h)."""
 NARROW_STORES, NARROW_GRADIENTS = 0.7, 0.88
@@ -122,50 +110,50 @@ class SplitOptions(CacheOptions):
     combine_loads_at_once: int = number(4, 1, 1024)
 
 
+class Workspace(StrEnum):
+    """How many rows a backward's launches hand each other of D, of dQ's sums and of copied statistics."""
+
+    ROWS = "rows"
+    """The problem's."""
+    BLOCKS = "blocks"
+    """Whole blocks of queries are moved."""
+    PADDED = "padded"
+    """And held, with as many columns of dQ as the kernel is compiled for (FlashAttention-2's dq_accum)."""
+
+
+class Adds(StrEnum):
+    """How a backward's main launch adds to dQ."""
+
+    LINES = "lines"
+    """A request a line of the L2, which the warps that compute wait for."""
+    APART = "apart"
+    """By a warp that computes nothing, so that no other waits."""
+    PACKETS = "packets"
+    """Four lanes of a warp add 32 bytes to a row, a packet."""
+
+
 @dataclass(frozen=True)
 class FlashOptions(SplitOptions, TermOptions):
-    """`mask_block`: rows of the blocks in which the kernel knows a mask; None where it goes by indices.
-    `mask_operations`: on each score of a step that is masked, for each limit that is asked: two of a window, in every
-    step; one of the causal mask.
-
-    `adds_apart`: a warp that computes nothing adds the backward's dQ, so that no other waits for it.
-
-    Of the launches around the backward's main one: `backward_copies` of dO and O are made contiguous first,
-    `dot_packet_rows` rows of D leave an SM in one packet (0: whole sectors), and of the sectors that are stored half by
-    half `dot_split_percent` of the zeroed dQ and `convert_split_percent` of the converted one are two packets.
-
-    `rounds_dq`: dQ is added up in whole tiles, rows past the end and columns up to those that the kernel is compiled
-    for (FlashAttention-2's dq_accum), by passes of as many rows a CTA as the main launch takes of queries.
-    `sum_packets`: dK and dV of a group's query heads are summed in a launch each, whose stores take so many times
-    their bytes (PyTorch's reductions: 8 bytes leave in a packet of 32); 0 for one launch, and their bytes.
-
-    `columns_by_keys`: products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has
-    keys; an output of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
-    kernel_forward.h: kKeepOutputInRF).
-    `output_strided`: O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient
-    kernel).
-
-    `clusters_in_step`: the CTAs of a cluster walk the same keys, each with rows of its own.
-    `backward_in_turn`: the backward's CTAs take the query heads that share their keys one after the other, so that
-    nothing is summed after them, and its workspaces hold whole blocks of queries (kernels/flash_bwd_sm90.cuh).
-    `whole_width`: the main launches fetch as many columns of Q, K, V and dO as they are compiled for, those outside
-    the tensors, too, which cost the SM their bytes and come from no memory.
-    """
+    """What a kernel of flash attention does in a way of its own."""
 
     mask_block: int | None = number(None, 1)
+    """Rows of the blocks in which the kernel knows a mask; None where it goes by indices."""
     mask_operations: int = number(0, 0, 100)
-    backward_copies: int = number(0, 0, len(COPIED))
-    dot_packet_rows: int = number(0)
-    dot_split_percent: int = number(0, 0, 100)
-    convert_split_percent: int = number(0, 0, 100)
-    whole_width: bool = False
-    rounds_dq: bool = False
-    sum_packets: int = number(0, 0, 32)
+    """On each score of a step that is masked, for each limit that is asked: two of a window, in every step; one of the
+    causal mask."""
     columns_by_keys: bool = False
+    """Products take columns of Q and K `DEPTH` at a time and columns of V and O as many as the tile has keys; an output
+    of more columns than that stays in memory between key blocks, in fp32 (CUTLASS's kernel in PyTorch,
+    kernel_forward.h: kKeepOutputInRF)."""
     output_strided: bool = False
+    """O is laid out with heads after the sequence, whatever Q's layout (PyTorch's memory-efficient kernel)."""
     clusters_in_step: bool = False
-    backward_in_turn: bool = False
-    adds_apart: bool = False
+    """The CTAs of a cluster walk the same keys, each with rows of its own."""
+    heads_in_turn: bool = False
+    """The backward's CTAs take the query heads that share their keys one after the other, so that nothing is summed
+    after them."""
+    workspace: Workspace = Workspace.ROWS
+    adds: Adds = Adds.LINES
 
 
 @algorithm(
@@ -212,10 +200,10 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
     per_q = Per.SPLIT if splits > 1 else Per.QUERY
-    per_row = {"edge": kernel.edge_k, "fetch": _asked(kernel), "times": together}
+    per_row = {"edge": kernel.edge_k, "fetch": kernel.fetch, "times": together}
     reads = (
         load("Q", Rows.QUERY, Per.PAIR if kernel.rereads_q else per_q, edge=kernel.edge_q, visited_only=True,
-             fetch=_asked(kernel)),
+             fetch=kernel.fetch),
         *table_access(problem),
         load("K", Rows.KEY, Per.PAIR, **per_row),
         load("V", Rows.KEY, Per.PAIR, **per_row),
@@ -223,29 +211,22 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     q, o = matrix(problem, "Q", Role.INPUT), output_tensor(problem, kernel)
     k, v = (in_cache(problem, matrix(problem, n, Role.INPUT)) for n in "KV")
     lse = row_vector(problem, "LSE", Role.OUTPUT)
-    spill = kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()
     everywhere, at_edges = _mask_operations(problem, options.mask_operations)
-    main = Launch(
-        name="main",
-        domain=domain,
-        outer=Outer.QUERY if splits == 1 else Outer.SPLIT,
-        accesses=reads,
-        schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
-        resources=resources(problem, kernel),
-        overheads=kernel.overheads
-        + spill
-        + (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        Outer.QUERY if splits == 1 else Outer.SPLIT,
+        reads,
+        (TILE_NUMBERS if together > 1 and kernel.schedule.scheduler is Scheduler.DYNAMIC else ())
         + _columns_outside(problem, kernel)
         + _narrow_stores(problem, kernel, kernel.tile.block_q, NARROW_STORES),
-        persistent_ctas=_grid(kernel, together),
+        schedule=replace(kernel.schedule, cluster=1) if together > 1 else kernel.schedule,
+        persistent_ctas=grid(kernel, together),
         tile_ctas=together,
         flops_per_pair=2 * sum(_product_columns(problem, kernel)),
-        exps_per_pair=1,
         tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
         loop=kernel.loop,
-        stages=kernel.tile.stages,
-        spill_accesses=kernel.spill.accesses_per_pair if kernel.spill else 0.0,
-        tile_spill_accesses=kernel.spill.accesses_per_tile if kernel.spill else 0.0,
         mask_operations=everywhere,
         edge_mask_operations=at_edges,
     )
@@ -253,22 +234,16 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return finish(problem, kernel, main, by_name)
 
 
-def _grid(kernel: Kernel, together: int) -> int | None:
+def grid(kernel: Kernel, together: int = 1) -> int | None:
     """Work tiles that a persistent grid takes at once, each by so many CTAs together."""
     if kernel.schedule.scheduler is Scheduler.STATIC or kernel.persistent_ctas is None:
         return None
     return kernel.persistent_ctas // together
 
 
-def _asked(kernel: Kernel) -> Fetch:
-    """How rows of Q, K and V are asked for."""
-    wide = kernel.fetch is Fetch.BOXES and options_of(kernel, FlashOptions).whole_width
-    return Fetch.WIDE_BOXES if wide else kernel.fetch
-
-
 def _stored(kernel: Kernel) -> Fetch:
     """How rows of an output leave, where that is known."""
-    return Fetch.BOXES if kernel.fetch is Fetch.BOXES else Fetch.BYTES
+    return Fetch.BOXES if kernel.fetch in (Fetch.BOXES, Fetch.WIDE_BOXES) else Fetch.BYTES
 
 
 def _product_columns(problem: AttentionProblem, kernel: Kernel) -> tuple[int, int]:
@@ -315,11 +290,11 @@ def _mask_operations(problem: AttentionProblem, each: int) -> tuple[float, float
 
 
 def _columns_outside(problem: AttentionProblem, kernel: Kernel, keys_outer: bool = False) -> tuple[Overhead, ...]:
-    """What a loop fetches beside the columns of Q, K and V, and of dO (`FlashOptions.whole_width`): of a tile's own
-    rows once, of those it walks at every step."""
+    """What a loop fetches beside the columns of Q, K and V, and of dO, where boxes are as wide as the build: of a
+    tile's own rows once, of those it walks at every step. It costs the SM its bytes and comes from no memory."""
     compiled = kernel.compiled_head_dim or 0
     beyond_qk, beyond_v = (max(0, compiled - d) for d in (problem.head_dim, problem.head_dim_v))
-    if not options_of(kernel, FlashOptions).whole_width or not beyond_qk + beyond_v:
+    if kernel.fetch is not Fetch.WIDE_BOXES or not beyond_qk + beyond_v:
         return ()
     both = (beyond_qk + beyond_v) * problem.input_type.bytes
     own, walked = kernel.tile.block_q * beyond_qk * problem.input_type.bytes, kernel.tile.block_k * both
@@ -414,169 +389,103 @@ def _combine_rows(head_dim_v: int, threads: int) -> int:
     return rows * threads // 128
 
 
-def _split_sectors(tensor: Tensor, percent: int) -> tuple[Overhead, ...]:
-    """What a launch writes beyond `tensor`, whose sectors are stored half by half: two packets where the halves leave
-    the SM apart, which `percent` of them do."""
-    per_tile = DOT_ROWS * tensor.row_bytes * percent // 100
-    return (Overhead("split_sectors", Mode.STORE, per_tile=per_tile),) if percent else ()
-
-
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """rowsum(dO o O) and a zeroed dQ; the main launch over key blocks; the conversion of dQ.
+    """The kernel's passes over rows, and between them the main launch over key blocks.
 
-    With grouped heads dK and dV are written per query head and summed over the group by one more launch.
-    """
-    options = options_of(kernel, FlashOptions)
-    if options.backward_in_turn:
-        return _backward_in_turn(problem, kernel)
-    settings = kernel.of_pass(backward=True)
-    tile = kernel.tile_backward
-    inputs = tuple(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO"))
-    grouped = problem.group > 1
-    dq_acc = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
-    whole = Edge.EXACT
-    pass_rows, plain = DOT_ROWS, Fetch.SECTORS if kernel.fetch is Fetch.LANES else Fetch.BYTES
-    if options.rounds_dq:
-        whole, pass_rows = Edge.WHOLE, tile.block_q
-        padded = -(-problem.seq_q // tile.block_q) * tile.block_q
-        dq_acc = replace(dq_acc, rows=padded, cols=max(problem.head_dim, kernel.compiled_head_dim or 0))
-    all_tensors = [*inputs, row_vector(problem, "LSE", Role.INPUT), row_vector(problem, "D", Role.TEMP), dq_acc]
-    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
-    all_tensors += head_gradients(problem)
-    dk, dv = ("dK_heads", "dV_heads") if grouped else ("dK", "dV")
-
-    copied = COPIED[: options.backward_copies]
-    all_tensors += [replace(matrix(problem, n, Role.TEMP), name=f"{n}_copy") for n in copied]
-    copies = tuple(
-        Launch(f"bwd.copy{i}", row_domain(problem, DOT_ROWS), Outer.FLAT,
-               (load(n, Rows.QUERY, Per.QUERY, fetch=plain), store(f"{n}_copy", Rows.QUERY, Per.QUERY)),
-               tensor_cores=False,
-               operations_per_value=COPY_OPERATIONS,
-               values_per_thread=COPY_VALUES)
-        for i, n in enumerate(copied)
-    )  # fmt: skip
-    o, do = (f"{n}_copy" if n in copied else n for n in ("O", "dO"))
-    dot = Launch(
-        "bwd.dot",
-        row_domain(problem, pass_rows),
-        Outer.FLAT,
-        (
-            load(o, Rows.QUERY, Per.QUERY, fetch=plain),
-            load(do, Rows.QUERY, Per.QUERY, fetch=plain),
-            store("D", Rows.QUERY, Per.QUERY, packet_rows=options.dot_packet_rows, edge=whole),
-            store("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole),
-        ),
-        resources=Resources(256),
-        overheads=_split_sectors(dq_acc, options.dot_split_percent),
-        tensor_cores=False,
-        values_per_thread=CONVERT_VALUES,
-    )
-    domain = attention_domain(problem, tile)
-    rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
-    spill = settings.spill or Spill()
-    main = Launch(
-        "bwd.main",
-        domain,
-        Outer.KEY,
-        (
-            load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=_asked(kernel)),
-            load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=_asked(kernel)),
-            load("Q", Rows.QUERY, Per.PAIR, edge=rows, fetch=_asked(kernel)),
-            load(do, Rows.QUERY, Per.PAIR, edge=rows, fetch=_asked(kernel)),
-            load("LSE", Rows.QUERY, Per.PAIR),
-            load("D", Rows.QUERY, Per.PAIR, edge=whole),
-            Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
-            store(dk, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
-            store(dv, Rows.KEY, Per.KEY, fetch=_stored(kernel)),
-        ),
-        schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
-        overheads=settings.overheads
-        + spill.overheads(32 * tile.warps)
-        + _columns_outside(problem, kernel, keys_outer=True)
-        + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
-        spill_accesses=spill.accesses_per_pair,
-        tile_spill_accesses=spill.accesses_per_tile,
-        persistent_ctas=None if settings.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
-        exps_per_pair=1,
-        stages=tile.stages,
-        add_requests_per_row=0 if options.adds_apart else -(-problem.head_dim // SUMS_PER_LINE),
-    )
-    convert = Launch(
-        "bwd.convert",
-        row_domain(problem, pass_rows),
-        Outer.FLAT,
-        (load("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole), store("dQ", Rows.QUERY, Per.QUERY)),
-        overheads=_split_sectors(matrix(problem, "dQ", Role.OUTPUT), options.convert_split_percent),
-        tensor_cores=False,
-        values_per_thread=CONVERT_VALUES,
-    )
-    launches = (*copies, dot, main, convert)
-    if grouped:
-        launches += sum_groups(problem, options.sum_packets, _sum_operations(problem, options))
-    return Chain(tensors(all_tensors), launches, kernel.notes)
-
-
-def _sum_operations(problem: AttentionProblem, options: FlashOptions) -> int:
-    """Instructions a value of the launches that sum a group's gradients, where they are PyTorch's."""
-    return round(SUM_VALUE_OPERATIONS + SUM_OPERATIONS / problem.group) if options.sum_packets > 1 else 0
-
-
-def _backward_in_turn(problem: AttentionProblem, kernel: Kernel) -> Chain:
-    """The backward of kernels/flash_bwd_sm90.cuh: LSE and D of whole blocks of queries, and a zeroed dQ; the main
-    launch over the key blocks of key/value heads; dQ rounded.
+    With grouped heads that are not taken in turn, dK and dV are written per query head and summed by a pass.
 
     Raises:
-        InputError: grouped heads whose last query block is ragged.
+        InputError: heads in turn whose last query block is ragged.
     """
-    settings, tile = kernel.of_pass(backward=True), kernel.tile_backward
-    rows, whole = row_domain(problem, tile.block_q), Edge.WHOLE
-    statistics = ("LSE_copy", "D")
-    all_tensors = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
-    all_tensors += [row_vector(problem, "LSE", Role.INPUT), matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)]
-    all_tensors += [row_vector(problem, n, Role.TEMP) for n in statistics]
-    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
-    dot = Launch(
-        "bwd.dot",
-        rows,
-        Outer.FLAT,
-        (
-            *(load(n, Rows.QUERY, Per.QUERY) for n in ("O", "dO", "LSE")),
-            *(store(n, Rows.QUERY, Per.QUERY, edge=whole) for n in (*statistics, "dQ_acc")),
-        ),
-        resources=Resources(QUERY_THREADS),
-        tensor_cores=False,
-        values_per_thread=CONVERT_VALUES,
-    )
-    main = Launch(
-        "bwd.main",
-        heads_in_turn(problem, tile),
+    options, tile = options_of(kernel, FlashOptions), kernel.tile_backward
+    grouped = problem.group > 1 and not options.heads_in_turn
+    passes = [one for one in kernel.backward.passes if grouped or not one.sums_heads]
+    copies = [name for one in passes for name in one.writes if name.endswith("_copy")]
+    own: tuple[Tensor, ...] = (row_vector(problem, "D", Role.TEMP), _dq_sums(problem, kernel))
+    if options.workspace is Workspace.BLOCKS:  # one piece of memory, which begins with the sums
+        own = (own[1], *matrices(problem, "LSE_copy D", Role.TEMP))
+    held = tensors((
+        *matrices(problem, "Q K V O dO LSE", Role.INPUT),
+        *own,
+        *matrices(problem, "dQ dK dV", Role.OUTPUT),
+        *(head_gradients(problem) if grouped else ()),
+        *(replace(*matrices(problem, n.removesuffix("_copy"), Role.TEMP), name=n) for n in copies),
+    ))  # fmt: skip
+    before = [_row_launch(problem, kernel, one, held, copies) for one in passes if not one.follows]
+    after = [_row_launch(problem, kernel, one, held, copies) for one in passes if one.follows]
+    rows = Edge.WHOLE if kernel.edge_q is Edge.WHOLE else Edge.EXACT
+    whole = _workspace_edge(kernel)
+    lse, d_o = (f"{n}_copy" if f"{n}_copy" in copies else n for n in ("LSE", "dO"))
+    gradients = [f"{n}_heads" if grouped else n for n in ("dK", "dV")]
+    main = main_launch(
+        problem,
+        kernel,
+        heads_in_turn(problem, tile) if options.heads_in_turn else attention_domain(problem, tile),
         Outer.KEY,
         (
-            *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
-            *(load(n, Rows.QUERY, Per.PAIR, edge=kernel.edge_q) for n in ("Q", "dO")),
-            *(load(n, Rows.QUERY, Per.PAIR, edge=whole) for n in statistics),
+            *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k, fetch=kernel.fetch) for n in "KV"),
+            *(load(n, Rows.QUERY, Per.PAIR, edge=rows, fetch=kernel.fetch) for n in ("Q", d_o)),
+            load(lse, Rows.QUERY, Per.PAIR, edge=whole if lse in copies else Edge.EXACT),
+            load("D", Rows.QUERY, Per.PAIR, edge=whole),
             Access("dQ_acc", Mode.REDUCE, Rows.QUERY, Per.PAIR, edge=whole),
-            *(store(n, Rows.KEY, Per.KEY) for n in ("dK", "dV")),
+            *(store(n, Rows.KEY, Per.KEY, fetch=_stored(kernel)) for n in gradients),
         ),
-        schedule=settings.schedule,
-        resources=Resources(32 * tile.warps, settings.registers, settings.shared_memory_bytes),
-        overheads=kernel.backward.overheads,
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
-        exps_per_pair=1,
-        stages=tile.stages,
+        _columns_outside(problem, kernel, keys_outer=True)
+        + _narrow_stores(problem, kernel, 2 * tile.block_k, NARROW_GRADIENTS, apart=grouped),
+        persistent_ctas=None if kernel.backward.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
+        add_requests_per_row=0 if options.adds is Adds.APART else -(-problem.head_dim // SUMS_PER_LINE),
+        add_packets_per_row=problem.head_dim * 4 // SECTOR_BYTES if options.adds is Adds.PACKETS else 0,
     )
-    convert = Launch(
-        "bwd.convert",
-        rows,
-        Outer.FLAT,
-        (load("dQ_acc", Rows.QUERY, Per.QUERY, edge=whole), store("dQ", Rows.QUERY, Per.QUERY)),
-        resources=Resources(QUERY_THREADS),
-        tensor_cores=False,
-        values_per_thread=CONVERT_VALUES,
+    return Chain(held, (*before, main, *after), kernel.notes)
+
+
+def _workspace_edge(kernel: Kernel) -> Edge:
+    return Edge.EXACT if options_of(kernel, FlashOptions).workspace is Workspace.ROWS else Edge.WHOLE
+
+
+def _dq_sums(problem: AttentionProblem, kernel: Kernel) -> Tensor:
+    """dQ as it is added up."""
+    sums = matrix(problem, "dQ_acc", Role.TEMP, element_bytes=4)
+    if options_of(kernel, FlashOptions).workspace is not Workspace.PADDED:
+        return sums
+    block = kernel.tile_backward.block_q
+    rows, cols = -(-problem.seq_q // block) * block, max(problem.head_dim, kernel.compiled_head_dim or 0)
+    return replace(sums, rows=rows, cols=cols)
+
+
+def _row_launch(
+    problem: AttentionProblem, kernel: Kernel, one: RowPass, held: Mapping[str, Tensor], copies: Sequence[str]
+) -> Launch:
+    """A pass over rows. O and dO are read as they lie in memory, or their copies where the pass makes none."""
+    if one.sums_heads:
+        return sum_groups(problem, one)
+    rows, apart = one.rows or kernel.tile_backward.block_q, kernel.fetch is Fetch.LANES
+
+    def access(mode: Mode, name: str) -> Access:
+        source = name.removesuffix("_copy")
+        workspace = name in ("D", "dQ_acc") or (name in copies and held[name].is_vector)
+        return Access(
+            name,
+            mode,
+            Rows.QUERY,
+            Per.QUERY,
+            edge=_workspace_edge(kernel) if workspace else Edge.EXACT,
+            packet_rows=one.packet_rows if name == one.packets_of else 0,
+            fetch=Fetch.SECTORS if apart and mode is Mode.LOAD and source in ("O", "dO") else Fetch.BYTES,
+        )
+
+    reads = (f"{n}_copy" if f"{n}_copy" in copies and f"{n}_copy" not in one.writes else n for n in one.reads)
+    split = rows * held[one.writes[-1]].row_bytes * one.split_percent // 100
+    return row_pass(
+        f"bwd.{one.name}",
+        row_domain(problem, rows),
+        (access(Mode.LOAD, n) for n in reads),
+        (access(Mode.STORE, n) for n in one.writes),
+        resources=Resources(one.threads),
+        overheads=(Overhead("split_sectors", Mode.STORE, per_tile=split),) if one.split_percent else (),
+        values_per_thread=one.values,
+        operations_per_value=round(one.operations),
     )
-    return Chain(tensors(all_tensors), (dot, main, convert), kernel.notes)
 
 
 # What the launches compute.
@@ -651,33 +560,30 @@ class Combine(Body):
             at.put("LSE", log_sum_exp(top, total))
 
 
-@body("flash", "bwd.copy")
-def copy_rows(at: Place) -> None:
-    """dO or O into another layout; its values stay."""
-    source, target = (a.tensor for a in at.launch.accesses)
-    at.put(target, at[source])
-
-
 def _read(at: Place, name: str) -> Array:
     """A tensor, or the copy that the launch reads in its place."""
     copy_name = f"{name}_copy"
-    return at[copy_name if any(a.tensor == copy_name for a in at.launch.accesses) else name]
+    copied = any(a.tensor == copy_name and a.mode is Mode.LOAD for a in at.launch.accesses)
+    return at[copy_name if copied else name]
 
 
-def dq_columns(at: Place) -> int:
-    """Columns of dQ as it is added up (`FlashOptions.rounds_dq`)."""
-    wide = options_of(at.kernel, FlashOptions).rounds_dq
-    return max(at.problem.head_dim, (at.kernel.compiled_head_dim or 0) if wide else 0)
+@body("flash", "bwd.fill", "bwd.copy", "bwd.dot", "bwd.convert", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")
+def pass_rows(at: Place) -> None:
+    """What `RowPass` says of the tensors that the launch writes."""
+    for name in (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE):
+        at.put(name, _row_values(at, name))
 
 
-@body("flash", "bwd.dot")
-def row_dot(at: Place) -> None:
-    """D = rowsum(dO o O), and a zeroed dQ."""
-    if at.writes("LSE_copy"):
-        at.put("LSE_copy", at["LSE"])
-    at.put("D", (_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
-    if at.writes("dQ_acc"):
-        at.put("dQ_acc", np.zeros((at.q.size, dq_columns(at))))
+def _row_values(at: Place, name: str) -> Array:
+    if name == "D":
+        return np.asarray((_read(at, "O") * _read(at, "dO")).sum(axis=1, keepdims=True))
+    if name == "dQ_acc":
+        return np.zeros((at.q.size, _dq_sums(at.problem, at.kernel).cols))
+    if name == "dQ":
+        return np.asarray(at["dQ_acc"][:, : at.problem.head_dim])
+    if name in ("dK", "dV"):
+        return np.asarray(at[f"{name}_heads"].sum(axis=0))
+    return at[name.removesuffix("_copy")]
 
 
 @body("flash", "bwd.main")
@@ -697,7 +603,8 @@ class Backward(Body):
             at.put("dBias_heads" if at.writes("dBias_heads") else "dBias", ds)
         ds = ds * at.scale
         if at.writes("dQ_acc"):
-            at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, dq_columns(at) - at.problem.head_dim))))
+            beyond = _dq_sums(at.problem, at.kernel).cols - at.problem.head_dim
+            at.put("dQ_acc", np.pad(ds @ at["K"], ((0, 0), (0, beyond))))
         self.dk += ds.T @ at["Q"]
 
     def end(self, at: Place) -> None:
@@ -705,13 +612,6 @@ class Backward(Body):
         at.put(head_gradient(at, "dV"), self.dv)
 
 
-@body("flash", "bwd.convert")
-def convert_dq(at: Place) -> None:
-    """dQ in the output's type."""
-    at.put("dQ", at["dQ_acc"][:, : at.problem.head_dim])
-
-
-body("flash", "bwd.sum_groups", "bwd.sum_dK", "bwd.sum_dV")(add_group_gradients)
 body("flash", "convert_mask")(make_mask_additive)
 body("flash", "bwd.fill_bias")(zero_bias_gradient)
 body("flash", "bwd.sum_bias")(add_bias_gradients)

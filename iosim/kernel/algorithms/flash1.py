@@ -17,10 +17,12 @@ from iosim.kernel.algorithms.common import (
     head_gradient,
     head_gradients,
     load,
+    main_launch,
+    matrices,
     matrix,
     resources,
     row_domain,
-    row_vector,
+    row_pass,
     store,
     sum_groups,
 )
@@ -28,7 +30,7 @@ from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.algorithms.softmax import divided, exp_less
 from iosim.kernel.algorithms.terms import backward_terms, forward_terms, masked_scores, save_random_state
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
@@ -77,42 +79,27 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     size = _intermediate_bytes(problem, kernel)
     same = size == problem.output_type.bytes
     running = "O" if same else "O_acc"
-    skip = 0 if letter else 1
-    q, k, v, o = (matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO")
-    all_tensors = [q, k, v, o, row_vector(problem, "l", Role.OUTPUT), row_vector(problem, "m", Role.OUTPUT)]
-    if not same:
-        all_tensors.append(matrix(problem, "O_acc", Role.TEMP, element_bytes=size))
-    accesses: list[Access] = [
-        load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+    accesses = [
+        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
         load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
+        *(load(n, Rows.QUERY, Per.PAIR, skip=0 if letter else 1) for n in (running, "l", "m")),
+        store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
+        *([] if same else [store("O", Rows.QUERY, Per.QUERY)]),
+        *(store(n, Rows.QUERY, Per.PAIR) for n in "lm"),
     ]
-    for name in (running, "l", "m"):
-        accesses.append(load(name, Rows.QUERY, Per.PAIR, skip=skip))
-    accesses.append(store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1))
-    if not same:
-        accesses.append(store("O", Rows.QUERY, Per.QUERY))
-    accesses += [store("l", Rows.QUERY, Per.PAIR), store("m", Rows.QUERY, Per.PAIR)]
-    main = Launch(
-        "main",
-        attention_domain(problem, kernel.tile),
-        Outer.HEAD,
-        tuple(accesses),
-        schedule=kernel.schedule,
-        resources=resources(problem, kernel),
-        overheads=kernel.overheads,
-        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
-        exps_per_pair=1,
-        stages=kernel.tile.stages,
-    )
+    main = main_launch(problem, kernel, attention_domain(problem, kernel.tile), Outer.HEAD, accesses)
+    held = tensors((
+        *matrices(problem, "Q K V", Role.INPUT),
+        *matrices(problem, "O l m", Role.OUTPUT),
+        *([] if same else [matrix(problem, "O_acc", Role.TEMP, element_bytes=size)]),
+    ))  # fmt: skip
     launches = (_fill(problem, (running, "l", "m")), main) if letter else (main,)
-    return Chain(tensors(all_tensors), launches, kernel.notes)
+    return Chain(held, launches, kernel.notes)
 
 
 def _fill(problem: AttentionProblem, names: tuple[str, ...], launch: str = "fill") -> Launch:
     """Line 2: O = 0, l = 0, m = -inf."""
-    accesses = tuple(store(name, Rows.QUERY, Per.QUERY) for name in names)
-    return Launch(launch, row_domain(problem, FILL_ROWS), Outer.FLAT, accesses, tensor_cores=False)
+    return row_pass(launch, row_domain(problem, FILL_ROWS), (), names)
 
 
 def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -125,42 +112,39 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     size = _intermediate_bytes(problem, kernel)
     same = size == problem.output_type.bytes
     running = "dQ" if same else "dQ_acc"
-    reads_output_once = options_of(kernel, Flash1Options).output_read_once
-    all_tensors = [matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "O", "dO")]
-    all_tensors += [row_vector(problem, n, Role.INPUT) for n in ("l", "m")]
-    all_tensors += [matrix(problem, n, Role.OUTPUT) for n in ("dQ", "dK", "dV")]
-    all_tensors += head_gradients(problem)
-    dk, dv = ("dK_heads", "dV_heads") if problem.group > 1 else ("dK", "dV")
-    if not same:
-        all_tensors.append(matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size))
-    accesses: list[Access] = [
-        load("K", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
-        load("V", Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k),
+    once = options_of(kernel, Flash1Options).output_read_once
+    gradients = [f"{n}_heads" if problem.group > 1 else n for n in ("dK", "dV")]
+    accesses = [
+        *(load(n, Rows.KEY, Per.KEY, visited_only=True, edge=kernel.edge_k) for n in "KV"),
         load("Q", Rows.QUERY, Per.PAIR, edge=kernel.edge_q),
-        load("O", Rows.QUERY, Per.QUERY if reads_output_once else Per.PAIR, visited_only=True),
+        load("O", Rows.QUERY, Per.QUERY if once else Per.PAIR, visited_only=True),
         load("dO", Rows.QUERY, Per.PAIR),
         load(running, Rows.QUERY, Per.PAIR, skip=0 if letter else 1),
-        load("l", Rows.QUERY, Per.PAIR),
-        load("m", Rows.QUERY, Per.PAIR),
+        *(load(n, Rows.QUERY, Per.PAIR) for n in "lm"),
         store(running, Rows.QUERY, Per.PAIR, skip=0 if same else 1),
+        *([] if same else [store("dQ", Rows.QUERY, Per.QUERY)]),
+        *(store(n, Rows.KEY, Per.KEY) for n in gradients),
     ]
-    if not same:
-        accesses.append(store("dQ", Rows.QUERY, Per.QUERY))
-    accesses += [store(dk, Rows.KEY, Per.KEY), store(dv, Rows.KEY, Per.KEY)]
-    main = Launch(
-        "bwd.main",
+    main = main_launch(
+        problem,
+        kernel,
         attention_domain(problem, kernel.tile_backward),
         Outer.HEAD,
-        tuple(accesses),
+        accesses,
         schedule=kernel.schedule,
         resources=resources(problem, kernel),
-        flops_per_pair=2 * (3 * problem.head_dim + 2 * problem.head_dim_v),
-        exps_per_pair=1,
+        overheads=(),
         stages=kernel.tile.stages,
     )
+    held = tensors((
+        *matrices(problem, "Q K V O dO l m", Role.INPUT),
+        *matrices(problem, "dQ dK dV", Role.OUTPUT),
+        *head_gradients(problem),
+        *([] if same else [matrix(problem, "dQ_acc", Role.TEMP, element_bytes=size)]),
+    ))  # fmt: skip
     fill = (_fill(problem, (running,), "bwd.fill"),) if letter else ()
-    after = sum_groups(problem) if problem.group > 1 else ()
-    return Chain(tensors(all_tensors), (*fill, main, *after), kernel.notes)
+    after = (sum_groups(problem),) if problem.group > 1 else ()
+    return Chain(held, (*fill, main, *after), kernel.notes)
 
 
 # What the launches compute.

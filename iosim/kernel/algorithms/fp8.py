@@ -22,10 +22,10 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms import flash
 from iosim.kernel.algorithms.body import Place, body, share_bodies
-from iosim.kernel.algorithms.common import load, matrix, row_domain, store
+from iosim.kernel.algorithms.common import matrix, row_domain, row_pass
 from iosim.kernel.algorithms.registry import algorithm, options_of
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Outer, Overhead, Per, Role, Rows, tensors
+from iosim.kernel.launch import SECTOR_BYTES, Chain, Launch, Mode, Overhead, Role, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -69,10 +69,13 @@ def plan_fp8(problem: AttentionProblem, kernel: Kernel) -> Chain:
         )
         launches.append(_quantise(problem, kernel, name, quantised.name))
     if apart:
-        launches.append(_transpose(problem, kernel))
+        rows = row_domain(problem, kernel.tile.block_k, keys=True)
+        launches.append(row_pass("transpose_V", rows, ("V_rows",), ("V_fp8",)))
     main = chain.launches[0]
     reads = tuple(replace(a, tensor=f"{a.tensor}_fp8") if a.tensor in "QKV" else a for a in main.accesses)
-    main = replace(main, accesses=reads, overheads=main.overheads + _scales())
+    each = (("Q", "per_tile"), ("K", "per_pair"), ("V", "per_pair"))
+    scales = (Overhead(f"{n}_scale", Mode.LOAD, inferred_from=SCALE_SOURCE, **{per: SECTOR_BYTES}) for n, per in each)
+    main = replace(main, accesses=reads, overheads=(*main.overheads, *scales))
     return Chain(by_name, (*launches, main, *chain.launches[1:]), chain.notes)
 
 
@@ -80,33 +83,7 @@ def _quantise(problem: AttentionProblem, kernel: Kernel, name: str, target: str)
     keys = name != "Q"
     rows = kernel.tile.block_k if keys else kernel.tile.block_q
     scale = Overhead(f"{name}_scale", Mode.STORE, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE)
-    return Launch(
-        f"quantise_{name}",
-        row_domain(problem, rows, keys=keys),
-        Outer.FLAT,
-        (load(name, Rows.QUERY, Per.QUERY), store(target, Rows.QUERY, Per.QUERY)),
-        overheads=(scale,),
-        tensor_cores=False,
-    )
-
-
-def _transpose(problem: AttentionProblem, kernel: Kernel) -> Launch:
-    return Launch(
-        "transpose_V",
-        row_domain(problem, kernel.tile.block_k, keys=True),
-        Outer.FLAT,
-        (load("V_rows", Rows.QUERY, Per.QUERY), store("V_fp8", Rows.QUERY, Per.QUERY)),
-        tensor_cores=False,
-    )
-
-
-def _scales() -> tuple[Overhead, ...]:
-    """What the main launch reads of the scales: Q's once a tile, those of K and V at every key block."""
-    return (
-        Overhead("Q_scale", Mode.LOAD, per_tile=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
-        Overhead("K_scale", Mode.LOAD, per_pair=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
-        Overhead("V_scale", Mode.LOAD, per_pair=SECTOR_BYTES, inferred_from=SCALE_SOURCE),
-    )
+    return row_pass(f"quantise_{name}", row_domain(problem, rows, keys=keys), (name,), (target,), overheads=(scale,))
 
 
 # What the launches compute.

@@ -19,10 +19,9 @@ from dataclasses import replace
 import numpy as np
 
 from iosim.base.errors import InputError
-from iosim.kernel.algorithms.body import Body, Place, body
-from iosim.kernel.algorithms.common import load, matrix, row_vector, score_matrix, store
-from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys
-from iosim.kernel.algorithms.naive.bodies import dropout, masked
+from iosim.kernel.algorithms.body import Array, Body, Place, body
+from iosim.kernel.algorithms.common import load, matrices, matrix, row_vector, score_matrix, store
+from iosim.kernel.algorithms.naive import ChainBuilder, ProductOptions, add_bias, mask_keys, masked, source, step
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import added_mask, convert_mask, make_mask_additive, stored_mask
 from iosim.kernel.kernel import Kernel
@@ -93,7 +92,7 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
         raise InputError(f"`passes` '{problem.passes}' is not described for kernel 'math'; accepted: fwd")
     b = ChainBuilder(problem, kernel, score_bytes=4, padding_bytes=4)
     casts = problem.input_type.bytes < 4
-    b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
+    b.hold(*matrices(problem, "Q K V", Role.INPUT))
 
     def wide(name: str, source: str) -> Tensor:
         return replace(matrix(problem, source, Role.TEMP, element_bytes=4), name=name)
@@ -136,79 +135,18 @@ def plan_math(problem: AttentionProblem, kernel: Kernel) -> Chain:
     return b.chain()
 
 
-# What the launches compute.
+# What the launches compute, where `naive` does not.
 
 
-def _current(at: Place, name: str) -> str:
-    """The tensor that holds Q, K or V once casts are done."""
-    return f"{name}_fp32" if at.problem.input_type.bytes < 4 else name
+def _mask_added(at: Place) -> Array:
+    return source(at) + at["mask_added"] if at.problem.mask_storage == "bool" else masked(at, source(at))
 
 
-def _biased(at: Place) -> str:
-    return "S_biased" if at.problem.bias == "full" else "S"
-
-
-def _unmasked(at: Place) -> str:
-    return "S_padded" if at.problem.key_padding else _biased(at)
-
-
-def _masked(at: Place) -> str:
-    return _unmasked(at) if at.problem.mask == "none" else "S_masked"
-
-
-def _weights(at: Place) -> str:
-    return "P_dropped" if at.problem.dropout else "P"
-
-
-@body("math", "cast_Q", "cast_K", "cast_V")
-def cast(at: Place) -> None:
-    name = at.launch.name[-1]
-    at.put(f"{name}_fp32", at[name])
-
-
-@body("math", "scale_Q", "scale_K")
-def scale(at: Place) -> None:
-    name = at.launch.name[-1]
-    at.put(f"{name}_scaled", at[_current(at, name)] * np.sqrt(at.scale))
-
-
-@body("math", "scores")
-def scores(at: Place) -> None:
-    at.put("S", at["Q_scaled"] @ at["K_scaled"].T)
-
-
-@body("math", "bias")
-def bias(at: Place) -> None:
-    at.put("S_biased", at["S"] + at["bias"])
-
-
-@body("math", "padding")
-def padding(at: Place) -> None:
-    at.put("S_padded", np.where(at["padding"].T > 0, at[_biased(at)], -np.inf))
-
-
-@body("math", "mask")
-def mask(at: Place) -> None:
-    scores = at[_unmasked(at)]
-    at.put("S_masked", scores + at["mask_added"] if at.problem.mask_storage == "bool" else masked(at, scores))
-
-
-@body("math", "softmax")
-def softmax(at: Place) -> None:
-    scores = at[_masked(at)]
+def _softmax(at: Place) -> Array:
+    scores = source(at)
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    at.put("P", weights / weights.sum(axis=1, keepdims=True))
-
-
-@body("math", "is_masked")
-def is_masked(at: Place) -> None:
-    at.put("is_masked", np.isneginf(at[_masked(at)]).astype(np.float64))
-
-
-@body("math", "all_masked")
-def all_masked(at: Place) -> None:
-    at.put("masked_rows", np.asarray(at["is_masked"].min(axis=1, keepdims=True)))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @body("math", "zero")
@@ -219,34 +157,15 @@ class Zero(Body):
         at.put("zero", np.zeros((1, 1)))
 
 
-@body("math", "select")
-def select(at: Place) -> None:
-    at.put("P", np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)))
-
-
-body("math", "dropout")(dropout)
+for compute, launches in (
+    (source, ("cast_Q", "cast_K", "cast_V", "cast_O", "cast_P")),
+    (lambda at: source(at) * np.sqrt(at.scale), ("scale_Q", "scale_K")),
+    (lambda at: at["Q_scaled"] @ at["K_scaled"].T, ("scores",)),
+    (_mask_added, ("mask",)),
+    (_softmax, ("softmax",)),
+    (lambda at: np.isneginf(source(at)).astype(np.float64), ("is_masked",)),
+    (lambda at: np.asarray(source(at).min(axis=1, keepdims=True)), ("all_masked",)),
+    (lambda at: np.where(at["masked_rows"] > 0, at["zero"], np.nan_to_num(at["P"], nan=0.0)), ("select",)),
+):
+    step(compute, *launches, algorithms=("math",))
 body("math", "convert_mask")(make_mask_additive)
-
-
-@body("math", "values")
-class Values(Body):
-    """O in fp32, a query block at a time."""
-
-    def begin(self, at: Place) -> None:
-        self.sums = np.zeros((at.q.size, at.problem.head_dim_v))
-
-    def pair(self, at: Place) -> None:
-        self.sums += at[_weights(at)] @ at[_current(at, "V")]
-
-    def end(self, at: Place) -> None:
-        at.put("O_fp32" if at.problem.input_type.bytes < 4 else "O", self.sums)
-
-
-@body("math", "cast_O")
-def cast_output(at: Place) -> None:
-    at.put("O", at["O_fp32"])
-
-
-@body("math", "cast_P")
-def cast_weights(at: Place) -> None:
-    at.put("P_out", at[_weights(at)])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Body, Place, body
-from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_domain, row_vector, store
-from iosim.kernel.algorithms.flash1 import fill, running_output
+from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, row_domain, row_pass, store
+from iosim.kernel.algorithms.flash1 import fill as fill_rows
+from iosim.kernel.algorithms.flash1 import running_output
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import Chain, Launch, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Chain, Outer, Per, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -26,54 +27,45 @@ def plan_minimal(problem: AttentionProblem, kernel: Kernel) -> Chain:
         InputError: a backward pass, a mask, dropout, another type than fp32, grouped heads, or a length that is not a
             multiple of the tile: the kernel has none of these.
     """
-    if problem.passes != "fwd":
-        raise InputError(f"`passes` '{problem.passes}' is not possible with kernel 'minimal': it has a forward only")
-    if problem.mask != "none":
-        raise InputError(f"`mask` '{problem.mask}' is not possible with kernel 'minimal': it has no mask")
-    if problem.dropout:
-        raise InputError(f"`dropout` {problem.dropout} is not possible with kernel 'minimal': it has none")
-    if problem.dtype not in ("fp32", "tf32"):
-        raise InputError(f"`dtype` '{problem.dtype}' is not possible with kernel 'minimal'; accepted: fp32")
-    if problem.group != 1:
-        raise InputError(
-            f"`kv_heads` {problem.kv_heads} is not possible with kernel 'minimal': it has no grouped heads"
-        )
-    for name, value, block in (("seq_q", problem.seq_q, kernel.tile.block_q),
-                               ("seq_k", problem.seq_k, kernel.tile.block_k)):  # fmt: skip
-        if value % block:
-            raise InputError(f"`{name}` {value} is not possible with kernel 'minimal': not a multiple of {block}")
-    all_tensors = [matrix(problem, n, Role.OUTPUT if n == "O" else Role.INPUT) for n in "QKVO"]
-    all_tensors += [row_vector(problem, n, Role.TEMP) for n in ("l", "m")]
-    fill = Launch(
-        "fill",
-        row_domain(problem, kernel.tile.block_q),
-        Outer.FLAT,
-        tuple(store(n, Rows.QUERY, Per.QUERY) for n in ("O", "l", "m")),
-        tensor_cores=False,
-    )
-    main = Launch(
-        "main",
+    for field, accepted, lacks in (
+        ("passes", ("fwd",), ": it has a forward only"),
+        ("mask", ("none",), ": it has no mask"),
+        ("dropout", (0.0,), ": it has none"),
+        ("dtype", ("fp32", "tf32"), "; accepted: fp32"),
+        ("kv_heads", (problem.heads,), ": it has no grouped heads"),
+        ("seq_q", range(0, problem.seq_q + 1, kernel.tile.block_q), f": not a multiple of {kernel.tile.block_q}"),
+        ("seq_k", range(0, problem.seq_k + 1, kernel.tile.block_k), f": not a multiple of {kernel.tile.block_k}"),
+    ):
+        if (value := getattr(problem, field)) not in accepted:
+            raise InputError(f"`{field}` {value!r} is not possible with kernel 'minimal'{lacks}")
+    running = ("O", "l", "m")
+    fill = row_pass("fill", row_domain(problem, kernel.tile.block_q), (), running)
+    main = main_launch(
+        problem,
+        kernel,
         attention_domain(problem, kernel.tile),
         Outer.HEAD,
         (
-            load("K", Rows.KEY, Per.KEY),
-            load("V", Rows.KEY, Per.KEY),
-            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", "O", "l", "m")),
-            *(store(n, Rows.QUERY, Per.PAIR) for n in ("O", "l", "m")),
+            *(load(n, Rows.KEY, Per.KEY) for n in "KV"),
+            *(load(n, Rows.QUERY, Per.PAIR) for n in ("Q", *running)),
+            *(store(n, Rows.QUERY, Per.PAIR) for n in running),
         ),
-        schedule=kernel.schedule,
-        resources=resources(problem, kernel),
-        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
-        exps_per_pair=1,
+        overheads=(),
+        stages=1,
         tensor_cores=False,
     )
-    return Chain(tensors(all_tensors), (fill, main), kernel.notes)
+    held = (
+        *matrices(problem, "Q K V", Role.INPUT),
+        *matrices(problem, "O", Role.OUTPUT),
+        *matrices(problem, "l m", Role.TEMP),
+    )
+    return Chain(tensors(held), (fill, main), kernel.notes)
 
 
 # What the launches compute.
 
 
-body("minimal", "fill")(fill)
+body("minimal", "fill")(fill_rows)
 
 
 @body("minimal", "main")

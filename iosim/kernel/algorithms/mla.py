@@ -12,13 +12,12 @@ from __future__ import annotations
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Place, body
 from iosim.kernel.algorithms.cache import append, append_tensors, in_cache, table_access, table_tensor
-from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_vector
-from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish
+from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrices, matrix, resources
+from iosim.kernel.algorithms.flash import Combine, Forward, SplitOptions, finish, grid
 from iosim.kernel.algorithms.registry import Packs, algorithm
 from iosim.kernel.algorithms.terms import masked_scores
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch, Outer, Per, Resources, Role, Rows, tensors
-from iosim.kernel.schedule import Scheduler
+from iosim.kernel.launch import Chain, Outer, Per, Resources, Role, Rows, tensors
 from iosim.problem.attention import AttentionProblem
 
 
@@ -38,28 +37,23 @@ def plan_mla(problem: AttentionProblem, kernel: Kernel) -> Chain:
     domain = attention_domain(problem, kernel.tile, pack=problem.group, splits=splits)
     if splits > domain.key_blocks_total:
         raise InputError(f"`splits` {splits} is out of range; accepted: 1 to {domain.key_blocks_total} (key blocks)")
-    main = Launch(
-        name="main",
-        domain=domain,
-        outer=Outer.QUERY if splits == 1 else Outer.SPLIT,
-        accesses=(
+    main = main_launch(
+        problem,
+        kernel,
+        domain,
+        Outer.QUERY if splits == 1 else Outer.SPLIT,
+        (
             load("Q", Rows.QUERY, Per.SPLIT if splits > 1 else Per.QUERY, edge=kernel.edge_q, visited_only=True),
             *table_access(problem),
             load("K", Rows.KEY, Per.PAIR, edge=kernel.edge_k),
         ),
-        schedule=kernel.schedule,
         resources=_resources(problem, kernel),
-        overheads=kernel.overheads,
-        persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-        flops_per_pair=2 * (problem.head_dim + problem.head_dim_v),
-        exps_per_pair=1,
-        stages=kernel.tile.stages,
+        persistent_ctas=grid(kernel),
     )
     all_tensors = (
         matrix(problem, "Q", Role.INPUT),
         in_cache(problem, matrix(problem, "K", Role.INPUT)),
-        matrix(problem, "O", Role.OUTPUT),
-        row_vector(problem, "LSE", Role.OUTPUT),
+        *matrices(problem, "O LSE", Role.OUTPUT),
         *table_tensor(problem),
         *append_tensors(problem, kernel),
     )

@@ -24,14 +24,13 @@ from typing import Any, ClassVar
 
 from iosim.base.errors import InputError
 from iosim.kernel.algorithms.body import Body, body
-from iosim.kernel.algorithms.common import attention_domain, load, matrix, resources, row_vector, store
+from iosim.kernel.algorithms.common import attention_domain, load, main_launch, matrix, row_vector, store
 from iosim.kernel.algorithms.registry import algorithm
 from iosim.kernel.kernel import Kernel, MatrixUnit
-from iosim.kernel.launch import Access, Chain, Launch, Outer, Per, Role, Rows, tensors
+from iosim.kernel.launch import Access, Chain, Outer, Per, Role, Rows, tensors
 from iosim.kernel.schedule import Scheduler
 from iosim.problem.attention import AttentionProblem
 
-LAUNCH = "main"
 MATRICES = ("Q", "K", "V", "O")
 PAIR_OF = {"Q": Rows.QUERY, "O": Rows.QUERY, "LSE": Rows.QUERY, "K": Rows.KEY, "V": Rows.KEY}
 
@@ -63,7 +62,7 @@ class LoopAlgorithm(Body):
                 raise ValueError(f"{cls.__name__}: {tensor} per {per} is not possible; accepted: Q, O and LSE per q or "
                                  "qk, K and V per qk")  # fmt: skip
         algorithm(name, override=override, **more)(cls.plan)
-        body(name, LAUNCH, override=override)(cls)
+        body(name, "main", override=override)(cls)
 
     @classmethod
     def plan(cls, problem: AttentionProblem, kernel: Kernel) -> Chain:
@@ -77,21 +76,18 @@ class LoopAlgorithm(Body):
                 raise InputError(f"`{field}` {value} is not possible with kernel '{kernel.name}'; accepted: {accepted}")
         stored = {t: per for t, per in cls.stores.items() if t != "LSE" or kernel.writes_lse}
         columns = 2 * (problem.head_dim + problem.head_dim_v)
-        launch = Launch(
-            LAUNCH,
+        launch = main_launch(
+            problem,
+            kernel,
             attention_domain(problem, kernel.tile),
             Outer.QUERY,
             (*(_load(tensor, per, kernel) for tensor, per in cls.loads.items()),
              *(store(tensor, Rows.QUERY, per) for tensor, per in stored.items())),
-            schedule=kernel.schedule,
-            resources=resources(problem, kernel),
-            overheads=kernel.overheads + (kernel.spill.overheads(kernel.cta_threads) if kernel.spill else ()),
             persistent_ctas=None if kernel.schedule.scheduler is Scheduler.STATIC else kernel.persistent_ctas,
-            flops_per_pair=columns if cls.flops_per_pair is None else cls.flops_per_pair,
             exps_per_pair=cls.exps_per_pair,
             tensor_cores=kernel.matrix_unit is not MatrixUnit.FP32,
             loop=kernel.loop,
-            stages=kernel.tile.stages,
+            flops_per_pair=columns if cls.flops_per_pair is None else cls.flops_per_pair,
         )  # fmt: skip
         names = dict.fromkeys((*cls.loads, *stored))
         moved = [matrix(problem, t, Role.OUTPUT if t in stored else Role.INPUT) for t in names if t in MATRICES]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -29,67 +29,46 @@ class Packs(StrEnum):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm as it was registered: `algorithm` says what the fields are."""
+    """An algorithm as it was registered."""
 
     name: str
     planner: Planner
-    takes: frozenset[str]
-    options: type[AlgorithmOptions]
-    reads: Reading | None
-    splits: bool
-    appends: bool
-    packs: Packs
-    keys_outside: bool
-    standard: bool
-    softmax: bool
-    dtypes: tuple[str, ...]
-    example_tile: Tile
+    takes: Collection[str] = ()
+    """The names of `AttentionProblem.terms` that it plans for."""
+    options: type[AlgorithmOptions] = AlgorithmOptions
+    """What its kernels' `options` are."""
+    reads: Reading | None = None
+    """Gives the problem as its launches see it, where that is another one."""
+    splits: bool = False
+    """A catalog kernel of it may divide its keys among CTAs."""
+    appends: bool = False
+    """A catalog kernel of it may write new tokens into the cache first."""
+    packs: Packs = Packs.NEVER
+    keys_outside: bool = False
+    """A tile of keys stays while queries are walked."""
+    standard: bool = False
+    """Standard attention, through an N x N matrix a head: what others are compared with."""
+    softmax: bool = True
+    """It computes softmax attention, whose operations are the problem's; those of another are what its launches'
+    products say."""
+    dtypes: tuple[str, ...] = ()
+    """The input types that it takes; none named: all."""
+    example_tile: Tile = field(default_factory=lambda: Tile(128, 64))
+    """A tile that it runs with, where formulas need one."""
 
 
 _ALGORITHMS: Registry[str, Algorithm] = Registry("algorithm")
 
 
-def algorithm(
-    name: str,
-    *,
-    takes: Iterable[str] = (),
-    options: type[AlgorithmOptions] = AlgorithmOptions,
-    override: bool = False,
-    reads: Reading | None = None,
-    splits: bool = False,
-    appends: bool = False,
-    packs: Packs = Packs.NEVER,
-    keys_outside: bool = False,
-    standard: bool = False,
-    softmax: bool = True,
-    dtypes: tuple[str, ...] = (),
-    example_tile: Tile | None = None,
-) -> Callable[[Planner], Planner]:
-    """Register a planner under `name`.
-
-    Args:
-        takes: the names of `AttentionProblem.terms` that it plans for.
-        options: what its kernels' `options` are.
-        override: replace an algorithm of that name.
-        reads: gives the problem as its launches see it, where that is another one.
-        splits: a catalog kernel of it may divide its keys among CTAs.
-        appends: a catalog kernel of it may write new tokens into the cache first.
-        packs: whether rows of several query heads share a tile.
-        keys_outside: a tile of keys stays while queries are walked.
-        standard: standard attention, through an N x N matrix a head: what others are compared with.
-        softmax: whether it computes softmax attention, whose operations are the problem's. Those of another are what
-            its launches' products say.
-        dtypes: the input types that it takes; none named: all.
-        example_tile: a tile that it runs with, where formulas need one.
+def algorithm(name: str, *, override: bool = False, **fields: Any) -> Callable[[Planner], Planner]:
+    """Register a planner under `name`, with `fields` of `Algorithm`; `override` replaces an algorithm of that name.
 
     Raises:
         ValueError: the name is taken and `override` is False.
     """
 
     def register(planner: Planner) -> Planner:
-        rest = (reads, splits, appends, packs, keys_outside, standard, softmax, dtypes, example_tile or Tile(128, 64))
-        made = Algorithm(name, planner, frozenset(takes), options, *rest)
-        _ALGORITHMS.put(name, made, override)
+        _ALGORITHMS.put(name, Algorithm(name, planner, **fields), override)
         return planner
 
     return register

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from iosim.base.schema import Flag, ListOf, MapOf, OneOrMany, Problem, Real, Spec, Table, Text, Whole
 from iosim.kernel.algorithms import algorithm_of, algorithms
-from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, Specialisation, stated_unit
+from iosim.kernel.kernel import FMA, SPECIALISED_UNITS, MatrixUnit, RowPass, Specialisation, stated_unit
 from iosim.kernel.launch import Edge, Fetch, Mode
 from iosim.kernel.libraries.builds import build_names
 from iosim.kernel.libraries.rules import rule_books
@@ -143,6 +143,7 @@ ROW: Mapping[str, Key] = {
     "registers": Key(Whole(1, 255), "registers a thread"),
     "shared_memory_bytes": Key(_SHARED, "bytes a CTA"),
     "edge_k": Key(Text(tuple(Edge)), "rows moved of a ragged block of keys"),
+    "fetch": Key(Text(tuple(Fetch)), "how rows are asked for"),
     "write_per_tile": Key(_BYTES, "bytes of spilled registers a thread writes a work tile"),
     "write_per_pair": Key(_BYTES, "and a visited key block"),
     "read_per_tile": Key(_BYTES, "bytes it reads that miss L1, a work tile"),
@@ -162,6 +163,25 @@ ROW: Mapping[str, Key] = {
 
 Those up to `min_shared_memory_per_block_bytes` are its conditions: head_dim is the widest that it holds for, the others
 are true of the problem or the GPU. `causal` is true of any mask, `window` of a window alone."""
+PASS_MEANS = {
+    "name": "fill, copy0, copy1, dot, convert, sum_groups, sum_dK or sum_dV",
+    "reads": "tensors it reads",
+    "writes": "tensors it writes: D, dQ_acc, dQ, a tensor's X_copy, dK, dV",
+    "rows": "rows a CTA; 0: the main launch's query rows",
+    "threads": "threads a CTA",
+    "values": "values a thread loads before it stores",
+    "operations": "instructions a value, where they take longer than its bytes",
+    "operations_of_group": "more of them, divided by the query heads of a group",
+    "packet_rows": "rows of a vector that move in one packet",
+    "packets_of": "that vector",
+    "store_packets": "packets in the place of one that its stores take",
+    "split_percent": "share of half-stored sectors that are two packets",
+}
+PASS: Mapping[str, Key] = {
+    name: Key(form, PASS_MEANS[name])
+    for name, form in Table.of(RowPass, name=Text(pattern="fill|copy[01]|dot|convert|sum_(groups|dK|dV)")).keys.items()
+}
+"""Of a launch beside the backward's main one."""
 _SIDES = ListOf(Whole(1, MAX_BLOCK), ascending=True)
 CONFIGURATIONS: Mapping[str, Key] = {
     "block_q": Key(_SIDES, "query rows"),
@@ -180,7 +200,7 @@ def _table(keys: Mapping[str, Key], only: Sequence[str] = (), required: Sequence
 
 _SCHEDULE = ("order", "start", "direction", "scheduler", "claims_ahead", "overlaps_tiles", "section_heads")
 _WHEN = tuple(ROW)[: tuple(ROW).index("split")]
-_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "threads", "registers", "shared_memory_bytes")
+_TILE = ("block_q", "block_k", "warps", "stages", "edge_k", "fetch", "threads", "registers", "shared_memory_bytes")
 _SPILL = ("split", "whole_tiles", "narrow", "block_q", "block_k", "registers", "write_per_tile", "write_per_pair",
           "read_per_tile", "read_per_pair", "accesses_per_pair", "accesses_per_tile", "frame", "source")  # fmt: skip
 _OVERHEAD = ("name", "mode", "per_cta", "per_tile", "per_pair", "per_tile_fetch")
@@ -200,9 +220,13 @@ TABLES: Mapping[str, Key] = {
     "backward_spill": Key(_ROWS["spill"], "Those of the backward."),
     "overhead": Key(_ROWS["overhead"], "What it moves beside its tensors."),
     "backward_overhead": Key(_ROWS["overhead"], "The same of the backward."),
+    "backward_pass": Key(
+        ListOf(_table(PASS, required=("name", "writes"))), "Launches over rows around the backward's main one."
+    ),
     "configurations": Key(_table(CONFIGURATIONS, required=tuple(CONFIGURATIONS)), "What is tuned over."),
 }
-MEANINGS = {"requires": REQUIRES, "kernel": KERNEL, "backward": KERNEL, "configurations": CONFIGURATIONS}
+MEANINGS = {"requires": REQUIRES, "kernel": KERNEL, "backward": KERNEL, "backward_pass": PASS,
+            "configurations": CONFIGURATIONS}  # fmt: skip
 """Table -> its keys; those of all others are `ROW`'s."""
 _NAMES = ListOf(Text(), least=0, unique=True)
 FILE: Mapping[str, Key] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,19 @@ from iosim.base.errors import InputError, refusing
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.algorithms import algorithm_of, algorithms, options_for
 from iosim.kernel.algorithms.registry import Packs
-from iosim.kernel.kernel import Kernel, MatrixUnit, PassSettings, Specialisation, Spill, Tile, stated_unit
-from iosim.kernel.launch import Edge, Fetch, Mode, Overhead
+from iosim.kernel.kernel import (
+    BACKWARD_PASSES,
+    QUEUE,
+    Kernel,
+    MatrixUnit,
+    PassSettings,
+    RowPass,
+    Specialisation,
+    Spill,
+    Tile,
+    stated_unit,
+)
+from iosim.kernel.launch import Edge, Fetch, Overhead
 from iosim.kernel.libraries.builds import spills
 from iosim.kernel.libraries.catalog_file import Place
 from iosim.kernel.libraries.choice import chosen, is_choice
@@ -19,34 +30,39 @@ from iosim.kernel.libraries.loader import Entry, entry, entry_names
 from iosim.kernel.libraries.rules import Rules, SplitGrid, rules_of
 from iosim.kernel.libraries.support import check_support
 from iosim.kernel.loop import Loop
-from iosim.kernel.options import AlgorithmOptions
+from iosim.kernel.options import AlgorithmOptions, typed
 from iosim.kernel.overrides import Overrides
-from iosim.kernel.schedule import CLUSTER_CC, Direction, Order, Schedule, Scheduler, Start
-from iosim.kernel.tile_rules import refuse_tile, retiled
+from iosim.kernel.schedule import CLUSTER_CC, Schedule, Scheduler, Start
+from iosim.kernel.tile_rules import ASYNC_COPY_CC, refuse_tile, retiled
 from iosim.problem.attention import AttentionProblem
 
+AS_STATED = ("rereads_q", "sm_spread", "sms_alike", "step_spread", "hbm_share", "cta_shares")
+"""Fields of a kernel that are keys of [kernel], too."""
 MAX_BLOCKS = 1 << 22
 MAX_SPLIT_ROWS = 1 << 24
-QUEUE = "tile_counter"
-"""What a catalog file names the bytes of a queue of work tiles."""
-ASYNC_COPY_CC = 80
-"""Compute capability that brought asynchronous copies to shared memory."""
 
 
-def _matches(row: Mapping[str, Any], problem: AttentionProblem, profile: HardwareProfile, width: int) -> bool:
-    shared = row.get("min_shared_memory_per_block_bytes", 0)
-    return (
-        width <= row["head_dim"]
-        and profile.cc in row.get("cc", (profile.cc,))
-        and profile.cc < row.get("cc_below", 10_000)
-        and row.get("causal", problem.mask != "none") == (problem.mask != "none")
-        and row.get("window", problem.mask == "window") == (problem.mask == "window")
-        and row.get("dropout", problem.dropout > 0) == (problem.dropout > 0)
-        and problem.dtype in row.get("dtype", (problem.dtype,))
-        and row.get("paged", problem.page_size is not None) == (problem.page_size is not None)
-        and problem.longest_q * problem.group <= row.get("max_rows", problem.longest_q * problem.group)
-        and (not shared or (profile.shared_memory_per_block_optin_bytes or 0) >= shared)
-    )
+def _first(
+    rows: Iterable[Mapping[str, Any]], problem: AttentionProblem, profile: HardwareProfile, width: int, **facts: Any
+) -> Mapping[str, Any]:
+    """The first row whose conditions hold, empty where none's do; `facts` are more that a row may state."""
+    window = problem.mask == "window"
+    facts |= {"causal": problem.mask != "none", "window": window, "dropout": problem.dropout > 0}
+    facts["paged"] = problem.page_size is not None
+    query_rows = problem.longest_q * problem.group
+    optin = profile.shared_memory_per_block_optin_bytes or 0
+    for row in rows:
+        if (
+            width <= row["head_dim"]
+            and profile.cc in row.get("cc", (profile.cc,))
+            and profile.cc < row.get("cc_below", 10_000)
+            and problem.dtype in row.get("dtype", (problem.dtype,))
+            and query_rows <= row.get("max_rows", query_rows)
+            and optin >= row.get("min_shared_memory_per_block_bytes", 0)
+            and all(row.get(name, fact) == fact for name, fact in facts.items())
+        ):
+            return row
+    return {}
 
 
 def tile_row(
@@ -57,27 +73,17 @@ def tile_row(
     Raises:
         InputError: none does.
     """
-    for row in data.get(table, ()):
-        if _matches(row, problem, profile, width):
-            return dict(row)
-    raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
+    if not (row := _first(data.get(table, ()), problem, profile, width)):
+        raise InputError(f"`head_dim` {width}: kernel {data['name']} has no {table.replace('_', ' ')} for it")
+    return row
 
 
 def _tile(row: Mapping[str, Any], kernel: Mapping[str, Any]) -> Tile:
-    return Tile(row["block_q"], row["block_k"], row["warps"], row.get("stages", kernel.get("stages", 1)))
+    return Tile(**typed(Tile, {"stages": kernel.get("stages"), **row}))
 
 
 def _schedule(values: Mapping[str, Any]) -> Schedule:
-    return Schedule(
-        order=Order(values.get("order", "query")),
-        start=Start(values.get("start", "light-first")),
-        direction=Direction(values.get("direction", "ascending")),
-        scheduler=Scheduler(values.get("scheduler", "static")),
-        section_heads=values.get("section_heads", 0),
-        claims_ahead=values.get("claims_ahead", False),
-        overlaps_tiles=values.get("overlaps_tiles", False),
-        cluster=values.get("cluster", 1),
-    )
+    return Schedule(**typed(Schedule, values))
 
 
 def _fetch(settings: Mapping[str, Any], profile: HardwareProfile) -> Fetch:
@@ -92,13 +98,11 @@ def _unit(settings: Mapping[str, Any]) -> MatrixUnit | None:
 
 
 def _loop(settings: Mapping[str, Any]) -> Loop:
-    return Loop(
-        producer_warps=settings.get("producer_warps"),
-        q_in_registers=settings.get("q_in") == Place.REGISTERS,
-        p_in_shared=settings.get("p_in") == Place.SHARED,
-        loads_ahead=settings.get("loads_ahead"),
-        score_operations=settings.get("score_operations", 0.0),
-    )
+    kept = {
+        "q_in_registers": settings.get("q_in") == Place.REGISTERS,
+        "p_in_shared": settings.get("p_in") == Place.SHARED,
+    }
+    return Loop(**typed(Loop, {**settings, **kept}))
 
 
 def _build(
@@ -109,26 +113,14 @@ def _build(
     that are whole tiles, one for others, packed ones among them, and one for rows of fewer columns than it has."""
     whole = problem.seq_lens is None and problem.seq_q % tile[0] == 0 and problem.seq_k % tile[1] == 0
     narrow = max(problem.head_dim, problem.head_dim_v) < width
-    for row in spills(data, backward):
-        fits = (
-            row.get("split", False) == split
-            and row.get("whole_tiles", whole) == whole
-            and row.get("narrow", narrow) == narrow
-            and (row.get("block_q", tile[0]), row.get("block_k", tile[1])) == tile
-        )
-        if fits and _matches(row, problem, profile, width):
-            return dict(row)
-    return {}
+    rows = (row for row in spills(data, backward) if row.get("split", False) == split)
+    facts = {"whole_tiles": whole, "narrow": narrow, "block_q": tile[0], "block_k": tile[1]}
+    return _first(rows, problem, profile, width, **facts)
 
 
 def _spill(row: Mapping[str, Any]) -> Spill | None:
     """What a build spills."""
-    if not row:
-        return None
-    return Spill(row.get("write_per_tile", 0.0), row.get("write_per_pair", 0.0),
-                 row.get("read_per_tile", 0.0), row.get("read_per_pair", 0.0),
-                 row.get("accesses_per_pair", 0.0), row.get("accesses_per_tile", 0.0), row["source"],
-                 row.get("frame", 0))  # fmt: skip
+    return Spill(**typed(Spill, row)) if row else None
 
 
 def resolve(
@@ -200,8 +192,7 @@ def _resolved(
         writes_lse=settings["writes_lse"],
         edge_q=Edge.EXACT if split_table else Edge(settings["edge_q"]),
         edge_k=Edge(row.get("edge_k", settings["edge_k"])),
-        fetch=_fetch(settings, profile),
-        rereads_q=settings.get("rereads_q", False),
+        fetch=_fetch({**settings, **row}, profile),
         packs_group=_packs_group(data, rules, problem, splits, block_q, block_k),
         compiled_head_dim=compiled,
         threads=None if split_table else row.get("threads", settings.get("threads")),
@@ -213,11 +204,7 @@ def _resolved(
         spill=_spill(build),
         matrix_unit=_unit(settings),
         loop=_loop(settings),
-        sm_spread=settings.get("sm_spread"),
-        sms_alike=settings.get("sms_alike", 1),
-        step_spread=settings.get("step_spread", 0.0),
-        hbm_share=settings.get("hbm_share", 1.0),
-        cta_shares=settings.get("cta_shares", ""),
+        **{name: settings[name] for name in AS_STATED if name in settings},
         options=_options(data, rules, profile, split_table, overrides.append_kv),
         notes=notes + _notes(data, problem, compiled),
     )
@@ -345,25 +332,21 @@ def _notes(data: Entry, problem: AttentionProblem, compiled: int | None) -> tupl
 
 
 def _overheads(data: Entry, table: str) -> tuple[Overhead, ...]:
-    return tuple(
-        Overhead(o["name"], Mode(o["mode"]), per_cta=o.get("per_cta", 0), per_tile=o.get("per_tile", 0),
-                 per_pair=o.get("per_pair", 0), per_tile_fetch=o.get("per_tile_fetch", 0),
-                 inferred_from=data["source"])
-        for o in data.get(table, ())
-    )  # fmt: skip
+    return tuple(Overhead(**typed(Overhead, {**o, "inferred_from": data["source"]})) for o in data.get(table, ()))
 
 
 def _backward(data: Entry, problem: AttentionProblem, profile: HardwareProfile, width: int) -> PassSettings:
     """The backward's main launch: its tile, schedule and registers, and what it moves beside its tensors."""
     overheads = _overheads(data, "backward_overhead")
     schedule = _schedule(data.get("backward", {}))
+    passes = tuple(RowPass(**typed(RowPass, row)) for row in data.get("backward_pass", ())) or BACKWARD_PASSES
     if not problem.backward or "backward_tile" not in data:
-        return PassSettings(schedule=schedule, overheads=overheads)
+        return PassSettings(schedule=schedule, overheads=overheads, passes=passes)
     row = tile_row(data, "backward_tile", problem, profile, width)
     tile = _tile(row, data.get("backward", {}))
     build = _build(data, problem, profile, width, False, (tile.block_q, tile.block_k), backward=True)
     registers = row.get("registers", build.get("registers"))
-    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"))
+    return PassSettings(tile, schedule, registers, overheads, _spill(build), row.get("shared_memory_bytes"), passes)
 
 
 def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
@@ -378,11 +361,7 @@ def _start(chosen: Start, heavy_first: bool | None, fold: bool | None) -> Start:
 
 
 def check_cluster(cluster: int, profile: HardwareProfile) -> int:
-    """The number of CTAs of a cluster, as asked for.
-
-    Raises:
-        InputError: clusters on a GPU that has none.
-    """
+    """The number of CTAs of a cluster, as asked for; an InputError on a GPU that has none."""
     if cluster > 1 and profile.cc < CLUSTER_CC:
         raise InputError(f"`cluster` {cluster}: {profile.name} has no clusters of CTAs, which cc 9.0 brought; accepted "
                          "there: 1")  # fmt: skip
@@ -400,41 +379,26 @@ def _apply(
     kernel: Kernel, rules: Rules, problem: AttentionProblem, over: Overrides, profile: HardwareProfile, of_both: bool
 ) -> Kernel:
     """The kernel with the user's settings, and its persistent grid."""
-    tile = kernel.tile
-    by_hand = over.tile is not None or over.warps is not None or over.stages is not None
-    if by_hand:
-        block_q, block_k = over.tile or (tile.block_q, tile.block_k)
-        warps = tile.warps if over.warps is None else over.warps
-        tile = Tile(block_q, block_k, warps, tile.stages if over.stages is None else over.stages)
+    tile = replace(kernel.tile, **typed(Tile, {"warps": over.warps, "stages": over.stages}))
+    if over.tile is not None:
+        tile = replace(tile, block_q=over.tile[0], block_k=over.tile[1])
+    if (over.tile, over.warps, over.stages) != (None, None, None):
         _check_blocks(problem, tile)
         kernel = rules.built(retiled(kernel, problem, tile, backward=False), problem, profile)
         if problem.backward:
             kernel = retiled(kernel, problem, tile, backward=True)
     if over.pack_group is not None and not of_both:
         kernel = replace(kernel, packs_group=_packs_by_hand(kernel, problem, over.pack_group))
-    schedule = kernel.schedule
-    schedule = replace(
-        schedule,
-        order=schedule.order if over.order is None else Order(over.order),
-        start=_start(schedule.start, over.heavy_first, over.fold),
-        section_heads=schedule.section_heads if over.section_heads is None else over.section_heads,
-        direction=schedule.direction if over.direction is None else Direction(over.direction),
-        scheduler=schedule.scheduler if over.scheduler is None else Scheduler(over.scheduler),
-        cluster=schedule.cluster if over.cluster is None else check_cluster(over.cluster, profile),
-    )
+    check_cluster(over.cluster or 1, profile)
+    asked = {name: getattr(over, name) for name in ("order", "section_heads", "direction", "scheduler", "cluster")}
+    schedule = replace(kernel.schedule, start=_start(kernel.schedule.start, over.heavy_first, over.fold))
+    schedule = replace(schedule, **typed(Schedule, asked))
     overheads = kernel.overheads
     if schedule.scheduler is not Scheduler.DYNAMIC:  # no queue, and nothing that is asked of it
         schedule = replace(schedule, claims_ahead=False)
         overheads = tuple(o for o in overheads if o.name != QUEUE)
-    kernel = replace(
-        kernel,
-        schedule=schedule,
-        overheads=overheads,
-        registers=kernel.registers if over.registers is None else over.registers,
-        shared_memory_bytes=(
-            kernel.shared_memory_bytes if over.shared_memory_bytes is None else over.shared_memory_bytes
-        ),
-    )
+    taken = typed(Kernel, {name: getattr(over, name) for name in ("registers", "shared_memory_bytes")})
+    kernel = replace(kernel, schedule=schedule, overheads=overheads, **taken)
     if schedule.scheduler is not Scheduler.STATIC and kernel.persistent_ctas is None:
         kernel = replace(kernel, persistent_ctas=int(profile.need("sm_count")))
     return kernel

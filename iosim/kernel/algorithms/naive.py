@@ -22,15 +22,32 @@ NB: PyTorch's products take further tiles from a queue in memory, 64 bytes each 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import numpy as np
+
 from iosim.kernel.algorithms import terms
-from iosim.kernel.algorithms.common import head_gradients, load, matrix, row_domain, score_matrix, store, sum_groups
+from iosim.kernel.algorithms.body import Array, Body, Place, body
+from iosim.kernel.algorithms.common import (
+    add_group_gradients,
+    head_gradients,
+    load,
+    matrices,
+    matrix,
+    row_domain,
+    row_pass,
+    score_matrix,
+    store,
+    sum_groups,
+)
 from iosim.kernel.algorithms.matrix_tiles import ProductTile, fp32_tile, half_tile
 from iosim.kernel.algorithms.registry import algorithm, options_of
+from iosim.kernel.algorithms.softmax import divided, exp_less
+from iosim.kernel.algorithms.terms import add_bias_gradients, write_alibi
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Outer, Per, Resources, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Chain, Domain, Edge, Launch, Mode, Outer, Per, Resources, Role, Rows, Tensor
 from iosim.kernel.options import AlgorithmOptions, number
 from iosim.problem.attention import AttentionProblem
 
@@ -65,6 +82,7 @@ class NaiveOptions(ProductOptions):
     softmax_backward_product: bool = False
 
 
+WIDE = Resources(256)
 COPY_ROWS = 128
 ELEMENTWISE_VALUES = 8
 """Values that a thread of PyTorch's elementwise passes takes: their grids in h200_chain_launches.csv."""
@@ -143,7 +161,7 @@ class ChainBuilder:
         self.launches.append(
             Launch(name, self._domain((product_tile.rows, product_tile.cols)), Outer.PAIR,
                    (load(left, Rows.QUERY, Per.PAIR), load(right, Rows.KEY, Per.PAIR), store(out, Rows.PAIR, Per.PAIR)),
-                   resources=Resources(256), flops_per_pair=2 * cols, stages=3)
+                   resources=WIDE, flops_per_pair=2 * cols, stages=3)
         )  # fmt: skip
 
     def product_over_keys(self, name: str, scores: str, right: str, out: str, cols: int) -> None:
@@ -166,7 +184,7 @@ class ChainBuilder:
             Launch(name, self._domain((own, 64) if by_query else (64, own)), outer,
                    (load(scores, Rows.PAIR, Per.PAIR, times=beside, edge=edge),
                     load(right, other, Per.PAIR, times=product_tile.cluster, edge=edge), store(out, mine, per)),
-                   resources=Resources(256), product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
+                   resources=WIDE, product_ctas=product_tile.cluster * beside, flops_per_pair=2 * cols,
                    stages=3)
         )  # fmt: skip
 
@@ -186,7 +204,7 @@ class ChainBuilder:
         p = self.problem
         domain = Domain(p.batch, p.heads, p.seq_q, p.seq_k, rows, p.seq_k)
         self.launches.append(
-            Launch(name, domain, Outer.FLAT, accesses, resources=Resources(256), exps_per_pair=exps, tensor_cores=False,
+            Launch(name, domain, Outer.FLAT, accesses, resources=WIDE, exps_per_pair=exps, tensor_cores=False,
                    values_per_thread=softmax_values(p.seq_k) if exps else values)
         )  # fmt: skip
 
@@ -200,10 +218,8 @@ class ChainBuilder:
         """A pass over one N x d tensor of the queries (or the keys): a cast, a copy or a scaling."""
         self.hold(target)
         self.launches.append(
-            Launch(name, row_domain(self.problem, COPY_ROWS, keys=keys), Outer.FLAT,
-                   (load(source, Rows.QUERY, Per.QUERY), store(target.name, Rows.QUERY, Per.QUERY)),
-                   resources=Resources(256), tensor_cores=False)
-        )  # fmt: skip
+            row_pass(name, row_domain(self.problem, COPY_ROWS, keys=keys), (source,), (target.name,), resources=WIDE)
+        )
 
     def chain(self) -> Chain:
         return Chain(self.held, tuple(self.launches), self.kernel.notes)
@@ -218,20 +234,20 @@ def add_bias(b: ChainBuilder, scores: str) -> str:
         b.launches.append(terms.materialise(p))
     else:
         b.hold(terms.bias(b.problem))
-    b.pass_over_scores("bias", (scores, "bias"), (_scores(b, "S_biased"),))
+    b.pass_over_scores("bias", (scores, "bias"), (_tensor(b, "S_biased"),))
     return "S_biased"
 
 
 def mask_keys(b: ChainBuilder, name: str, scores: str, out: str) -> str:
     """A pass over scores (or their gradient) with the key-padding mask; gives the name of its result."""
     b.hold(terms.padding(b.problem, b.padding_bytes))
-    b.pass_over_scores(name, (scores,), (_scores(b, out),))
+    b.pass_over_scores(name, (scores,), (_tensor(b, out),))
     last = b.launches.pop()
     b.launches.append(replace(last, accesses=(load("padding", Rows.KEY, Per.PAIR), *last.accesses)))
     return out
 
 
-def _scores(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
+def _tensor(b: ChainBuilder, name: str, size: int | None = None) -> Tensor:
     return score_matrix(b.problem, name, Role.TEMP, b.score_bytes if size is None else size)
 
 
@@ -240,7 +256,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     options = options_of(kernel, NaiveOptions)
     b = ChainBuilder(problem, kernel, options.score_bytes)
     run = passes(problem, kernel)
-    b.hold(*(matrix(problem, n, Role.INPUT) for n in "QKV"))
+    b.hold(*matrices(problem, "Q K V", Role.INPUT))
     query = "Q"
     if Pass.SCALE_Q in run:
         b.copy("scale_q", "Q", replace(matrix(problem, "Q", Role.TEMP), name="Q_scaled"))
@@ -248,7 +264,7 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b.product_to_scores("scores", query, "K", "S", problem.head_dim)
     scores = "S"
     if Pass.SCALE in run:
-        b.pass_over_scores("scale", (scores,), (_scores(b, "S_scaled"),))
+        b.pass_over_scores("scale", (scores,), (_tensor(b, "S_scaled"),))
         scores = "S_scaled"
     if problem.bias != "none":
         scores = add_bias(b, scores)
@@ -256,12 +272,12 @@ def forward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         scores = mask_keys(b, "padding", scores, "S_padded")
     if Pass.MASK in run:
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("mask", (scores, "mask"), (_scores(b, "S_masked"),))
+        b.pass_over_scores("mask", (scores, "mask"), (_tensor(b, "S_masked"),))
         scores = "S_masked"
-    b.pass_over_scores("softmax", (scores,), (_scores(b, "P"),), exps=1)
+    b.pass_over_scores("softmax", (scores,), (_tensor(b, "P"),), exps=1)
     weights = "P"
     if Pass.DROPOUT in run:
-        dropped = (_scores(b, "P_dropped"), _scores(b, "dropout_mask", options.dropout_mask_bytes))
+        dropped = (_tensor(b, "P_dropped"), _tensor(b, "dropout_mask", options.dropout_mask_bytes))
         b.pass_over_scores("dropout", ("P",), dropped)
         weights = "P_dropped"
     b.hold(matrix(problem, "O", Role.OUTPUT))
@@ -276,28 +292,28 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     b = ChainBuilder(problem, kernel, options.score_bytes)
     run = passes(problem, kernel)
     dropped = Pass.DROPOUT in run
-    b.hold(*(matrix(problem, n, Role.INPUT) for n in ("Q", "K", "V", "dO")))
+    b.hold(*matrices(problem, "Q K V dO", Role.INPUT))
     kept = ("P", "P_dropped", "dropout_mask") if dropped else ("P",)
     sizes = {"dropout_mask": options.dropout_mask_bytes}
-    b.hold(*(replace(_scores(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
-    b.hold(*(matrix(problem, n, Role.OUTPUT) for n in ("dV", "dQ", "dK")))
+    b.hold(*(replace(_tensor(b, n, sizes.get(n)), role=Role.INPUT) for n in kept))
+    b.hold(*matrices(problem, "dV dQ dK", Role.OUTPUT))
     b.hold(*head_gradients(problem))
     tail = "_heads" if problem.group > 1 else ""
     b.product_over_queries("bwd.dv", "P_dropped" if dropped else "P", "dO", f"dV{tail}", problem.head_dim_v)
     b.product_to_scores("bwd.dp", "dO", "V", "dP", problem.head_dim_v)
     grad = "dP"
     if dropped:
-        b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_scores(b, "dP_dropped"),))
+        b.pass_over_scores("bwd.dropout", (grad, "dropout_mask"), (_tensor(b, "dP_dropped"),))
         grad = "dP_dropped"
     if options.softmax_backward_product:
-        b.pass_over_scores("bwd.product", ("P", grad), (_scores(b, "PdP"),))
+        b.pass_over_scores("bwd.product", ("P", grad), (_tensor(b, "PdP"),))
         grad = "PdP"
-    b.pass_over_scores("bwd.softmax", ("P", grad), (_scores(b, "dS"),))
+    b.pass_over_scores("bwd.softmax", ("P", grad), (_tensor(b, "dS"),))
     b.keep("bwd.softmax", "dP", "dP_dropped")
     scores = "dS"
     if Pass.MASK in run and problem.mask_storage != "additive":
         b.hold(terms.stored_mask(problem))
-        b.pass_over_scores("bwd.mask", (scores, "mask"), (_scores(b, "dS_masked"),))
+        b.pass_over_scores("bwd.mask", (scores, "mask"), (_tensor(b, "dS_masked"),))
         scores = "dS_masked"
     if problem.key_padding:
         scores = mask_keys(b, "bwd.padding", scores, "dS_padded")
@@ -305,7 +321,7 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
         b.hold(terms.bias(problem, "dBias", Role.OUTPUT))
         b.launches.append(terms.sum_bias(problem, scores))
     if Pass.SCALE in run:
-        b.pass_over_scores("bwd.scale", (scores,), (_scores(b, "dS_scaled"),))
+        b.pass_over_scores("bwd.scale", (scores,), (_tensor(b, "dS_scaled"),))
         scores = "dS_scaled"
     b.product_over_queries("bwd.dk", scores, "Q", f"dK{tail}", problem.head_dim)
     if Pass.SCALE_Q in run:
@@ -315,5 +331,126 @@ def backward(problem: AttentionProblem, kernel: Kernel) -> Chain:
     else:
         b.product_over_keys("bwd.dq", scores, "K", "dQ", problem.head_dim)
     if tail:
-        b.launches += sum_groups(problem)
+        b.launches.append(sum_groups(problem))
     return b.chain()
+
+
+# What the launches compute. A step that is no launch of its own is folded into a neighbour: the scale into the
+# products, the mask into the softmax, dropout (recomputed) into the products with V and dO.
+# NB: scores stored in fp8 have no -inf: a mask pass in fp8 is right only for rows that keep a key.
+
+BESIDE = ("bias", "mask", "mask_added", "padding", "dropout_mask", "P")
+"""What a pass reads beside the tensor that it goes over; P as well, where it is not that."""
+
+
+def _operands(at: Place) -> list[str]:
+    """The tensors that a launch reads, in order."""
+    return [a.tensor for a in at.launch.accesses if a.mode is Mode.LOAD]
+
+
+def source(at: Place) -> Array:
+    """What a pass goes over."""
+    read = _operands(at)
+    return at[next((n for n in read if n not in BESIDE), "P")]
+
+
+def put(at: Place, value: Array) -> None:
+    """The only result of a launch."""
+    (target,) = (a.tensor for a in at.launch.accesses if a.mode is Mode.STORE)
+    at.put(target, value)
+
+
+def step(compute: Callable[[Place], Array], *launches: str, algorithms: tuple[str, ...] = ("naive",)) -> None:
+    """Register what launches with one result compute at a tile."""
+    for name in algorithms:
+        body(name, *launches)(lambda at: put(at, compute(at)))
+
+
+def _runs(at: Place, name: Pass) -> bool:
+    return name in passes(at.problem, at.kernel)
+
+
+def _scale_share(at: Place) -> float:
+    """Factor of each of the passes that scale: they share the scale where there are two."""
+    return float(at.scale ** (1 / max(1, _runs(at, Pass.SCALE) + _runs(at, Pass.SCALE_Q))))
+
+
+def _scores(at: Place) -> Array:
+    left, right = _operands(at)
+    folded = 1.0 if _runs(at, Pass.SCALE) or _runs(at, Pass.SCALE_Q) else at.scale
+    return at[left] @ at[right].T * folded
+
+
+def masked(at: Place, scores: Array) -> Array:
+    """Scores with the mask's tensor: added, or -inf where its bytes are 0."""
+    return scores + at["mask"] if at.problem.mask_storage == "additive" else np.where(at["mask"] > 0, scores, -np.inf)
+
+
+def _softmax(at: Place) -> Array:
+    scores = source(at) if _runs(at, Pass.MASK) else np.where(at.kept, source(at), -np.inf)
+    weights = exp_less(scores, scores.max(axis=1, keepdims=True))
+    return divided(weights, np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape))
+
+
+@body("naive", "dropout")
+@body("math", "dropout")
+def dropout(at: Place) -> None:
+    at.put("P_dropped", at["P"] * at.dropout_factor)
+    at.put("dropout_mask", at.survivors)
+
+
+def _weight_gradient(at: Place) -> Array:
+    """The gradient of the weights before dropout."""
+    return at["dP_dropped"] if _runs(at, Pass.DROPOUT) else at["dP"] * at.dropout_factor
+
+
+def _softmax_gradient(at: Place) -> Array:
+    whole = options_of(at.kernel, NaiveOptions).softmax_backward_product
+    product = at["PdP"] if whole else at["P"] * _weight_gradient(at)
+    return np.asarray(product - at["P"] * product.sum(axis=1, keepdims=True))
+
+
+def _scale_left(at: Place) -> float:
+    """The part of the scale that no pass over the scores has applied."""
+    return at.scale / _scale_share(at) if _runs(at, Pass.SCALE) else at.scale
+
+
+class Summed(Body):
+    """A product with a matrix over one axis of an N x N tensor, scaled by a part of `factor`'s; P without its dropout
+    is dropped here."""
+
+    def begin(self, at: Place) -> None:
+        self.sums: Array = np.zeros(())
+
+    def pair(self, at: Place) -> None:
+        left, right = _operands(at)
+        weights = at[left] * at.dropout_factor if left == "P" else at[left]
+        self.sums = self.sums + (weights.T if at.launch.outer is Outer.KEY else weights) @ at[right]
+
+    def factor(self, at: Place) -> float:
+        """What the sums are multiplied by: the scale, for dQ and dK."""
+        scales = at.launch.name == "bwd.dk" or (at.launch.name == "bwd.dq" and at.writes("dQ"))
+        return _scale_left(at) if scales else 1.0
+
+    def end(self, at: Place) -> None:
+        put(at, self.sums * self.factor(at))
+
+
+body("naive", "values", "bwd.dv", "bwd.dq", "bwd.dk")(Summed)
+body("math", "values")(Summed)
+step(lambda at: source(at) * _scale_share(at), "scale_q", "scale", "bwd.scale")
+step(_scores, "scores")
+step(lambda at: source(at) + at["bias"], "bias", algorithms=("naive", "math"))
+step(lambda at: np.where(at["padding"].T > 0, source(at), -np.inf), "padding", algorithms=("naive", "math"))
+step(lambda at: masked(at, source(at)), "mask")
+step(_softmax, "softmax")
+step(lambda at: at["dO"] @ at["V"].T, "bwd.dp")
+step(lambda at: source(at) * at["dropout_mask"] / (1 - at.problem.dropout), "bwd.dropout")
+step(lambda at: at["P"] * _weight_gradient(at), "bwd.product")
+step(_softmax_gradient, "bwd.softmax")
+step(lambda at: source(at) * at["mask"], "bwd.mask")
+step(lambda at: source(at) * at["padding"].T, "bwd.padding")
+step(lambda at: source(at) * _scale_left(at), "bwd.scale_q")
+body("naive", "bwd.sum_groups")(add_group_gradients)
+body("naive", "bwd.sum_bias")(add_bias_gradients)
+body("naive", "alibi")(write_alibi)
