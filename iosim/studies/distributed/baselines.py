@@ -70,11 +70,7 @@ def megatron(
     problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, cluster: Cluster,
     *, backward: bool = False,
 ) -> Baseline:  # fmt: skip
-    """Attention of split heads over the whole sequence, and a layer's collectives.
-
-    Raises:
-        InputError: a problem that is not distributed here.
-    """
+    """Attention of split heads over the whole sequence, and a layer's collectives."""
     check_problem(problem)
     passes = "bwd" if backward else "fwd"
     share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
@@ -136,11 +132,7 @@ def longest_sequence(
 def ring_self_attention(
     problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, *, backward: bool = False
 ) -> Baseline:
-    """Whole rows of scores of a GPU's own queries.
-
-    Raises:
-        InputError: a problem that is not distributed here.
-    """
+    """Whole rows of scores of a GPU's own queries."""
     check_problem(problem)
     check_gpus(gpus)
     prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile)

@@ -149,11 +149,7 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
 
 
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
-    """Memory of one pass on the GPU that needs most.
-
-    Raises:
-        InputError: `layers` is out of range.
-    """
+    """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
     if isinstance(layers, bool) or not 1 <= layers <= 10_000:
         raise InputError(f"`layers` {layers} is out of range; accepted: 1 to 10000")
     widths = token_bytes(problem)

@@ -201,8 +201,7 @@ def run(request: RingRequest, *, steps: bool = False, progress: Progress = silen
     Args:
         steps: the result shows the chunk schedules, step by step.
 
-    Raises:
-        InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
+    Raises InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
     """
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
@@ -213,11 +212,8 @@ def run(request: RingRequest, *, steps: bool = False, progress: Progress = silen
 
 
 def run_model(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> RingStack:
-    """A study for each kind of the layers of a request's model.
-
-    Raises:
-        InputError: several lengths, or no kind of layer that can be spread.
-    """
+    """A study for each kind of the layers of a request's model. Raises InputError: several lengths, or no kind of layer
+    that can be spread."""
     model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
     assert model is not None
     asked = calls_of(model, request.values)

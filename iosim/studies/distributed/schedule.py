@@ -34,22 +34,14 @@ STATISTICS = 2
 
 
 def check_gpus(gpus: object) -> int:
-    """The number of GPUs as a whole number of at least 1.
-
-    Raises:
-        InputError: it is none, or too large.
-    """
+    """The number of GPUs as a whole number of at least 1."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
         raise InputError(f"`num_gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
     return gpus
 
 
 def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
-    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`.
-
-    Raises:
-        InputError: fewer tokens than parts.
-    """
+    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`."""
     if tokens < parts:
         raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
     base, longer = divmod(tokens, parts)
@@ -58,11 +50,7 @@ def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
 
 
 def striped(tokens: int, parts: int) -> tuple[range, ...]:
-    """Token t in chunk t mod `parts` (Striped Attention, arXiv 2311.09431).
-
-    Raises:
-        InputError: fewer tokens than parts.
-    """
+    """Token t in chunk t mod `parts` (Striped Attention, arXiv 2311.09431)."""
     if tokens < parts:
         raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
     return tuple(range(n, tokens, parts) for n in range(parts))
@@ -112,11 +100,7 @@ def pair(queries: range, keys: range, causal: bool) -> Pair:
 
 
 def check_problem(problem: AttentionProblem) -> bool:
-    """Whether the problem is causal.
-
-    Raises:
-        InputError: a mask, lengths or options that are not distributed here.
-    """
+    """Whether the problem is causal."""
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
     if problem.seq_q != problem.seq_k:
@@ -330,12 +314,8 @@ def schedules(causal: bool) -> tuple[str, ...]:
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs.
-
-    Raises:
-        InputError: no such schedule, one that needs a causal mask, a problem that is not distributed, or a sequence
-            with fewer tokens than chunks.
-    """
+    """The schedule called `name` for a problem over `gpus` GPUs. Raises InputError: no such schedule, one that needs a
+    causal mask, a problem that is not distributed, or a sequence with fewer tokens than chunks."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

@@ -107,11 +107,8 @@ def study(
     **conditions: Unpack[Conditions],
 ) -> list[Result]:
     """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
-    run it. `progress` hands on the names one by one, and may show how far it is.
-
-    Raises:
-        InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
-    """
+    run it. `progress` hands on the names one by one, and may show how far it is. Raises InputError: an unknown method,
+    or a problem, kernel or number of GPUs that does not go with one of them."""
     causal = check_problem(problem)
     wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), *BASELINES]
     for name in wanted:

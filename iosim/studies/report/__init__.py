@@ -29,11 +29,8 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
 
 
 def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
-    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files.
-
-    Raises:
-        InputError: neither of them, the wrong name for `form`, or a place that cannot be written.
-    """
+    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files. Raises
+    InputError: neither of them, the wrong name for `form`, or a place that cannot be written."""
     if form not in FORMATS:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
@@ -79,10 +76,7 @@ def render(report: Report, kind: str) -> str:
 
 def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
     """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths.
-
-    Raises:
-        InputError: a place cannot be written; no file has changed then.
-    """
+    Raises InputError: a place cannot be written; no file has changed then."""
     places = targets(out, form)
     write_together({path: render(report, kind) for kind, path in places.items()})
     return list(places.values())

@@ -23,11 +23,7 @@ ALWAYS_SAID = "HBM: replay; "
 
 
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
-    """Everything that the report prints, as data.
-
-    Raises:
-        InputError: nothing of what was asked can run.
-    """
+    """Everything that the report prints, as data. Raises InputError: nothing of what was asked can run."""
     points, omissions, commands = collect(request, progress)
     here = [g for g in request.gpus if any(p.gpu.label == g.label for p in points)]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}

@@ -74,11 +74,8 @@ class Omission:
 def collect(
     request: ReportRequest, progress: Progress = silent
 ) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id.
-
-    Raises:
-        InputError: nothing of what was asked can run.
-    """
+    """The predictions of a request, what is omitted, and the command lines by id. Raises InputError: nothing of what
+    was asked can run."""
     points: list[Point] = []
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}

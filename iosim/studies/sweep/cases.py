@@ -57,11 +57,7 @@ MAX_ROWS = 1 << 31
 
 
 def name_of(word: str) -> str:
-    """The column that a name stands for, by its name in Python or its option's.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The column that a name stands for, by its name in Python or its option's."""
     name = SPELLINGS.get(word.strip().lstrip("-").replace("-", "_"), word.strip().replace("-", "_"))
     if name not in NAMES:
         raise unknown_name("column", word, NAMES)
@@ -69,11 +65,7 @@ def name_of(word: str) -> str:
 
 
 def checked(name: str, value: Any) -> Any:
-    """A value of a column as it is kept.
-
-    Raises:
-        InputError: of another type, or out of range.
-    """
+    """A value of a column as it is kept."""
     if name in LABELS:
         return value
     if name in PLACES:
@@ -221,8 +213,7 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
     What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
     of `window` in a grid go with masks that take one alone.
 
-    Raises:
-        InputError: a column that there is not, a value out of range, or a column given twice.
+    Raises InputError: a column that there is not, a value out of range, or a column given twice.
     """
     listed = dict(rows or {})
     given = {name: list(values) for name, values in grid.items()}
@@ -292,11 +283,7 @@ def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:
-    """The problem of a row.
-
-    Raises:
-        InputError: its values contradict each other.
-    """
+    """The problem of a row."""
     values = {name: value for name, value in case.items() if name in FIELDS and value is not None}
     return AttentionProblem(**values)
 

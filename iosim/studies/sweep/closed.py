@@ -259,12 +259,7 @@ class _Call:
 
     @classmethod
     def planned(cls, group: _Group, representative: AttentionProblem, kind: ArrayKind) -> _Call:
-        """Resolved and planned for the first row, on duals that carry the sizes of all.
-
-        Raises:
-            InputError: the kernel cannot run it.
-            TypeError: its description has no other side than the first row's.
-        """
+        """Resolved and planned for the first row, on duals that carry the sizes of all."""
         case = group.case()
         profile = group.profile
         companions = {name: array for name, array in group.sizes.items() if name in SIZES}

@@ -28,11 +28,7 @@ ASKS_BYTES = ("shared_memory_bytes",)
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """ "csv" or "parquet", by the name's end.
-
-    Raises:
-        InputError: neither.
-    """
+    """ "csv" or "parquet", by the name's end."""
     end = Path(path).suffix.lower()
     if end not in (".csv", ".parquet"):
         raise InputError(f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does")
@@ -50,11 +46,7 @@ def _parquet() -> Any:
 
 
 def check_target(path: Path) -> str:
-    """What kind of file is to be written, before anything is worked out for it.
-
-    Raises:
-        InputError: its name ends in neither .csv nor .parquet, it cannot stand there, or there is no pyarrow for it.
-    """
+    """What kind of file is to be written, before anything is worked out for it."""
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
@@ -65,11 +57,7 @@ def check_target(path: Path) -> str:
 
 
 def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, str]) -> None:
-    """Write the rows, which come as CSV, to `target`, whole.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the rows, which come as CSV, to `target`, whole."""
     if kind == CSV:
         with written_whole(target) as file:
             file.write(_head(kinds))
@@ -127,9 +115,7 @@ def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, 
     """The columns of a file of problems, or of a DataFrame, by their names in Python.
 
     A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
-
-    Raises:
-        InputError: the file cannot be read, or holds a column or a value that there is not.
+    Raises InputError: the file cannot be read, or holds a column or a value that there is not.
     """
     if isinstance(source, str | os.PathLike):
         where, frame = f"'{os.fspath(source)}'", _frame(Path(source))

@@ -60,11 +60,7 @@ class Journal:
         return left + ([(at, rows)] if at < rows else [])
 
     def append(self, start: int, stop: int, lines: str, refused: int, one_by_one: int) -> None:
-        """Rows that are done.
-
-        Raises:
-            InputError: the disk takes no more.
-        """
+        """Rows that are done."""
         data = lines.encode()
         head = {"start": start, "stop": stop, "bytes": len(data), "crc32": zlib.crc32(data), "refused": refused,
                 "one_by_one": one_by_one}  # fmt: skip
@@ -103,8 +99,7 @@ def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Itera
         sweep: tells sweeps apart: what is asked for, and by which version.
         fresh: drop what an earlier run left.
 
-    Raises:
-        InputError: another process writes the file, or the journal belongs to another sweep.
+    Raises InputError: another process writes the file, or the journal belongs to another sweep.
     """
     path = journal_of(target)
     with _locked(path, target) as file:

@@ -81,11 +81,7 @@ def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> _Do
 
 
 def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]:
-    """All rows of a sweep.
-
-    Raises:
-        InputError: every row is refused, or the cluster cannot be reached.
-    """
+    """All rows of a sweep. Raises InputError: every row is refused, or the cluster cannot be reached."""
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
     summary = Summary(len(cases), 0, sum(p.refused for p in done), sum(p.one_by_one for p in done))
@@ -103,9 +99,8 @@ def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, f
     Args:
         fresh: begin anew, whatever an earlier run left.
 
-    Raises:
-        InputError: another process writes the file, the place cannot be written, every row is refused, or the cluster
-            cannot be reached.
+    Raises InputError: another process writes the file, the place cannot be written, every row is refused, or the
+    cluster cannot be reached.
     """
     place = Path(target)
     kind = check_target(place)

@@ -40,11 +40,8 @@ def sweep(
     **values: Any,
 ) -> pandas.DataFrame:
     """As `iosim.sweep`, whose arguments these are, with the model loaded: it gives the rows their sizes, a row for each
-    kind of its layers at every combination of the other values.
-
-    Raises:
-        InputError: values that make no sense, every row refused, or a file that cannot be written.
-    """
+    kind of its layers at every combination of the other values. Raises InputError: values that make no sense, every row
+    refused, or a file that cannot be written."""
     grid = grid_of(values)
     if model is None:
         made = cases(grid, None if problems is None else problems_of(problems))
@@ -90,11 +87,7 @@ def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
-    """What is asked for each row.
-
-    Raises:
-        InputError: a GPU, a kernel, a method or a start that there is not, or that do not go together.
-    """
+    """What is asked for each row."""
     Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)
@@ -105,11 +98,7 @@ def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
 
 
 def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Values by column, from one value or several by any name; those that are None are left out.
-
-    Raises:
-        InputError: a name that there is not, or one thing given under two names.
-    """
+    """Values by column, from one value or several by any name; those that are None are left out."""
     given = dict(values)
     causal = given.pop("causal", None)
     prefix = given.pop("prefix", None)
@@ -135,11 +124,7 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def several(name: str, value: Any) -> list[Any]:
     """The values of a column: one or several, a text of them read as the command line reads it ("1k:8k:x2", "a100,l4");
-    a tuple of two sides is one value.
-
-    Raises:
-        InputError: a text that is no list of sizes where sizes are wanted.
-    """
+    a tuple of two sides is one value."""
     if isinstance(value, str):
         own = {"prefix": Kind.WHOLE, "causal": Kind.FLAG} | dict.fromkeys(PLACES, Kind.WORD)
         kind = own[name] if name in own else SETTINGS[name].kind

@@ -177,11 +177,7 @@ class Frontier(Shown):
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
     """The model and setup with `axis` at `value`. Wider models keep their head dimension, their ratio of MLP to width
-    and of query to key/value heads.
-
-    Raises:
-        InputError: an unknown axis, or a width that is no multiple of the head dimension.
-    """
+    and of query to key/value heads."""
     if axis == "batch":
         return model, replace(setup, batch=value)
     if axis == "layers":
@@ -221,8 +217,7 @@ def frontier(
         reserve_bytes: memory that tensors cannot use.
         progress: hands on the rows one by one, and may show how far it is.
 
-    Raises:
-        InputError: an unknown axis, values out of range, or more than 2,500 cells.
+    Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
     """
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
         raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")

@@ -49,10 +49,7 @@ PRECISIONS = tuple(_PRECISIONS)
 
 def precision(name: str) -> Precision:
     """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters).
-
-    Raises:
-        InputError: no such precision.
-    """
+    Raises InputError: no such precision."""
     key = str(name).strip().lower()
     key = _AUTOCAST.get(key, key)
     if key not in _PRECISIONS and is_dtype(key):
@@ -133,10 +130,7 @@ OPTIMIZERS = tuple(_RULES)
 
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
     """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel.
-
-    Raises:
-        InputError: no such optimizer or step, or a step that it does not have.
-    """
+    Raises InputError: no such optimizer or step, or a step that it does not have."""
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _RULES:
@@ -158,11 +152,8 @@ MAX_VOCABULARY = 1 << 24
 
 @dataclass(frozen=True)
 class Decoder:
-    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))).
-
-    Raises:
-        InputError: a value out of range, or two that contradict each other.
-    """
+    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))). Raises
+    InputError: a value out of range, or two that contradict each other."""
 
     layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
     width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)
@@ -258,11 +249,7 @@ FLASH_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Setup:
-    """How a model is trained.
-
-    Raises:
-        InputError: a value out of range or an unknown word.
-    """
+    """How a model is trained. Raises InputError: a value out of range or an unknown word."""
 
     batch: int = about(1, Kind.WHOLE, "sequences", high=MAX_BATCH)
     seq_len: int = about(1024, Kind.WHOLE, "tokens of each", high=MAX_TOKENS)
@@ -302,11 +289,7 @@ class Setup:
         return "memory-efficient" if self.backend == "cuda" and self.number.compute_bytes == 4 else "flash"
 
     def check(self, model: Decoder) -> None:
-        """Refuse what PyTorch would not run without another kernel or a padded copy.
-
-        Raises:
-            InputError: says which head dimensions are accepted.
-        """
+        """Refuse what PyTorch would not run without another kernel or a padded copy."""
         if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
             raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
                              f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip

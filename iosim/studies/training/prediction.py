@@ -99,8 +99,7 @@ class TrainingPrediction(Shown):
             values: of the axis, as a list or a text such as "1k:4k:1k", which is the width's default.
             seq_lens: tokens, likewise.
 
-        Raises:
-            InputError: an unknown axis, values out of range, or more than 2,500 cells.
+        Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
         """
         if axis not in AXES:
             raise unknown_name("`axis`", axis, AXES)
@@ -212,8 +211,7 @@ def predict_training(
         reserve_bytes: memory of the GPU that tensors cannot use.
         times: whether the step's time is wanted.
 
-    Raises:
-        InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
+    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     graph = plan(model, setup)
@@ -224,21 +222,15 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell.
-
-    Raises:
-        InputError: values that make no sense or contradict each other, or an attention that cannot run on the GPU.
-    """
+    """The step of a request; of a map over `axis`, that of its first cell. Raises InputError: values that make no sense
+    or contradict each other, or an attention that cannot run on the GPU."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
 
 def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
-    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request.
-
-    Raises:
-        InputError: as `run`, an unknown axis, or more than 2,500 cells.
-    """
+    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request. Raises InputError:
+    as `run`, an unknown axis, or more than 2,500 cells."""
     if axis not in AXES:
         raise unknown_name("`frontier`", axis, AXES)
     profile = load_profile(request.gpu) if isinstance(request.gpu, str) else request.gpu
@@ -252,9 +244,6 @@ def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, 
 
     Args:
         axis: whose values, and those of the sequence length, may be several; the first is taken.
-
-    Raises:
-        InputError: several values where one is wanted, or values that make no sense.
     """
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}

@@ -58,12 +58,8 @@ class Rates:
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32
-        units, of whose rate the same share is taken.
-
-        Raises:
-            InputError: the profile lacks a rate.
-        """
+        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32 units,
+        of whose rate the same share is taken. Raises InputError: the profile lacks a rate."""
         hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
         share, launch_s = profile.need("achieved_tensor_fraction"), profile.need("launch_latency_s")
         if dtype == "fp32":
@@ -86,9 +82,6 @@ def step_time(
         graph, model, setup: what runs.
         profile: on which GPU.
         kernel: catalog kernel for the attention's time; by default `KERNELS`'.
-
-    Raises:
-        InputError: the profile lacks a rate, or the kernel cannot run the attention.
     """
     rates = Rates.of(profile, setup.number.dtype)
     attention, method = _attention_seconds(model, setup, profile, kernel)
