@@ -10,12 +10,11 @@ from iosim.prediction.estimates import marked
 from iosim.show.page import Figure
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report import figures
-from iosim.studies.report.collect import Point, Report, collect, series
-from iosim.studies.report.density import density
+from iosim.studies.report.collect import Point, Report, baseline, by_gpu, collect, series
 from iosim.studies.report.face import question
 from iosim.studies.report.overview import overview
+from iosim.studies.report.ratios import density, ratio
 from iosim.studies.report.request import ReportRequest
-from iosim.studies.report.roofline import roofline
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 ALWAYS_SAID = "HBM: replay; "
@@ -40,17 +39,17 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
         overview(request, points),
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
-        figures.ratio(request, points, "l2"),
-        figures.ratio(request, points, "hbm"),
+        ratio(request, points, "l2"),
+        ratio(request, points, "hbm"),
         tile_map(request, rankings, tile_ids),
-        roofline(request, points, "l2", profile_ids),
-        roofline(request, points, "hbm", profile_ids),
+        figures.roofline(request, points, "l2", profile_ids),
+        figures.roofline(request, points, "hbm", profile_ids),
         figures.memory_footprint(request, points),
         figures.call_time(request, points),
         density(request, points, commands),
     ]
     return Report(
-        title=question(request, figures.baseline(points)),
+        title=question(request, baseline(points)),
         request=request,
         points=points,
         omissions=omissions,
@@ -63,7 +62,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
 
 def summary(points: Sequence[Point]) -> Table:
     """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
-    base = figures.baseline(points)
+    base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     columns = (
         *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
@@ -73,9 +72,8 @@ def summary(points: Sequence[Point]) -> Table:
         figures.FROM,
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    for _, _, row in series(points):
-        p = row[-1]
-        naive = None if figures.is_baseline(p.kernel, p) else below.get((p.gpu.label, p.seq_len))
+    for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
+        naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
         ratio_hbm = naive.hbm / p.hbm if naive and naive.hbm and p.hbm else None
         if naive is not None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from iosim.base.units import bytes_text, length_text, some
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.show.page import Page, Section, listed
-from iosim.studies.report.collect import Omission, Point, Report
-from iosim.studies.report.figures import baseline as baseline_of
+from iosim.studies.report.collect import Omission, Point, Report, by_gpu
+from iosim.studies.report.collect import baseline as baseline_of
 from iosim.studies.report.request import ReportRequest
 
 NEAR = 1.1
@@ -26,11 +26,6 @@ class Verdict:
     sentence: str
 
 
-def answer(report: Report) -> str:
-    """The verdicts of all GPUs, one after the other."""
-    return " ".join(v.sentence for v in verdicts(report))
-
-
 def verdicts(report: Report) -> tuple[Verdict, ...]:
     """A verdict a GPU, in the order of the request."""
     return of_points(report.points, baseline_of(report.points))
@@ -38,10 +33,7 @@ def verdicts(report: Report) -> tuple[Verdict, ...]:
 
 def of_points(points: Sequence[Point], baseline: str | None) -> tuple[Verdict, ...]:
     """A verdict a GPU; `baseline` is the kernel that the others are held against, where there is one."""
-    by_gpu: dict[str, list[Point]] = {}
-    for p in points:
-        by_gpu.setdefault(p.gpu.label, []).append(p)
-    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu.items())
+    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu(points).items())
 
 
 def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
