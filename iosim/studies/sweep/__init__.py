@@ -4,7 +4,7 @@
     >>> frame = sweep(gpu=["a100", "h100"], kernel=["fa2", "naive"], seq_len=[1024, 4096], method="capacity")
 
 `cases` are the rows before anything is predicted, `closed` their closed forms, `rows` what is found for them; `run`
-shares them among processes, and `journal` keeps what is done.
+shares them among processes and keeps a journal of what is done.
 """
 
 from iosim.studies.sweep.study import sweep

@@ -21,10 +21,22 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Words:
-    """A column of few distinct values: words, sizes that were asked for, truth values. None is an empty cell."""
+    """Distinct values (words, sizes that were asked for, truth values), and which of them each row has; None is an
+    empty cell."""
 
     values: tuple[Any, ...]
     codes: IntArray
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Words:
+        """A column from its values, row by row."""
+        known: dict[Any, int] = {}
+        plain = ((type(v), tuple(v) if type(v) is list else v) for v in values)
+        codes = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int64)
+        return cls(tuple(value for _, value in known), codes)
+
+    def row(self, n: int) -> Any:
+        return self.values[self.codes[n]]
 
     def cells(self) -> list[str]:
         texts = np.array([_text(value) for value in self.values], dtype=object)
@@ -40,6 +52,15 @@ class Numbers:
 
     numbers: IntArray | Floats
     known: BoolArray
+
+    @classmethod
+    def unknown(cls, rows: int, kind: type = np.int64) -> Numbers:
+        return cls(np.zeros(rows, dtype=kind), np.zeros(rows, dtype=np.bool_))
+
+    def put(self, at: Any, values: Any) -> None:
+        """Numbers that become known."""
+        self.numbers[at] = values
+        self.known[at] = True
 
     def cells(self) -> list[str]:
         texts = list(map(repr, self.numbers.tolist()))
@@ -104,11 +125,3 @@ def to_pandas(cells: Cells) -> pandas.DataFrame:
             taken = values.take(column.codes)
             columns[name] = taken.astype("int64") if whole and None not in column.values else taken
     return pandas.DataFrame(columns)
-
-
-def numbers(values: Iterable[int | float | None], *, whole: bool = True) -> Numbers:
-    """A column of numbers, some of them not known."""
-    listed = list(values)
-    known = np.array([value is not None for value in listed], dtype=np.bool_)
-    kind: Any = np.int64 if whole else np.float64
-    return Numbers(np.array([0 if value is None else value for value in listed], dtype=kind), known)

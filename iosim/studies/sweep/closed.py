@@ -34,6 +34,7 @@ from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
 from iosim.readers.formula.sums import BlockSums
 from iosim.studies.sweep.cases import FOLLOWS, Part, problem_of, settings_of
+from iosim.studies.sweep.cells import Numbers
 
 METHODS = ("bounds", "capacity")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -61,14 +62,13 @@ FOUND = (*KERNEL, *BYTES, *BESIDE)
 
 @dataclass
 class Found:
-    """What is known of a part's rows: numbers by column, names of the kernels that run, and why a row is refused.
+    """What is known of a part's rows: numbers by column, names of the kernels that run, and why rows are refused.
 
     `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
     have too few like them.
     """
 
-    numbers: dict[str, IntArray]
-    known: dict[str, BoolArray]
+    columns: dict[str, Numbers]
     runs_as: list[str | None]
     refused: list[str | None]
     left: IntArray
@@ -77,14 +77,11 @@ class Found:
     @classmethod
     def nothing(cls, rows: int) -> Found:
         return cls(
-            {name: np.zeros(rows, dtype=np.int64) for name in FOUND},
-            {name: np.zeros(rows, dtype=np.bool_) for name in FOUND},
-            [None] * rows, [None] * rows, np.arange(rows, dtype=np.int64),
-        )  # fmt: skip
-
-    def put(self, name: str, at: IntArray, value: Any) -> None:
-        self.numbers[name][at] = value
-        self.known[name][at] = True
+            {name: Numbers.unknown(rows) for name in FOUND},
+            [None] * rows,
+            [None] * rows,
+            np.arange(rows, dtype=np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -293,7 +290,7 @@ class _Call:
         told = done & self._refused(fits, done, found)
         at = rows[told]
         for name, value in moved.items():
-            found.put(name, at, np.broadcast_to(lifted(value), rows.shape)[told])
+            found.columns[name].put(at, np.broadcast_to(lifted(value), rows.shape)[told])
         for row in at.tolist():
             found.runs_as[row] = kernel.name
         return done

@@ -12,8 +12,8 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, written_whole
-from iosim.studies.sweep.cases import PLACES, Column, checked, name_of
-from iosim.studies.sweep.cells import Cells, csv_lines, to_pandas
+from iosim.studies.sweep.cases import PLACES, checked, name_of
+from iosim.studies.sweep.cells import Cells, Words, csv_lines, to_pandas
 from iosim.studies.sweep.closed import KERNEL
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     return to_pandas(cells).astype({name: types[word] for name, word in kinds.items()})
 
 
-def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Column]:
+def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:
     """The columns of a file of problems, or of a DataFrame, by their names in Python.
 
     A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
@@ -121,7 +121,7 @@ def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, 
         where, frame = f"'{os.fspath(source)}'", _frame(Path(source))
     else:
         where, frame = "the rows", source
-    columns: dict[str, Column] = {}
+    columns: dict[str, Words] = {}
     for head in frame.columns:
         word = str(head).strip()
         if word in FOUND or (word.endswith("_bytes") and word not in ASKS_BYTES):
@@ -159,7 +159,7 @@ def _frame(path: Path) -> pandas.DataFrame:
         raise InputError(f"'{path}' cannot be read: {why}; accepted: a {kind.upper()} file with a head line") from None
 
 
-def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Column:
+def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Words:
     import pandas
 
     codes, distinct = pandas.factorize(series)
@@ -172,10 +172,10 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
             row = int(np.argmax(codes == n)) + 1
             raise InputError(f"{where}, row {row}: {error.marked}") from None
     if (codes >= 0).all():
-        return Column(tuple(values), codes.astype(np.int64))
+        return Words(tuple(values), codes.astype(np.int64))
     if name in PLACES:
         raise InputError(f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name")
-    return Column((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
+    return Words((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,8 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
 from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
-from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, column, name_of
+from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, name_of
+from iosim.studies.sweep.cells import Words
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
 from iosim.studies.sweep.run import Where, in_memory, into_file
@@ -70,7 +71,7 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
     rows = [row for one in given for row in rows_of(model, one)]
     return cases(
         {name: values for name, values in grid.items() if name not in of_calls},
-        {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
+        {name: Words.of(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
     )
 
 
