@@ -6,15 +6,12 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.problem.masks.mask import BoolArray, IntArray
-
-if TYPE_CHECKING:
-    import pandas
 
 Floats = npt.NDArray[np.float64]
 
@@ -107,21 +104,3 @@ def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
         at = [values.setdefault((type(value), value), len(values)) for value in part.values]
         codes.append(np.array(at, dtype=np.int64)[part.codes])
     return Words(tuple(value for _, value in values), np.concatenate(codes))
-
-
-def to_pandas(cells: Cells) -> pandas.DataFrame:
-    """A DataFrame; whole numbers with empty cells are of pandas' type Int64."""
-    import pandas
-
-    columns: dict[str, Any] = {}
-    for name, column in cells.items():
-        if isinstance(column, Numbers):
-            whole = column.numbers.dtype.kind == "i"
-            columns[name] = pandas.Series(column.numbers, dtype="Int64" if whole else "Float64")
-            columns[name] = columns[name].where(column.known)
-        else:
-            whole = all(value is None or type(value) is int for value in column.values)
-            values = pandas.array(column.values, dtype="Int64" if whole else object)
-            taken = values.take(column.codes)
-            columns[name] = taken.astype("int64") if whole and None not in column.values else taken
-    return pandas.DataFrame(columns)

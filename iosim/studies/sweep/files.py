@@ -13,13 +13,15 @@ import numpy as np
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, written_whole
 from iosim.studies.sweep.cases import PLACES, checked, name_of
-from iosim.studies.sweep.cells import Cells, Words, csv_lines, to_pandas
+from iosim.studies.sweep.cells import Cells, Numbers, Words, csv_lines
 from iosim.studies.sweep.closed import KERNEL
 
 if TYPE_CHECKING:
     import pandas
 
 CSV, PARQUET = "csv", "parquet"
+TYPES = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
+"""pandas' types of a sweep's columns."""
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
 FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
@@ -46,7 +48,7 @@ def _parquet() -> Any:
 
 
 def check_target(path: Path) -> str:
-    """What kind of file is to be written, before anything is worked out for it."""
+    """What kind of file is to be written."""
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
@@ -60,7 +62,7 @@ def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, 
     """Write the rows, which come as CSV, to `target`, whole."""
     if kind == CSV:
         with written_whole(target) as file:
-            file.write(_head(kinds))
+            file.write((",".join(kinds) + "\n").encode())
             for data in lines:
                 file.write(data)
         return
@@ -78,19 +80,15 @@ def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, 
             writer.write_table(arrow.csv.read_csv(io.BytesIO(data), **reading))
 
 
-def _head(kinds: Mapping[str, str]) -> bytes:
-    return (",".join(kinds) + "\n").encode()
-
-
 def _gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
-    waiting: list[bytes] = []
+    waiting = bytearray()
     for data in lines:
-        waiting.append(data)
-        if sum(map(len, waiting)) >= AT_ONCE:
-            yield b"".join(waiting)
-            waiting = []
+        waiting += data
+        if len(waiting) >= AT_ONCE:
+            yield bytes(waiting)
+            waiting.clear()
     if waiting:
-        yield b"".join(waiting)
+        yield bytes(waiting)
 
 
 def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas.DataFrame:
@@ -100,15 +98,20 @@ def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas
     if kind_of(path) == PARQUET:
         _parquet()
         return pandas.read_parquet(path, dtype_backend="numpy_nullable")
-    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-    return pandas.read_csv(path, dtype={name: types[word] for name, word in kinds.items()}, keep_default_na=False,
-                           na_values=[""])  # fmt: skip
+    types = {name: TYPES[word] for name, word in kinds.items()}
+    return pandas.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
 
 
 def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     """The rows as `read_frame` gives them."""
-    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-    return to_pandas(cells).astype({name: types[word] for name, word in kinds.items()})
+    import pandas
+
+    def column(one: Words | Numbers, kind: str) -> Any:
+        if isinstance(one, Numbers):
+            return pandas.Series(one.numbers, dtype=kind).where(one.known)
+        return pandas.Series(one.values, dtype="object").astype(kind).array.take(one.codes)
+
+    return pandas.DataFrame({name: column(one, TYPES[kinds[name]]) for name, one in cells.items()})
 
 
 def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:

@@ -67,7 +67,8 @@ def _shown(names: tuple[str, ...]) -> list[str]:
 def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
     """The rows of a part."""
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
-    method, bound_by = [None if asked.timed else asked.method] * part.rows, [None] * part.rows
+    method: list[str | None] = [None if asked.timed else asked.method] * part.rows
+    bound_by: list[str | None] = [None] * part.rows
     times = Numbers.unknown(part.rows, np.float64)
     for row, outcome in _one_by_one(part, found.left.tolist(), asked):
         if isinstance(outcome, InputError):
