@@ -18,7 +18,7 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
@@ -26,7 +26,6 @@ from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 
 INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
-PARTIALS = ("O_part", "stats", "dQ", "dK", "dV")
 MAX_GPUS = 512
 FP32_BYTES = 4
 STATISTICS = 2
@@ -40,10 +39,14 @@ def check_gpus(gpus: object) -> int:
     return gpus
 
 
-def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
-    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`."""
+def check_length(tokens: int, parts: int) -> None:
     if tokens < parts:
         raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+
+
+def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
+    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`."""
+    check_length(tokens, parts)
     base, longer = divmod(tokens, parts)
     starts = [n * base + min(n, longer) for n in range(parts + 1)]
     return tuple(range(starts[n], starts[n + 1]) for n in range(parts))
@@ -51,8 +54,7 @@ def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
 
 def striped(tokens: int, parts: int) -> tuple[range, ...]:
     """Token t in chunk t mod `parts` (Striped Attention, arXiv 2311.09431)."""
-    if tokens < parts:
-        raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+    check_length(tokens, parts)
     return tuple(range(n, tokens, parts) for n in range(parts))
 
 
@@ -184,13 +186,7 @@ class ChunkSchedule:
         return {
             "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": "bwd" if self.backward else "fwd",
             "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
-            "owned": [list(chunks) for chunks in self.owned],
-            "steps": [
-                {"computes": [{"gpu": c.gpu, "queries": c.queries, "keys": c.keys} for c in step.computes],
-                 "sends": [{"source": s.source, "target": s.target, "tensors": list(s.tensors),
-                            "chunks": list(s.chunks)} for s in step.sends]}
-                for step in self.steps
-            ],
+            "owned": self.owned, "steps": [asdict(step) for step in self.steps],
         }  # fmt: skip
 
     def to_text(self) -> str:
