@@ -23,8 +23,7 @@ RESULTS = {False: ("O_part", "stats"), True: ("dK", "dV")}
 
 def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
     """Bytes of one message."""
-    tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
-    return tokens * sum(widths[t] for t in send.tensors)
+    return schedule.tokens(send.chunks) * sum(widths[t] for t in send.tensors)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
     received, sent = [0] * schedule.gpus, [0] * schedule.gpus
     for step in schedule.steps:
         for send in step.sends:
-            tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
+            tokens = schedule.tokens(send.chunks)
             for name in send.tensors:
                 moved = tokens * widths[name]
                 tensors[name] = tensors.get(name, 0) + moved
@@ -117,7 +116,7 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
     """Bytes of inputs, or of partial results, that each GPU receives in a step."""
     got = [0] * schedule.gpus
     for send in step.sends:
-        tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
+        tokens = schedule.tokens(send.chunks)
         got[send.target] += tokens * sum(widths[t] for t in send.tensors if (t in INPUTS) == inputs)
     return got
 
@@ -157,7 +156,7 @@ def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) 
     passing = passing_bytes(schedule, widths)
     memories = []
     for g, chunks in enumerate(schedule.owned):
-        tokens = sum(len(schedule.chunks[c]) for c in chunks)
+        tokens = schedule.tokens(chunks)
         kept = (layers - 1) * tokens * sum(widths[t] for t in SAVED)
         memories.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
     return max(memories, key=lambda m: m.total)

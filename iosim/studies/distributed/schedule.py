@@ -17,7 +17,7 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -177,6 +177,18 @@ class ChunkSchedule:
     owned: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
 
+    @property
+    def passes(self) -> str:
+        return "bwd" if self.backward else "fwd"
+
+    @property
+    def computes(self) -> Iterator[Compute]:
+        """Of all steps."""
+        return (c for step in self.steps for c in step.computes)
+
+    def tokens(self, chunks: Iterable[int]) -> int:
+        return sum(len(self.chunks[c]) for c in chunks)
+
     def pair(self, compute: Compute) -> Pair:
         """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
@@ -184,7 +196,7 @@ class ChunkSchedule:
     def to_dict(self) -> dict[str, Any]:
         """The schedule as plain data."""
         return {
-            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": "bwd" if self.backward else "fwd",
+            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": self.passes,
             "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
             "owned": self.owned, "steps": [asdict(step) for step in self.steps],
         }  # fmt: skip

@@ -14,7 +14,6 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
-from iosim.studies.training.graph import Parameter
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,15 @@ def precision(name: str) -> Precision:
     if key not in _PRECISIONS:
         raise unknown_name("`precision`", str(name), PRECISIONS)
     return _PRECISIONS[key]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trained tensor of `elements`. `embedding`: read by row number."""
+
+    name: str
+    elements: int
+    embedding: bool = False
 
 
 STEPS = ("foreach", "loop", "fused")

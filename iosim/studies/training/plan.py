@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.builder import STATISTIC_BYTES, Builder
-from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Part
+from iosim.studies.training.graph import STATISTIC_BYTES, Builder, Gradient, Graph, Kind, Node, Part
 from iosim.studies.training.model import Decoder, Setup
 
 RANDOM_STATE_BYTES = 8
