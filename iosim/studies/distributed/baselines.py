@@ -12,6 +12,7 @@ reduce-scatter of dK and dV.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from iosim.hardware.profile import HardwareProfile
@@ -122,11 +123,7 @@ def longest_sequence(
             return rsa_bytes(one, gpus, profile, backward=backward) <= budget_bytes
         return megatron_bytes(one, gpus, kernel, profile, backward=backward) <= budget_bytes
 
-    low, high = 0, MAX_TOKENS // gpus
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low * gpus
+    return bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk)) * gpus
 
 
 def ring_self_attention(

@@ -22,7 +22,6 @@ RESULTS = {False: ("O_part", "stats"), True: ("dK", "dV")}
 
 
 def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
-    """Bytes of one message."""
     return schedule.tokens(send.chunks) * sum(widths[t] for t in send.tensors)
 
 
@@ -40,7 +39,6 @@ class LinkBytes:
 
 
 def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
-    """What crosses the links in the whole pass."""
     widths = token_bytes(problem)
     tensors: dict[str, int] = {}
     received, sent = [0] * schedule.gpus, [0] * schedule.gpus

@@ -194,7 +194,6 @@ class ChunkSchedule:
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
     def to_dict(self) -> dict[str, Any]:
-        """The schedule as plain data."""
         return {
             "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": self.passes,
             "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],

@@ -24,17 +24,14 @@ ALWAYS_SAID = "HBM: replay; "
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
     """Everything that the report prints, as data. Raises InputError: nothing of what was asked can run."""
     points, omissions, commands = collect(request, progress)
-    here = [g for g in request.gpus if any(p.gpu.label == g.label for p in points)]
+    here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
     for gpu in here:
         commands[profile_ids[gpu.label]] = shlex.join(["iosim", "profiles", "show", gpu.argument, "--format", "json"])
     rankings = search(request, here)
-    tile_ids: dict[str, str] = {}
-    for gpu in here:
-        ranking = rankings[gpu.label]
-        if not isinstance(ranking, str):
-            tile_ids[gpu.label] = f"T{len(tile_ids) + 1:02d}"
-            commands[tile_ids[gpu.label]] = tiles_line(gpu, ranking)
+    ranked = [(gpu, ranking) for gpu in here if not isinstance(ranking := rankings[gpu.label], str)]
+    tile_ids = {gpu.label: f"T{n:02d}" for n, (gpu, _) in enumerate(ranked, 1)}
+    commands |= {tile_ids[gpu.label]: tiles_line(gpu, ranking) for gpu, ranking in ranked}
     drawn: list[Figure | None] = [
         overview(request, points),
         figures.l2_traffic(request, points),
@@ -75,9 +72,7 @@ def summary(points: Sequence[Point]) -> Table:
     for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
         naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
-        ratio_hbm = naive.hbm / p.hbm if naive and naive.hbm and p.hbm else None
-        if naive is not None:
-            ratio_hbm = marked(ratio_hbm, naive.prediction, p.prediction)
+        ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
         rows.append((
             *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
             p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,

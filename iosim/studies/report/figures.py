@@ -28,7 +28,6 @@ FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
 def who(p: Point) -> tuple[Cell, ...]:
-    """The cells under WHO."""
     return p.gpu.label, p.kernel, p.seq_len
 
 
@@ -83,7 +82,6 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Bytes between SMs and L2."""
     columns = (*WHO, Column("l2_read_bytes", "read", "bytes"), Column("l2_write_bytes", "written", "bytes"),
                Column("l2_bytes", "SM<->L2 bytes", "bytes"), Column("tile", "tile"), FROM)  # fmt: skip
     rows = tuple(
@@ -139,7 +137,6 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Bytes of device memory that a call needs."""
     columns = (*WHO, Column("peak_bytes", "peak", "bytes"), Column("workspace_bytes", "of it workspace", "bytes"),
                Column("gpu_memory_bytes", "the GPU has", "bytes"), FROM)  # fmt: skip
     rows = tuple(
@@ -165,7 +162,6 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Predicted seconds of a call."""
     columns = (*WHO, Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
                Column("time_specification_s", "at specified rates", "seconds"), FROM)  # fmt: skip
     rows = tuple(

@@ -32,7 +32,6 @@ ROW_REM, AXIS_REM = 2.4, 4.2
 
 
 def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """A panel a GPU."""
     several = len(request.lengths) > 1
     shown = [p for members in by_gpu(points).values() for p in (_fastest(members) if several else members)]
     values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
@@ -43,21 +42,17 @@ def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
     )
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and several else "of each kernel"
-    marks = (
-        "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is" if several else "The dotted line is"
+    lines = "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is"
+    caption = (
+        f"Bytes {which}, read and written together. {lines if several else 'The dotted line is'} the compulsory bytes: "
+        "inputs once, outputs once. Outputs that still wait in L2 at the end count not."
     )
-    how = (
-        f"{marks} the compulsory bytes: inputs once, outputs once. Outputs that still wait in L2 at the end count not."
-    )
-    legend = (
-        () if several else tuple(Series(name, LEVEL_COLOURS[name], "■" if name == "HBM" else "●") for name in LEVELS)
-    )
+    legend = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
     rows = tuple((*who(p), p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
-    caption = f"Bytes {which}, read and written together. {how}" + HOLLOW * any(map(estimated, shown))
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
-        caption, Table(COLUMNS, rows), panels, legend, "seq_len",
-        ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
+        caption + HOLLOW * any(map(estimated, shown)), Table(COLUMNS, rows), panels, () if several else legend,
+        "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
     )  # fmt: skip
 
 
@@ -72,12 +67,8 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
                      for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))]  # fmt: skip
         least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
-    columns = (
-        Column("gpu", "GPU"),
-        Column("bytes", "bytes"),
-        *(Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths),
-    )
-    return Table(columns, tuple(rows))
+    columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
+    return Table((Column("gpu", "GPU"), Column("bytes", "bytes"), *columns), tuple(rows))
 
 
 def _fastest(points: Sequence[Point]) -> list[Point]:

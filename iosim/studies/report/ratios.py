@@ -65,9 +65,8 @@ def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure
                 hover = [f"{label}, N = {p.seq_len:,}<br>{_times(r)}" for p, r in row]
                 data.append(axes.line(label, [p.seq_len for p, _ in row], [r for _, r in row], hover, g))
                 readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
-        alt = (
-            f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: {'; '.join(readings)}."
-        )
+        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
+        alt += f"{'; '.join(readings)}."
         panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
     return Figure(
         f"ratio-{level}", f"Naive over tiled: {word} bytes",

@@ -95,7 +95,6 @@ class ReportRequest:
         return self.problems[len(self.problems) // 2]
 
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
-        """The command line of one prediction."""
         one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
         return command_line([*one, *length_options(problem)], problem, [*self._how(), "--format", "json"])
 

@@ -114,7 +114,6 @@ class Part:
     columns: Block
 
     def case(self, n: int) -> dict[str, Any]:
-        """The values of one row, those that are given."""
         return {name: column.row(n) for name, column in self.columns.items()}
 
 
@@ -153,7 +152,6 @@ class Cases:
         return next((block[name].values for block in self.blocks if name in block), ())
 
     def part(self, start: int, stop: int) -> Part:
-        """Rows `start` to `stop`."""
         numbers = np.arange(start, stop, dtype=np.int64)
         columns: dict[str, Words] = {}
         for block in reversed(self.blocks):
@@ -255,11 +253,9 @@ def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:
-    """The problem of a row."""
     values = {name: value for name, value in case.items() if name in FIELDS and value is not None}
     return AttentionProblem(**values)
 
 
 def settings_of(case: Mapping[str, Any]) -> Overrides:
-    """The settings of a row over its kernel's own choice."""
     return Overrides(**{name: value for name, value in case.items() if name in OVERRIDES})

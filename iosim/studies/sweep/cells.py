@@ -55,7 +55,6 @@ class Numbers:
         return cls(np.zeros(rows, dtype=kind), np.zeros(rows, dtype=np.bool_))
 
     def put(self, at: Any, values: Any) -> None:
-        """Numbers that become known."""
         self.numbers[at] = values
         self.known[at] = True
 
@@ -70,7 +69,6 @@ class Numbers:
 
 
 def _text(value: Any) -> str:
-    """A value as a cell of a CSV file."""
     if value is None:
         return ""
     out = io.StringIO()

@@ -97,7 +97,6 @@ class _Group:
         return replace(self, rows=self.rows[at], sizes={name: array[at] for name, array in self.sizes.items()})
 
     def case(self) -> dict[str, Any]:
-        """The values of the first row."""
         one = {name: int(array[0]) for name, array in self.sizes.items()}
         tile = (one.pop("block_q"), one.pop("block_k")) if "block_q" in one else None
         return {**self.shared, **one, "tile": tile}
@@ -316,9 +315,8 @@ class _Call:
             block_q, block_k = (np.broadcast_to(lifted(side), rows.shape)
                                 for side in (launch.domain.block_q, launch.domain.block_k))  # fmt: skip
             for n in np.flatnonzero(refused & rows).tolist():
-                found.refused[self.group.rows[n]] = str(does_not_fit(
-                    f"{block_q[n]}x{block_k[n]}", fit.threads_of(n), fit.occupancy_of(n), self.group.profile
-                ))  # fmt: skip
+                tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
+                found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))
         return fitting
 
     def _added(self, launch: Launch) -> int:
@@ -335,7 +333,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Fit:
-    """The occupancy of a launch's CTAs in each row: the distinct ones, and which of them each row has."""
+    """Threads and occupancy of a launch's CTAs: the distinct ones, and which of them each row has."""
 
     distinct: tuple[tuple[int, Occupancy], ...]
     code: IntArray
@@ -362,12 +360,6 @@ class _Fit:
         """Of each row, or the one number of all."""
         numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
         return int(numbers[0]) if numbers.size == 1 else numbers[self.code]
-
-    def threads_of(self, row: int) -> int:
-        return self.distinct[int(self.code[row])][0]
-
-    def occupancy_of(self, row: int) -> Occupancy:
-        return self.distinct[int(self.code[row])][1]
 
 
 def _reach(domain: Domain) -> Reach:

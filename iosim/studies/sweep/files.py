@@ -30,7 +30,6 @@ ASKS_BYTES = ("shared_memory_bytes",)
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """ "csv" or "parquet", by the name's end."""
     end = Path(path).suffix.lower()
     if end not in (".csv", ".parquet"):
         raise InputError(f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does")
@@ -182,7 +181,6 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
 
 
 def _plain(value: Any) -> Any:
-    """A cell as a plain value."""
     item = value.item() if isinstance(value, np.generic) else value
     return int(item) if isinstance(item, float) and item.is_integer() else item
 

@@ -65,7 +65,6 @@ def _shown(names: tuple[str, ...]) -> list[str]:
 
 
 def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
-    """The rows of a part."""
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
     method: list[str | None] = [None if asked.timed else asked.method] * part.rows
     bound_by: list[str | None] = [None] * part.rows

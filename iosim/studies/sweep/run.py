@@ -57,7 +57,6 @@ class Where:
                              "one of them")  # fmt: skip
 
     def processes(self, rows: int, asked: Asked) -> int:
-        """Processes on this machine."""
         if self.jobs is not None:
             return self.jobs
         return cores() if rows > (FEW_ROWS if asked.timed else FEW_CLOSED_ROWS) else 1
@@ -83,7 +82,6 @@ class Summary:
 
 
 def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> Done:
-    """What a worker does."""
     done = evaluate(part, names, asked)
     return replace(done, rows=csv_lines(done.rows)) if as_csv else done
 
@@ -115,14 +113,11 @@ def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, f
             journal.append(part)
         if gaps := journal.gaps(len(cases)):
             raise RuntimeError(f"rows {gaps} of the sweep were given to no worker")
-        summary = Summary.of(journal.records, resumed, lambda: _first_reason(journal, list(kinds)))
+        first = (row for data in journal.csv() for row in csv.reader(io.StringIO(data.decode())))
+        summary = Summary.of(journal.records, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"])
         finish(journal.csv(), place, kind, kinds)
         journal.remove()
     return summary
-
-
-def _first_reason(journal: Journal, names: list[str]) -> str:
-    return next(csv.reader(io.StringIO(next(journal.csv()).decode())))[names.index("refused")]
 
 
 def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
@@ -264,7 +259,6 @@ class Journal:
 
 
 def journal_of(target: Path) -> Path:
-    """The journal of the sweep that writes `target`."""
     return target.with_name(f"{target.name}.partial")
 
 

@@ -88,7 +88,6 @@ def _combinations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
-    """What is asked for each row."""
     Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)

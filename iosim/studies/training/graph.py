@@ -119,7 +119,6 @@ class Graph:
     seed_held: bool
 
     def parameters_of(self, node: Node) -> tuple[Parameter, ...]:
-        """The parameters that a node reads."""
         return tuple(self._named[g.to] for g in node.gradients if g.to in self._named)
 
     @cached_property
@@ -144,7 +143,6 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
 
 
 def saved_bytes(graph: Graph) -> int:
-    """Bytes of `saved_storages`."""
     return sum(s.bytes for s in saved_storages(graph))
 
 
@@ -355,6 +353,5 @@ class Builder:
         self.segment = None
 
     def graph(self, seed: Storage, seed_held: bool) -> Graph:
-        """What was collected."""
         return Graph(self.parameters, tuple(self.inputs), tuple(self.nodes), self.storages, self.lies_in,
                      self.segments, seed, seed_held)  # fmt: skip

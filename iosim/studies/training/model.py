@@ -95,7 +95,9 @@ class Optimizer:
     def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
         """Device bytes of all states."""
         if self.eight_bit:
-            return QUANTILES_BYTES + sum(_eight_bit_state(p.elements) for p in parameters)
+            scaled = [n for p in parameters if (n := p.elements) >= MIN_8BIT_ELEMENTS]
+            fp32 = sum(p.elements for p in parameters if p.elements < MIN_8BIT_ELEMENTS)
+            return QUANTILES_BYTES + 2 * (sum(n + -(-n // BLOCK_ELEMENTS) * 4 for n in scaled) + 4 * fp32)
         counters = COUNTER_BYTES * len(parameters) if self.step == "fused" and self.name != "momentum" else 0
         total = sum(p.elements for p in parameters)
         return self.moments * total * element_bytes + (counters if self.moments else 0)
@@ -114,12 +116,6 @@ class Optimizer:
         if self.eight_bit:  # parameter in and out, gradient in, both states in and out
             return 3 * total * element_bytes + 2 * self.state_bytes(parameters, element_bytes)
         return (self.fused_passes if self.step == "fused" else self.passes) * total * element_bytes
-
-
-def _eight_bit_state(elements: int) -> int:
-    if elements < MIN_8BIT_ELEMENTS:
-        return 2 * elements * 4
-    return 2 * (elements + -(-elements // BLOCK_ELEMENTS) * 4)
 
 
 _ADAM_PASSES = 18
@@ -183,18 +179,14 @@ class Decoder:
     def __post_init__(self) -> None:
         put_checked(self)
         put = object.__setattr__
-        if self.heads > self.width:
-            raise InputError(f"`heads` {self.heads} is out of range; accepted: 1 to {self.width}")
-        if self.width % self.heads:
-            raise InputError(f"`heads` {self.heads} does not divide `width` {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
-        if self.kv_heads > self.heads:
-            raise InputError(f"`kv_heads` {self.kv_heads} is out of range; accepted: 1 to {self.heads}")
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors of it"
-            )
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
+        for name, of in (("heads", "width"), ("kv_heads", "heads")):
+            part, whole = getattr(self, name), getattr(self, of)
+            if part > whole:
+                raise InputError(f"`{name}` {part} is out of range; accepted: 1 to {whole}")
+            if whole % part:
+                raise InputError(f"`{name}` {part} does not divide `{of}` {whole}; accepted: divisors of it")
 
     @property
     def head_dim(self) -> int:
@@ -207,18 +199,13 @@ class Decoder:
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
         """Every trained tensor, in the order of the model; `tokens` is the number of learned positions."""
-        all_parameters: list[Parameter] = []
+        before, after = [], []
         if self.vocabulary:
-            all_parameters.append(Parameter("embedding", self.vocabulary * self.width, embedding=True))
+            before = [Parameter("embedding", self.vocabulary * self.width, embedding=True)]
             if self.positions == "learned":
-                all_parameters.append(Parameter("positions", tokens * self.width, embedding=True))
-        for n in range(self.layers):
-            all_parameters += self._layer(f"layer{n}.")
-        if self.vocabulary:
-            all_parameters += self._norm("norm")
-            if not self.tied:
-                all_parameters.append(Parameter("head.weight", self.vocabulary * self.width))
-        return tuple(all_parameters)
+                before.append(Parameter("positions", tokens * self.width, embedding=True))
+            after = self._norm("norm") + [Parameter("head.weight", self.vocabulary * self.width)] * (not self.tied)
+        return (*before, *(p for n in range(self.layers) for p in self._layer(f"layer{n}.")), *after)
 
     def _layer(self, at: str) -> list[Parameter]:
         parameters = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)

@@ -112,22 +112,20 @@ class _Player:
             if node.segment is not None and node.saved:
                 self.first_of.setdefault(node.segment, node)
         self.made = 0
-        constant = [Storage(p.name, Kind.PARAMETER, p.elements * element_bytes) for p in graph.parameters]
+        sizes = {p.name: p.elements * element_bytes for p in graph.parameters}
+        constant = [Storage(name, Kind.PARAMETER, size) for name, size in sizes.items()]
         constant.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
         if accumulate:
-            constant += [self._gradient(p.name) for p in graph.parameters]
+            constant += [Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()]
         for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
 
     def play(self) -> Timeline:
         self._forward()
         self._backward()
-        self._step()
+        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
+        self._event("step", f"{self.optimizer.name} step", None, scratch)
         return Timeline(tuple(self.events), tuple(self.heap.requests))
-
-    def _gradient(self, parameter: str) -> Storage:
-        size = self.parameters[parameter].elements * self.element_bytes
-        return Storage(f"{parameter}.grad", Kind.GRADIENT, size)
 
     def _event(self, phase: str, name: str, node: int | None, scratch: int = 0) -> None:
         heap = self.heap
@@ -275,12 +273,6 @@ class _Player:
             heap.drop(names[name])
         self.again[segment] = names
 
-    # Step
-
-    def _step(self) -> None:
-        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
-        self._event("step", f"{self.optimizer.name} step", None, scratch)
-
 
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
     """For every node, the storages made by these nodes that nothing after it reads."""
@@ -298,13 +290,8 @@ def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
 def play(
     graph: Graph, optimizer: Optimizer, element_bytes: int, *, accumulate: bool = False, in_place: bool = True
 ) -> Timeline:
-    """Allocations of one step.
-
-    Args:
-        graph, optimizer: what runs.
-        element_bytes: of a parameter.
-        accumulate: gradients of an earlier backward are there already.
-        in_place: gradients that meet may be added in place. PyTorch never does so under a dispatch mode.
+    """Allocations of one step, `element_bytes` a parameter's. With `accumulate` gradients of an earlier backward are
+    there already; with `in_place` those that meet may be added in place (PyTorch never does so under a dispatch mode).
     """
     return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
 
