@@ -105,7 +105,7 @@ def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     """The rows as `read_frame` gives them."""
     import pandas
 
-    def column(one: Words | Numbers, kind: str) -> Any:
+    def column(one: Words | Numbers, kind: Any) -> Any:
         if isinstance(one, Numbers):
             return pandas.Series(one.numbers, dtype=kind).where(one.known)
         return pandas.Series(one.values, dtype="object").astype(kind).array.take(one.codes)

@@ -7,6 +7,7 @@ seconds. `Builder` collects the operations of a decoder as nodes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -148,10 +149,10 @@ def saved_bytes(graph: Graph) -> int:
 
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
     """Bytes by what the storages hold, largest first."""
-    total: dict[Kind, int] = {}
+    total: Counter[Kind] = Counter()
     for s in storages:
-        total[s.kind] = total.get(s.kind, 0) + s.bytes
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
+        total[s.kind] += s.bytes
+    return dict(total.most_common())
 
 
 class Builder:
