@@ -19,7 +19,7 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import length_options, problem_options
 from iosim.show import axes
 from iosim.studies.report import Report, ReportRequest, build, render
-from iosim.studies.report.roofline import bandwidth
+from iosim.studies.report.figures import bandwidth
 
 FIGURES = [
     "overview",

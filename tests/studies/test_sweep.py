@@ -28,9 +28,11 @@ from iosim.commands.cli import main
 from iosim.kernel.libraries import choice_names, entry_names
 from iosim.prediction.predictor import predict
 from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import cases, column, problem_of, settings_of
+from iosim.studies.sweep.cases import cases, problem_of, settings_of
+from iosim.studies.sweep.cells import Words
 from iosim.studies.sweep.closed import evaluate
-from iosim.studies.sweep.journal import journal_of, opened
+from iosim.studies.sweep.rows import Done
+from iosim.studies.sweep.run import journal_of, opened
 
 KERNELS = (*entry_names(), *choice_names())
 FIRST = ("cutlass", "default", "fa2", "fa3", "flash", "naive")
@@ -97,7 +99,7 @@ def single(case: dict[str, Any], method: str) -> tuple[dict[str, int], str | Non
 def test_closed_forms_are_single_predictions(kernel: str) -> None:
     rng = random.Random(kernel)
     drawn = rows(rng, kernel, 200, 100)
-    part = cases({}, {name: column([row[name] for row in drawn]) for name in drawn[0]}).part(0, len(drawn))
+    part = cases({}, {name: Words.of([row[name] for row in drawn]) for name in drawn[0]}).part(0, len(drawn))
     for method in ("bounds", "capacity"):
         found = evaluate(part, method)
         left = set(found.left.tolist())
@@ -106,8 +108,8 @@ def test_closed_forms_are_single_predictions(kernel: str) -> None:
                 continue
             numbers, refused = single(part.case(n), method)
             assert found.refused[n] == refused, part.case(n)
-            assert {name: int(found.numbers[name][n]) for name in numbers} == numbers, part.case(n)
-            assert all(bool(found.known[name][n]) == (name in numbers) for name in closed.FOUND), part.case(n)
+            assert {name: int(found.columns[name].numbers[n]) for name in numbers} == numbers, part.case(n)
+            assert all(bool(found.columns[name].known[n]) == (name in numbers) for name in closed.FOUND), part.case(n)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "naive", "fa2", "fa3", "cudnn", "sdpa"])
@@ -285,7 +287,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
 def test_rows_of_another_sweep_are_not_mixed_in(tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
     with opened(target, "another", 3) as journal:
-        journal.append(0, 1, "a,b\n", 0, 0)
+        journal.append(Done(0, 1, "a,b\n", 0, 0))
     with pytest.raises(InputError, match="holds rows of another sweep"):
         sweep(**GRID, method="bounds", out=target)
     assert len(sweep(**GRID, method="bounds", out=target, fresh=True)) == 36
@@ -295,8 +297,8 @@ def test_rows_of_another_sweep_are_not_mixed_in(tmp_path: Path) -> None:
 def test_a_journal_keeps_whole_records_alone(tmp_path: Path) -> None:
     target = tmp_path / "out.csv"
     with opened(target, "one", 10) as journal:
-        journal.append(4, 6, "four\nfive\n", 1, 0)
-        journal.append(0, 2, "zero\none\n", 0, 2)
+        journal.append(Done(4, 6, "four\nfive\n", 1, 0))
+        journal.append(Done(0, 2, "zero\none\n", 0, 2))
         assert journal.gaps(10) == [(2, 4), (6, 10)]
     data = journal_of(target).read_bytes()
     for damaged, left in ((data[:-1], 2), (data.replace(b"one\n", b"two\n"), 2), (data + b"{}\n", 4)):
@@ -305,7 +307,7 @@ def test_a_journal_keeps_whole_records_alone(tmp_path: Path) -> None:
             assert journal.rows == left
             assert b"".join(journal.csv()).endswith(b"four\nfive\n")
     with opened(target, "one", 10) as journal:
-        journal.append(6, 10, "rest\n", 0, 0)
+        journal.append(Done(6, 10, "rest\n", 0, 0))
     with opened(target, "one", 10) as journal:
         assert journal.gaps(10) == [(2, 4)]
 

@@ -305,13 +305,13 @@ def test_bad_values_of_the_library() -> None:
 
 @pytest.mark.parametrize("bug", ["callers hold nothing", "saved tensors live on", "statistics in half"])
 def test_planted_bugs_show(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from iosim.studies.training import builder, timeline
+    from iosim.studies.training import graph, timeline
 
     if bug == "callers hold nothing":
         readers = timeline._last_readers
         monkeypatch.setattr(timeline, "_last_readers", lambda nodes: readers([replace(x, held=()) for x in nodes]))
     elif bug == "statistics in half":
-        monkeypatch.setattr(builder, "STATISTIC_BYTES", 2)
+        monkeypatch.setattr(graph, "STATISTIC_BYTES", 2)
     else:
         monkeypatch.setattr(timeline._Player, "_kept", lambda player, node: iter(()))
     plan.cache_clear()

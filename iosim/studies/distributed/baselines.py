@@ -12,6 +12,7 @@ reduce-scatter of dK and dV.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from iosim.hardware.profile import HardwareProfile
@@ -70,11 +71,7 @@ def megatron(
     problem: AttentionProblem, gpus: int, kernel: str | Kernel, profile: HardwareProfile, cluster: Cluster,
     *, backward: bool = False,
 ) -> Baseline:  # fmt: skip
-    """Attention of split heads over the whole sequence, and a layer's collectives.
-
-    Raises:
-        InputError: a problem that is not distributed here.
-    """
+    """Attention of split heads over the whole sequence, and a layer's collectives."""
     check_problem(problem)
     passes = "bwd" if backward else "fwd"
     share = split_heads(problem, check_gpus(gpus)).with_(passes=passes)
@@ -126,21 +123,13 @@ def longest_sequence(
             return rsa_bytes(one, gpus, profile, backward=backward) <= budget_bytes
         return megatron_bytes(one, gpus, kernel, profile, backward=backward) <= budget_bytes
 
-    low, high = 0, MAX_TOKENS // gpus
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low * gpus
+    return bisect_left(range(1, MAX_TOKENS // gpus + 1), True, key=lambda chunk: not fits(chunk)) * gpus
 
 
 def ring_self_attention(
     problem: AttentionProblem, gpus: int, profile: HardwareProfile, cluster: Cluster, *, backward: bool = False
 ) -> Baseline:
-    """Whole rows of scores of a GPU's own queries.
-
-    Raises:
-        InputError: a problem that is not distributed here.
-    """
+    """Whole rows of scores of a GPU's own queries."""
     check_problem(problem)
     check_gpus(gpus)
     prediction = predict(_rows_of_one(problem, gpus, backward), "naive", profile)

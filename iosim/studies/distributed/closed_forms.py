@@ -12,15 +12,12 @@ from fractions import Fraction
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.schedule import token_bytes
 
+ROTATING = ("ring", "zigzag", "striped")
 FORMULAS = {
-    ("ring", False): "2 Nd (P - 1) / P",
-    ("zigzag", False): "2 Nd (P - 1) / P",
-    ("striped", False): "2 Nd (P - 1) / P",
+    **{(name, False): "2 Nd (P - 1) / P" for name in ROTATING},
+    **{(name, True): "2 Nd (P - 1) / P + 2 Nd" for name in ROTATING},
     ("vanilla", False): "Nd (P - 1) / P causal, 2 Nd (P - 1) / P without a mask",
     ("balanced", False): "Nd (P - 1) / P and row statistics",
-    ("ring", True): "2 Nd (P - 1) / P + 2 Nd",
-    ("zigzag", True): "2 Nd (P - 1) / P + 2 Nd",
-    ("striped", True): "2 Nd (P - 1) / P + 2 Nd",
     ("vanilla", True): "2 Nd (P - 1) / P causal, 4 Nd (P - 1) / P without a mask",
     ("balanced", True): "2 Nd (P - 1) / P and row statistics",
 }
@@ -32,7 +29,7 @@ def link_bytes(name: str, problem: AttentionProblem, gpus: int, *, backward: boo
     w = token_bytes(problem)
     chunk = Fraction(problem.seq_q, gpus)
     keys, gradients = w["K"] + w["V"], w["dK"] + w["dV"]
-    if name in ("ring", "zigzag", "striped"):
+    if name in ROTATING:
         hops = gpus * (gpus - 1)
         # K and V stop one hop short of home; their gradients go all the way.
         return chunk * (hops * keys + (gpus * gpus * gradients if backward and gpus > 1 else 0))

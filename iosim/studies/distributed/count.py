@@ -22,9 +22,7 @@ RESULTS = {False: ("O_part", "stats"), True: ("dK", "dV")}
 
 
 def send_bytes(schedule: ChunkSchedule, send: Send, widths: dict[str, int]) -> int:
-    """Bytes of one message."""
-    tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
-    return tokens * sum(widths[t] for t in send.tensors)
+    return schedule.tokens(send.chunks) * sum(widths[t] for t in send.tensors)
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,12 @@ class LinkBytes:
 
 
 def link_bytes(schedule: ChunkSchedule, problem: AttentionProblem) -> LinkBytes:
-    """What crosses the links in the whole pass."""
     widths = token_bytes(problem)
     tensors: dict[str, int] = {}
     received, sent = [0] * schedule.gpus, [0] * schedule.gpus
     for step in schedule.steps:
         for send in step.sends:
-            tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
+            tokens = schedule.tokens(send.chunks)
             for name in send.tensors:
                 moved = tokens * widths[name]
                 tensors[name] = tensors.get(name, 0) + moved
@@ -117,7 +114,7 @@ def received_bytes(schedule: ChunkSchedule, step: Step, widths: dict[str, int], 
     """Bytes of inputs, or of partial results, that each GPU receives in a step."""
     got = [0] * schedule.gpus
     for send in step.sends:
-        tokens = sum(len(schedule.chunks[c]) for c in send.chunks)
+        tokens = schedule.tokens(send.chunks)
         got[send.target] += tokens * sum(widths[t] for t in send.tensors if (t in INPUTS) == inputs)
     return got
 
@@ -149,11 +146,7 @@ def passing_bytes(schedule: ChunkSchedule, widths: dict[str, int]) -> list[int]:
 
 
 def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) -> Memory:
-    """Memory of one pass on the GPU that needs most.
-
-    Raises:
-        InputError: `layers` is out of range.
-    """
+    """Memory of one pass on the GPU that needs most. Raises InputError: `layers` is out of range."""
     if isinstance(layers, bool) or not 1 <= layers <= 10_000:
         raise InputError(f"`layers` {layers} is out of range; accepted: 1 to 10000")
     widths = token_bytes(problem)
@@ -161,7 +154,7 @@ def memory(schedule: ChunkSchedule, problem: AttentionProblem, layers: int = 1) 
     passing = passing_bytes(schedule, widths)
     memories = []
     for g, chunks in enumerate(schedule.owned):
-        tokens = sum(len(schedule.chunks[c]) for c in chunks)
+        tokens = schedule.tokens(chunks)
         kept = (layers - 1) * tokens * sum(widths[t] for t in SAVED)
         memories.append(Memory(tokens * sum(widths[t] for t in tensors), kept, passing[g]))
     return max(memories, key=lambda m: m.total)

@@ -12,7 +12,7 @@ from iosim.show import axes
 from iosim.show.bars import Part, bars
 from iosim.show.labels import End, alike, at_ends
 from iosim.show.page import Page, Panel, Section, Series
-from iosim.show.tables import Cell, Column, Table
+from iosim.show.tables import Column, Table
 from iosim.studies.distributed.closed_forms import idle_of_unbalanced
 from iosim.studies.distributed.schedule import schedules
 from iosim.studies.distributed.study import Result
@@ -75,19 +75,15 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
 
 def table(results: Sequence[Result]) -> Table:
     """One row a method."""
-    rows: list[tuple[Cell, ...]] = []
-    for r in results:
-        rows.append((
-            r.name, r.steps, str(r.idle.slots) if r.idle else None, str(r.idle.of_unbalanced) if r.idle else None,
-            round(r.received_bytes), r.received_nd, r.compute_s, r.exposed_s, r.seconds, r.speedup, r.memory_bytes,
-            r.longest_sequence,
-        ))  # fmt: skip
-    return Table(COLUMNS, tuple(rows))
+    return Table(COLUMNS, tuple(
+        (r.name, r.steps, str(r.idle.slots) if r.idle else None, str(r.idle.of_unbalanced) if r.idle else None,
+         round(r.received_bytes), r.received_nd, r.compute_s, r.exposed_s, r.seconds, r.speedup, r.memory_bytes,
+         r.longest_sequence)
+        for r in results
+    ))  # fmt: skip
 
 
-def as_page(
-    results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str,
-) -> Page:  # fmt: skip
+def as_page(results: Sequence[Result], problem: AttentionProblem, gpus: int, subject: str, command: str) -> Page:
     """The whole page. `command` is the command line that makes it again."""
     several = len(results) > 1
     title = (f"Which schedule suits attention over {gpus} GPUs?" if several else
@@ -106,14 +102,13 @@ def as_page(
         "line.",), panels=(_idle(problem),), folded=True,
     )  # fmt: skip
     said = answer(results, some(gpus, "GPU"))
-    if not several:
-        return Page(title, f"{subject}.", tuple(s for s in (work, summary, idle) if s.panels or s.table),
-                    command=command, answer=(said,))  # fmt: skip
     time = Section("time", "Time of one layer", ("Computing on the busiest GPU, and the time beyond it that messages "
                    "are waited for.",), _TIME_LEGEND, (_time(results),))  # fmt: skip
     links = Section("links", "Bytes that a GPU receives", ("One layer, an average GPU. Nd: in units of N x d, d the "
                     "width of all query heads.",), panels=(_links(results),), folded=True)  # fmt: skip
-    sections = tuple(s for s in (time, summary, work, idle, links) if s.panels or s.table)
+    sections = tuple(
+        s for s in ((time, summary, work, idle, links) if several else (work, summary, idle)) if s.panels or s.table
+    )
     return Page(title, f"{subject}.", sections, command=command, answer=(said,))
 
 
@@ -122,15 +117,10 @@ def _time(results: Sequence[Result]) -> Panel:
     ordered = sorted(results, key=lambda r: r.seconds)
     names = [r.name for r in ordered]
     values = ([r.compute_s for r in ordered], [r.exposed_s for r in ordered])
-    parts = [
-        Part(
-            name,
-            colour,
-            of_part,
-            [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)],
-        )
-        for (name, colour), of_part in zip(_PARTS, values, strict=True)
-    ]
+    parts = []
+    for (name, colour), of_part in zip(_PARTS, values, strict=True):
+        hover = [f"{r.name}: {name} {seconds_text(v)}" for r, v in zip(ordered, of_part, strict=True)]
+        parts.append(Part(name, colour, of_part, hover))
     readings = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in ordered)
     return bars("layer-1", "", f"Time of one layer: {readings}.", names, parts, seconds_text)
 

@@ -69,11 +69,8 @@ def link_names() -> tuple[str, ...]:
 
 
 def load_link(name: str | float, profile: HardwareProfile, field: str = "link") -> Link:
-    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction.
-
-    Raises:
-        InputError: no such link, a bandwidth that is none, or a GPU whose profile does not know that link.
-    """
+    """The link called `name` between GPUs of a kind, or one of so many GB/s in each direction. Raises InputError: no
+    such link, a bandwidth that is none, or a GPU whose profile does not know that link."""
     key = str(name).strip().lower()
     row = _table().get(key)
     if row is None:
@@ -140,11 +137,8 @@ def cluster(
     profile: HardwareProfile, link: str | float = "nvlink", network: str | float | None = None,
     gpus_per_node: int | None = None, *, shared_network: bool = False,
 ) -> Cluster:  # fmt: skip
-    """A cluster of GPUs of one kind.
-
-    Raises:
-        InputError: a link that is not known, or a network without nodes, or nodes without a network.
-    """
+    """A cluster of GPUs of one kind. Raises InputError: a link that is not known, or a network without nodes, or nodes
+    without a network."""
     if (network is None) != (gpus_per_node is None):
         raise InputError("`network` and `gpus_per_node` go together; accepted: both or none")
     if gpus_per_node is not None and gpus_per_node < 1:

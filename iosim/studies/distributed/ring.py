@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -63,15 +63,9 @@ class Ring(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON."""
-        ports = {"link": self.links.link, "network": self.links.network}
         return {
             "schema": 1, "problem": self.problem.to_dict(), "gpus": self.num_gpus, "profile": self.profile.name,
-            "kernel": self.kernel_name,
-            **{name: None if p is None else {"name": p.name, "bandwidth_bytes_per_s": p.bandwidth_bytes_per_s,
-                                             "latency_s": p.latency_s, "source": p.source}
-               for name, p in ports.items()},
-            "gpus_per_node": self.links.gpus_per_node, "shared_network": self.links.shared_network,
-            "overlap": self.overlap,
+            "kernel": self.kernel_name, **asdict(self.links), "overlap": self.overlap,
             "results": [r.to_dict() | {"schedules": [s.to_dict() for s in r.schedules] if self.steps else None}
                         for r in self.results],
         }  # fmt: skip
@@ -139,20 +133,15 @@ class RingStack:
     @property
     def totals(self) -> list[dict[str, Any]]:
         """Seconds and bytes received of all layers that can be spread, by method, those of every kind."""
-        common = set.intersection(*({r.name for r in found} for _, found in self.rings))
-        layers = sum(kind.count for kind, _ in self.rings)
+        by_name: dict[str, list[tuple[int, Result]]] = {}
+        for kind, found in self.rings:
+            for r in found:
+                by_name.setdefault(r.name, []).append((kind.count, r))
         return [
-            {
-                "name": name,
-                "layers": layers,
-                "time_s": sum(kind.count * r.seconds for kind, found in self.rings for r in found if r.name == name),
-                "received_bytes": sum(
-                    kind.count * float(r.received_bytes) for kind, found in self.rings for r in found if r.name == name
-                ),
-            }
-            for name in dict.fromkeys(r.name for _, found in self.rings for r in found)
-            if name in common
-        ]
+            {"name": name, "layers": sum(n for n, _ in of_kinds), "time_s": sum(n * r.seconds for n, r in of_kinds),
+             "received_bytes": sum(n * float(r.received_bytes) for n, r in of_kinds)}
+            for name, of_kinds in by_name.items() if len(of_kinds) == len(self.rings)
+        ]  # fmt: skip
 
     @property
     def answer(self) -> str:
@@ -185,24 +174,17 @@ class RingStack:
         """The answer, the totals, and a study for each kind of layer."""
         rows = tuple((row["name"], row["layers"], row["time_s"], row["received_bytes"]) for row in self.totals)
         layers = sum(kind.count for kind, _ in self.rings)
-        out = [
-            self.answer,
-            f"{self.model.line}.",
-            f"All {some(layers, 'layer')}\n{Table(COLUMNS, rows).text().rstrip()}",
-        ]
+        table = Table(COLUMNS, rows).text().rstrip()
+        out = [self.answer, f"{self.model.line}.", f"All {some(layers, 'layer')}\n{table}"]
         out += [f"left out: {some(kind.count, f'{kind.name} layer')}: {why}" for kind, why in self.left_out]
         out += [f"{kind.title}. {found.to_text().rstrip()}" for kind, found in self.rings]
         return "\n\n".join((*out, "\n".join(f"note: {note}" for note in self.model.all_notes))) + "\n"
 
 
 def run(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> Ring:
-    """The methods on the one problem of a request.
+    """The methods on the one problem of a request; with `steps` the result shows the chunk schedules.
 
-    Args:
-        steps: the result shows the chunk schedules, step by step.
-
-    Raises:
-        InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
+    Raises InputError: an unknown link or method, or a problem, kernel or number of GPUs that does not go with it.
     """
     chosen(None, {}, tensor_parallel=request.tensor_parallel)
     problems = request.problems or [problem for _, problem in layer_problems(None, request.values)]
@@ -213,11 +195,8 @@ def run(request: RingRequest, *, steps: bool = False, progress: Progress = silen
 
 
 def run_model(request: RingRequest, *, steps: bool = False, progress: Progress = silent) -> RingStack:
-    """A study for each kind of the layers of a request's model.
-
-    Raises:
-        InputError: several lengths, or no kind of layer that can be spread.
-    """
+    """A study for each kind of the layers of a request's model. Raises InputError: several lengths, or no kind of layer
+    that can be spread."""
     model = chosen(request.model, request.values, request.layers, request.tensor_parallel)
     assert model is not None
     asked = calls_of(model, request.values)

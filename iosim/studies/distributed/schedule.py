@@ -17,8 +17,8 @@ Readers: `count` (bytes, idle slots and memory), `timing` (seconds), `closed_for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from iosim.base.errors import InputError, unknown_name
@@ -26,7 +26,6 @@ from iosim.base.units import some
 from iosim.problem.attention import AttentionProblem
 
 INPUTS = ("Q", "K", "V", "dO", "O", "LSE")
-PARTIALS = ("O_part", "stats", "dQ", "dK", "dV")
 MAX_GPUS = 512
 FP32_BYTES = 4
 STATISTICS = 2
@@ -34,37 +33,28 @@ STATISTICS = 2
 
 
 def check_gpus(gpus: object) -> int:
-    """The number of GPUs as a whole number of at least 1.
-
-    Raises:
-        InputError: it is none, or too large.
-    """
+    """The number of GPUs as a whole number of at least 1."""
     if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= MAX_GPUS:
         raise InputError(f"`num_gpus` {gpus!r} is out of range; accepted: 1 to {MAX_GPUS}")
     return gpus
 
 
-def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
-    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`.
-
-    Raises:
-        InputError: fewer tokens than parts.
-    """
+def check_length(tokens: int, parts: int) -> None:
     if tokens < parts:
         raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+
+
+def contiguous(tokens: int, parts: int) -> tuple[range, ...]:
+    """`parts` runs of neighbours, the first ones a token longer where `parts` does not divide `tokens`."""
+    check_length(tokens, parts)
     base, longer = divmod(tokens, parts)
     starts = [n * base + min(n, longer) for n in range(parts + 1)]
     return tuple(range(starts[n], starts[n + 1]) for n in range(parts))
 
 
 def striped(tokens: int, parts: int) -> tuple[range, ...]:
-    """Token t in chunk t mod `parts` (Striped Attention, arXiv 2311.09431).
-
-    Raises:
-        InputError: fewer tokens than parts.
-    """
-    if tokens < parts:
-        raise InputError(f"`seq_q` {tokens} is too short for {parts} chunks; accepted: {parts} or more")
+    """Token t in chunk t mod `parts` (Striped Attention, arXiv 2311.09431)."""
+    check_length(tokens, parts)
     return tuple(range(n, tokens, parts) for n in range(parts))
 
 
@@ -112,11 +102,7 @@ def pair(queries: range, keys: range, causal: bool) -> Pair:
 
 
 def check_problem(problem: AttentionProblem) -> bool:
-    """Whether the problem is causal.
-
-    Raises:
-        InputError: a mask, lengths or options that are not distributed here.
-    """
+    """Whether the problem is causal."""
     if problem.mask not in ("none", "causal"):
         raise InputError(f"`mask` '{problem.mask}' is not distributed over GPUs here; accepted: none, causal")
     if problem.seq_q != problem.seq_k:
@@ -191,22 +177,27 @@ class ChunkSchedule:
     owned: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...]
 
+    @property
+    def passes(self) -> str:
+        return "bwd" if self.backward else "fwd"
+
+    @property
+    def computes(self) -> Iterator[Compute]:
+        """Of all steps."""
+        return (c for step in self.steps for c in step.computes)
+
+    def tokens(self, chunks: Iterable[int]) -> int:
+        return sum(len(self.chunks[c]) for c in chunks)
+
     def pair(self, compute: Compute) -> Pair:
         """The local call of a computation."""
         return pair(self.chunks[compute.queries], self.chunks[compute.keys], self.causal)
 
     def to_dict(self) -> dict[str, Any]:
-        """The schedule as plain data."""
         return {
-            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": "bwd" if self.backward else "fwd",
+            "name": self.name, "gpus": self.gpus, "causal": self.causal, "pass": self.passes,
             "chunks": [{"start": c.start, "tokens": len(c), "step": c.step} for c in self.chunks],
-            "owned": [list(chunks) for chunks in self.owned],
-            "steps": [
-                {"computes": [{"gpu": c.gpu, "queries": c.queries, "keys": c.keys} for c in step.computes],
-                 "sends": [{"source": s.source, "target": s.target, "tensors": list(s.tensors),
-                            "chunks": list(s.chunks)} for s in step.sends]}
-                for step in self.steps
-            ],
+            "owned": self.owned, "steps": [asdict(step) for step in self.steps],
         }  # fmt: skip
 
     def to_text(self) -> str:
@@ -330,12 +321,8 @@ def schedules(causal: bool) -> tuple[str, ...]:
 
 
 def build(name: str, problem: AttentionProblem, gpus: int, *, backward: bool = False) -> ChunkSchedule:
-    """The schedule called `name` for a problem over `gpus` GPUs.
-
-    Raises:
-        InputError: no such schedule, one that needs a causal mask, a problem that is not distributed, or a sequence
-            with fewer tokens than chunks.
-    """
+    """The schedule called `name` for a problem over `gpus` GPUs. Raises InputError: no such schedule, one that needs a
+    causal mask, a problem that is not distributed, or a sequence with fewer tokens than chunks."""
     if name not in SCHEDULES:
         raise unknown_name("`schedule`", name, SCHEDULES)
     kind, gpus, causal = SCHEDULES[name], check_gpus(gpus), check_problem(problem)

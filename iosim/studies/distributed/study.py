@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
 
@@ -18,7 +18,6 @@ from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import baselines
-from iosim.studies.distributed.baselines import Baseline
 from iosim.studies.distributed.closed_forms import FORMULAS
 from iosim.studies.distributed.count import Idle, compute_steps, idle, link_bytes, longest_sequence, memory
 from iosim.studies.distributed.links import Cluster
@@ -72,11 +71,9 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of the command line's JSON; fractions as text."""
-        idle = self.idle
         return {
             "name": self.name, "title": self.title, "steps": self.steps,
-            "idle": {"slots": str(idle.slots), "of_unbalanced": str(idle.of_unbalanced), "work": str(idle.work)}
-            if idle else None,
+            "idle": {name: str(share) for name, share in asdict(self.idle).items()} if self.idle else None,
             "received_bytes_per_gpu": float(self.received_bytes), "received_nd": self.received_nd,
             "formula": self.formula, "compute_s": self.compute_s, "exposed_s": self.exposed_s, "time_s": self.seconds,
             "speedup": self.speedup, "memory_bytes_per_gpu": self.memory_bytes,
@@ -107,11 +104,8 @@ def study(
     **conditions: Unpack[Conditions],
 ) -> list[Result]:
     """The methods `names` on one problem; by default every schedule that the mask allows, and the baselines that can
-    run it. `progress` hands on the names one by one, and may show how far it is.
-
-    Raises:
-        InputError: an unknown method, or a problem, kernel or number of GPUs that does not go with one of them.
-    """
+    run it. `progress` hands on the names one by one, and may show how far it is. Raises InputError: an unknown method,
+    or a problem, kernel or number of GPUs that does not go with one of them."""
     causal = check_problem(problem)
     wanted = list(dict.fromkeys(names)) if names is not None else [*schedules(causal), *BASELINES]
     for name in wanted:
@@ -160,26 +154,21 @@ class _Study:
 
     def of_schedule(self, name: str) -> Result:
         """A chunk schedule, forward and backward as far as the problem asks for them."""
-        p = self.problem
-        built = [build(name, p, self.gpus, backward=b) for b in self.passes]
+        p, gpus, layers = self.problem, self.gpus, self.layers
+        built = [build(name, p, gpus, backward=b) for b in self.passes]
         for schedule in built:
             self.times.prepare(schedule)
         lines = [simulate(s, p, self.cluster, self.times, overlap=self.overlap) for s in built]
-        total = sum(line.total_s for line in lines)
-        return Result(
-            name=name,
+        return self._result(
+            name,
+            sum(line.total_s for line in lines),
+            lambda budget, b: longest_sequence(name, p, gpus, budget, backward=b, layers=layers),
             title=SCHEDULES[name].title,
             steps=sum(len(compute_steps(s)) for s in built),
             idle=idle(built[0]),
-            received_bytes=Fraction(sum(link_bytes(s, p).total for s in built), self.gpus),
-            width_bytes=self.width,
+            received_bytes=Fraction(sum(link_bytes(s, p).total for s in built), gpus),
             compute_s=sum(max(line.compute_s) for line in lines),
-            seconds=total,
-            speedup=self.alone_s / total,
-            memory_bytes=max(memory(s, p, self.layers).total for s in built),
-            longest_sequence=self._longest(
-                lambda budget, b: longest_sequence(name, p, self.gpus, budget, backward=b, layers=self.layers)
-            ),
+            memory_bytes=max(memory(s, p, layers).total for s in built),
             l2_bytes=self._most_moved(built, "l2"),
             hbm_bytes=self._most_moved(built, "hbm"),
             method=method_of(method for s in built for method in self.times.methods(s)),
@@ -190,40 +179,31 @@ class _Study:
 
     def of_baseline(self, name: str) -> Result:
         """Megatron-LM or ring self-attention."""
-        passes = [self._baseline(name, b) for b in self.passes]
-        total = sum(b.seconds for b in passes)
-        return Result(
-            name=name,
+        p, gpus, kernel, gpu, links = self.problem, self.gpus, self.kernel, self.profile, self.cluster
+        if name == "megatron":
+            passes = [baselines.megatron(p, gpus, kernel, gpu, links, backward=b) for b in self.passes]
+        else:
+            passes = [baselines.ring_self_attention(p, gpus, gpu, links, backward=b) for b in self.passes]
+        return self._result(
+            name,
+            sum(b.seconds for b in passes),
+            lambda budget, b: baselines.longest_sequence(name, p, gpus, budget, kernel, gpu, backward=b),
             title=passes[0].title,
             steps=None,
             idle=None,
             received_bytes=Fraction(sum(b.received_bytes for b in passes)),
-            width_bytes=self.width,
             compute_s=sum(b.compute_s for b in passes),
-            seconds=total,
-            speedup=self.alone_s / total,
             memory_bytes=max(b.memory_bytes for b in passes),
-            longest_sequence=self._longest(
-                lambda budget, b: baselines.longest_sequence(
-                    name, self.problem, self.gpus, budget, self.kernel, self.profile, backward=b
-                )
-            ),
             l2_bytes=sum(b.l2_bytes for b in passes),
             hbm_bytes=sum(b.hbm_bytes for b in passes),
             method=method_of(b.method for b in passes),
         )
 
-    def _baseline(self, name: str, backward: bool) -> Baseline:
-        if name == "megatron":
-            return baselines.megatron(
-                self.problem, self.gpus, self.kernel, self.profile, self.cluster, backward=backward
-            )
-        return baselines.ring_self_attention(self.problem, self.gpus, self.profile, self.cluster, backward=backward)
-
-    def _longest(self, fits: Callable[[int, bool], int]) -> int | None:
-        """The longest sequence for which every pass fits; None where the profile does not know the GPU's memory."""
-        budget = self.profile.memory_bytes
-        return None if budget is None else min(fits(budget, b) for b in self.passes)
+    def _result(self, name: str, seconds: float, most_tokens: Callable[[int, bool], int], **own: Any) -> Result:
+        """`most_tokens` says how many fit into so many bytes, forward or backward."""
+        budget, speedup = self.profile.memory_bytes, self.alone_s / seconds
+        longest = None if budget is None else min(most_tokens(budget, b) for b in self.passes)
+        return Result(name, width_bytes=self.width, seconds=seconds, speedup=speedup, longest_sequence=longest, **own)
 
     def _most_moved(self, built: Sequence[ChunkSchedule], level: str) -> int:
         by_pass = [self.times.moved(s, level) for s in built]

@@ -21,7 +21,7 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed.count import send_bytes
 from iosim.studies.distributed.links import Cluster
-from iosim.studies.distributed.schedule import ChunkSchedule, Pair, Step, token_bytes
+from iosim.studies.distributed.schedule import ChunkSchedule, Pair, token_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class ChunkTimes:
 
     def prepare(self, schedule: ChunkSchedule) -> None:
         """Predict all calls of a schedule that are not known yet, side by side."""
-        passes = "bwd" if schedule.backward else "fwd"
-        kinds = dict.fromkeys((schedule.pair(c), passes) for step in schedule.steps for c in step.computes)
+        kinds = dict.fromkeys((schedule.pair(c), schedule.passes) for c in schedule.computes)
         self._predict([kind for kind in kinds if kind not in self.known])
 
     def _predict(self, kinds: Sequence[tuple[Pair, str]]) -> None:
@@ -86,19 +85,16 @@ class ChunkTimes:
 
     def methods(self, schedule: ChunkSchedule) -> set[str]:
         """How the HBM bytes of a schedule's calls were found."""
-        passes = "bwd" if schedule.backward else "fwd"
-        return {self.prediction(schedule.pair(c), passes).method for step in schedule.steps for c in step.computes}
+        return {self.prediction(schedule.pair(c), schedule.passes).method for c in schedule.computes}
 
     def __call__(self, pair: Pair, passes: str) -> float:
         return self.prediction(pair, passes).time.total_s
 
     def moved(self, schedule: ChunkSchedule, level: str) -> list[int]:
         """Bytes at a level ("l2" or "hbm") that each GPU moves in a schedule's local calls; merging is not in them."""
-        passes = "bwd" if schedule.backward else "fwd"
         totals = [0] * schedule.gpus
-        for step in schedule.steps:
-            for c in step.computes:
-                totals[c.gpu] += self.prediction(schedule.pair(c), passes).total(level)
+        for c in schedule.computes:
+            totals[c.gpu] += self.prediction(schedule.pair(c), schedule.passes).total(level)
         return totals
 
 
@@ -110,55 +106,27 @@ def simulate(
     *,
     overlap: bool = True,
 ) -> Timeline:
-    """The timeline of a schedule.
-
-    Args:
-        seconds: time of a local call, such as `ChunkTimes`.
-        overlap: messages run beside the computations of their step.
-    """
-    return _Simulation(schedule, problem, cluster, seconds, overlap).run()
-
-
-class _Simulation:
-    def __init__(
-        self, schedule: ChunkSchedule, problem: AttentionProblem, cluster: Cluster,
-        seconds: Callable[[Pair, str], float], overlap: bool,
-    ) -> None:  # fmt: skip
-        self.schedule, self.cluster, self.seconds, self.overlap = schedule, cluster, seconds, overlap
-        self.widths = token_bytes(problem)
-        self.passes = "bwd" if schedule.backward else "fwd"
-        self.events: list[Event] = []
-        self.free: dict[str, float] = {}
-
-    def run(self) -> Timeline:
-        ready = [0.0] * self.schedule.gpus
-        for n, step in enumerate(self.schedule.steps):
-            sent = self._sends(n, step, ready)
-            starts = ready if self.overlap else [max(r, s) for r, s in zip(ready, sent, strict=True)]
-            done = self._computes(n, step, starts)
-            ready = [max(a, b, c) for a, b, c in zip(ready, sent, done, strict=True)]
-        return Timeline(self.schedule.gpus, tuple(self.events), max(ready))
-
-    def _sends(self, n: int, step: Step, ready: list[float]) -> list[float]:
-        """When each GPU's messages of a step have ended."""
-        ended = list(ready)
+    """The timeline of a schedule, whose local calls take `seconds`, such as those of `ChunkTimes`; with `overlap`
+    messages run beside the computations of their step."""
+    widths = token_bytes(problem)
+    events: list[Event] = []
+    free: dict[str, float] = {}
+    ready = [0.0] * schedule.gpus
+    for n, step in enumerate(schedule.steps):
+        sent = list(ready)
         for send in step.sends:
-            link, leaves, arrives = self.cluster.route(send.source, send.target)
-            begin = max(ready[send.source], ready[send.target], self.free.get(leaves, 0.0), self.free.get(arrives, 0.0))
-            n_bytes = send_bytes(self.schedule, send, self.widths)
-            end = begin + link.seconds(n_bytes)
-            self.free[leaves] = self.free[arrives] = end
+            link, leaves, arrives = cluster.route(send.source, send.target)
+            begin = max(ready[send.source], ready[send.target], free.get(leaves, 0.0), free.get(arrives, 0.0))
+            n_bytes = send_bytes(schedule, send, widths)
+            free[leaves] = free[arrives] = end = begin + link.seconds(n_bytes)
             for gpu in (send.source, send.target):
-                ended[gpu] = max(ended[gpu], end)
+                sent[gpu] = max(sent[gpu], end)
             label = f"{'+'.join(send.tensors)} of {','.join(map(str, send.chunks))}"
-            self.events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
-        return ended
-
-    def _computes(self, n: int, step: Step, starts: list[float]) -> list[float]:
-        """When each GPU's computations of a step have ended."""
-        done = list(starts)
+            events.append(Event("send", n, send.source, begin, end, send.target, label, n_bytes))
+        done = list(ready) if overlap else list(map(max, ready, sent))
         for c in step.computes:
             begin = done[c.gpu]
-            done[c.gpu] = begin + self.seconds(self.schedule.pair(c), self.passes)
-            self.events.append(Event("compute", n, c.gpu, begin, done[c.gpu], None, f"q{c.queries}k{c.keys}"))
-        return done
+            done[c.gpu] = begin + seconds(schedule.pair(c), schedule.passes)
+            events.append(Event("compute", n, c.gpu, begin, done[c.gpu], None, f"q{c.queries}k{c.keys}"))
+        ready = list(map(max, ready, sent, done))
+    return Timeline(schedule.gpus, tuple(events), max(ready))

@@ -29,29 +29,29 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".markdown": "md"}
 
 
 def targets(out: str | Path, form: str = "both") -> dict[str, Path]:
-    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files.
-
-    Raises:
-        InputError: neither of them, the wrong name for `form`, or a place that cannot be written.
-    """
+    """Paths by "html" and "md" for `--out`: a directory that exists, or the name of one of the two files. Raises
+    InputError: neither of them, the wrong name for `form`, or a place that cannot be written."""
     if form not in FORMATS:
         raise InputError(f"`format` '{form}' is not known; accepted: {', '.join(FORMATS)}")
     kinds = ("html", "md") if form == "both" else (form,)
     path = Path(out)
+    own = _SUFFIXES.get(path.suffix.lower())
     if path.is_dir():
         places = {kind: path / f"{NAME}.{kind}" for kind in kinds}
+    elif own is None:
+        raise InputError(f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name "
+                         "that ends in .html or .md")  # fmt: skip
+    elif own not in kinds:
+        raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
     else:
-        kind_of_name = _SUFFIXES.get(path.suffix.lower())
-        if kind_of_name is None:
-            raise InputError(
-                f"`out` '{out}' is no place for a report; accepted: an existing directory, or a file name that ends "
-                "in .html or .md"
-            )
-        if kind_of_name not in kinds:
-            raise InputError(f"`out` '{out}' contradicts `format` {form}; accepted: a name that ends in .{form}")
-        places = {kind: path if kind == kind_of_name else path.with_suffix(f".{kind}") for kind in kinds}
+        places = {kind: path if kind == own else path.with_suffix(f".{kind}") for kind in kinds}
     for target in places.values():
-        _check(target, out)
+        if target.is_dir():
+            raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")
+        if not target.parent.is_dir():
+            raise InputError(f"`out` '{out}' cannot be written: there is no directory '{target.parent}'")
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise InputError(f"`out` '{out}' cannot be written: Permission denied")
     return places
 
 
@@ -63,15 +63,6 @@ def beside(out: str | Path, name: str, form: str = "both") -> str:
     return str(path.with_name(f"{path.stem}-{name}{path.suffix}"))
 
 
-def _check(target: Path, out: str | Path) -> None:
-    if target.is_dir():
-        raise InputError(f"`out` '{out}': '{target}' is a directory; a file name is needed")
-    if not target.parent.is_dir():
-        raise InputError(f"`out` '{out}' cannot be written: there is no directory '{target.parent}'")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise InputError(f"`out` '{out}' cannot be written: Permission denied")
-
-
 def render(report: Report, kind: str) -> str:
     """The report's text as "html" or "md"; the same report gives the same bytes."""
     return html(as_page(report)) if kind == "html" else markdown(as_page(report))
@@ -79,10 +70,7 @@ def render(report: Report, kind: str) -> str:
 
 def write(report: Report, out: str | Path, form: str = "both") -> list[Path]:
     """Write the files of `form` ("both", "html" or "md") to a directory or beside a file name; returns their paths.
-
-    Raises:
-        InputError: a place cannot be written; no file has changed then.
-    """
+    Raises InputError: a place cannot be written; no file has changed then."""
     places = targets(out, form)
     write_together({path: render(report, kind) for kind, path in places.items()})
     return list(places.values())

@@ -10,12 +10,11 @@ from iosim.prediction.estimates import marked
 from iosim.show.page import Figure
 from iosim.show.tables import Cell, Column, Table
 from iosim.studies.report import figures
-from iosim.studies.report.collect import Point, Report, collect, series
-from iosim.studies.report.density import density
+from iosim.studies.report.collect import Point, Report, baseline, by_gpu, collect, series
 from iosim.studies.report.face import question
 from iosim.studies.report.overview import overview
+from iosim.studies.report.ratios import density, ratio
 from iosim.studies.report.request import ReportRequest
-from iosim.studies.report.roofline import roofline
 from iosim.studies.report.tilemap import search, tile_map, tiles_line
 
 ALWAYS_SAID = "HBM: replay; "
@@ -23,38 +22,31 @@ ALWAYS_SAID = "HBM: replay; "
 
 
 def build(request: ReportRequest, progress: Progress = silent) -> Report:
-    """Everything that the report prints, as data.
-
-    Raises:
-        InputError: nothing of what was asked can run.
-    """
+    """Everything that the report prints, as data. Raises InputError: nothing of what was asked can run."""
     points, omissions, commands = collect(request, progress)
-    here = [g for g in request.gpus if any(p.gpu.label == g.label for p in points)]
+    here = [members[0].gpu for members in by_gpu(points).values()]
     profile_ids = {g.label: f"H{n:02d}" for n, g in enumerate(here, 1)}
     for gpu in here:
         commands[profile_ids[gpu.label]] = shlex.join(["iosim", "profiles", "show", gpu.argument, "--format", "json"])
     rankings = search(request, here)
-    tile_ids: dict[str, str] = {}
-    for gpu in here:
-        ranking = rankings[gpu.label]
-        if not isinstance(ranking, str):
-            tile_ids[gpu.label] = f"T{len(tile_ids) + 1:02d}"
-            commands[tile_ids[gpu.label]] = tiles_line(gpu, ranking)
+    ranked = [(gpu, ranking) for gpu in here if not isinstance(ranking := rankings[gpu.label], str)]
+    tile_ids = {gpu.label: f"T{n:02d}" for n, (gpu, _) in enumerate(ranked, 1)}
+    commands |= {tile_ids[gpu.label]: tiles_line(gpu, ranking) for gpu, ranking in ranked}
     drawn: list[Figure | None] = [
         overview(request, points),
         figures.l2_traffic(request, points),
         figures.hbm_traffic(request, points),
-        figures.ratio(request, points, "l2"),
-        figures.ratio(request, points, "hbm"),
+        ratio(request, points, "l2"),
+        ratio(request, points, "hbm"),
         tile_map(request, rankings, tile_ids),
-        roofline(request, points, "l2", profile_ids),
-        roofline(request, points, "hbm", profile_ids),
+        figures.roofline(request, points, "l2", profile_ids),
+        figures.roofline(request, points, "hbm", profile_ids),
         figures.memory_footprint(request, points),
         figures.call_time(request, points),
         density(request, points, commands),
     ]
     return Report(
-        title=question(request, figures.baseline(points)),
+        title=question(request, baseline(points)),
         request=request,
         points=points,
         omissions=omissions,
@@ -67,7 +59,7 @@ def build(request: ReportRequest, progress: Progress = silent) -> Report:
 
 def summary(points: Sequence[Point]) -> Table:
     """Every kernel on every GPU at the longest sequence that it has, with the naive kernel's bytes over its own."""
-    base = figures.baseline(points)
+    base = baseline(points)
     below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
     columns = (
         *figures.WHO, Column("tile", "tile"), Column("l2_bytes", "SM<->L2", "bytes"),
@@ -77,13 +69,10 @@ def summary(points: Sequence[Point]) -> Table:
         figures.FROM,
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    for _, _, row in series(points):
-        p = row[-1]
-        naive = None if figures.is_baseline(p.kernel, p) else below.get((p.gpu.label, p.seq_len))
+    for p in (row[-1] for of_gpu in by_gpu(points).values() for row in series(of_gpu).values()):
+        naive = None if p.naive else below.get((p.gpu.label, p.seq_len))
         ratio_l2 = naive.l2 / p.l2 if naive and p.l2 else None
-        ratio_hbm = naive.hbm / p.hbm if naive and naive.hbm and p.hbm else None
-        if naive is not None:
-            ratio_hbm = marked(ratio_hbm, naive.prediction, p.prediction)
+        ratio_hbm = marked(naive.hbm / p.hbm, naive.prediction, p.prediction) if naive and naive.hbm and p.hbm else None
         rows.append((
             *figures.who(p), str(p.prediction.kernel.tile), p.l2, p.hbm_shown, p.time_s, p.prediction.time.bound_by,
             p.prediction.memory_bytes["peak"], fits(p), ratio_l2, ratio_hbm,

@@ -1,14 +1,13 @@
-"""A report as data: its predictions, what is omitted, the figures and the command lines behind them.
-
-What cannot run is an omission with its reason, not a failure."""
+"""A report as data: its predictions, what cannot run and why, the figures and the command lines behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.kernel.algorithms import algorithm_of
 from iosim.prediction.estimates import legend, marked
 from iosim.prediction.many import Request, try_all
 from iosim.prediction.result import Prediction
@@ -43,6 +42,11 @@ class Point:
         return marked(self.hbm, self.prediction)
 
     @property
+    def naive(self) -> bool:
+        """Whether its kernel passes over an N x N matrix in memory."""
+        return algorithm_of(self.prediction.kernel.algorithm).standard
+
+    @property
     def compulsory(self) -> int:
         b = self.prediction.hbm_bounds
         return b.compulsory_read + b.compulsory_write
@@ -74,11 +78,8 @@ class Omission:
 def collect(
     request: ReportRequest, progress: Progress = silent
 ) -> tuple[tuple[Point, ...], tuple[Omission, ...], dict[str, str]]:
-    """The predictions of a request, what is omitted, and the command lines by id.
-
-    Raises:
-        InputError: nothing of what was asked can run.
-    """
+    """The predictions of a request, what is omitted, and the command lines by id. Raises InputError: nothing of what
+    was asked can run."""
     points: list[Point] = []
     commands: dict[str, str] = {}
     refused: dict[tuple[str, str, str], list[int]] = {}
@@ -102,13 +103,33 @@ def collect(
     return tuple(points), omissions, commands
 
 
-def series(points: Iterable[Point]) -> Iterator[tuple[Gpu, str, list[Point]]]:
-    """Points by GPU and kernel, in the order of the request."""
-    groups: dict[tuple[str, str], list[Point]] = {}
+def by_gpu(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Points by their GPU's label, in the order of the request."""
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        groups.setdefault((point.gpu.label, point.kernel), []).append(point)
-    for (_, kernel), members in groups.items():
-        yield members[0].gpu, kernel, members
+        groups.setdefault(point.gpu.label, []).append(point)
+    return groups
+
+
+def series(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """Points of one GPU by kernel, in the order of the request."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(point.kernel, []).append(point)
+    return groups
+
+
+def baseline(points: Iterable[Point]) -> str | None:
+    """The first kernel of the report that is naive; None without one."""
+    return next((p.kernel for p in points if p.naive), None)
+
+
+def least_bytes(points: Iterable[Point]) -> dict[int, int]:
+    """Compulsory bytes by length: the least of all kernels."""
+    least: dict[int, int] = {}
+    for p in points:
+        least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
+    return dict(sorted(least.items()))
 
 
 @dataclass(frozen=True)
@@ -135,12 +156,5 @@ class Report:
         return legend(p.prediction for p in self.points)
 
     def figure(self, figure_id: str) -> Figure:
-        """The figure called `figure_id`.
-
-        Raises:
-            KeyError: there is none.
-        """
-        for figure in self.figures:
-            if figure.id == figure_id:
-                return figure
-        raise KeyError(figure_id)
+        """The figure called `figure_id`; a KeyError where there is none."""
+        return {figure.id: figure for figure in self.figures}[figure_id]

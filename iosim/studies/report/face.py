@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from iosim.base.units import bytes_text, length_text, some
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.show.page import Page, Section, listed
-from iosim.studies.report.collect import Omission, Point, Report
-from iosim.studies.report.figures import baseline as baseline_of
+from iosim.studies.report.collect import Omission, Point, Report, by_gpu
+from iosim.studies.report.collect import baseline as baseline_of
 from iosim.studies.report.request import ReportRequest
 
 NEAR = 1.1
@@ -26,22 +26,13 @@ class Verdict:
     sentence: str
 
 
-def answer(report: Report) -> str:
-    """The verdicts of all GPUs, one after the other."""
-    return " ".join(v.sentence for v in verdicts(report))
-
-
 def verdicts(report: Report) -> tuple[Verdict, ...]:
-    """A verdict a GPU, in the order of the request."""
     return of_points(report.points, baseline_of(report.points))
 
 
 def of_points(points: Sequence[Point], baseline: str | None) -> tuple[Verdict, ...]:
     """A verdict a GPU; `baseline` is the kernel that the others are held against, where there is one."""
-    by_gpu: dict[str, list[Point]] = {}
-    for p in points:
-        by_gpu.setdefault(p.gpu.label, []).append(p)
-    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu.items())
+    return tuple(Verdict(gpu, _sentence(gpu, members, baseline)) for gpu, members in by_gpu(points).items())
 
 
 def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
@@ -127,7 +118,6 @@ RATIOS = "Naive over it: the naive kernel's bytes over the row's; below 1x the r
 
 
 def question(request: ReportRequest, base: str | None) -> str:
-    """What the report answers."""
     if base is not None and len(request.kernels) > 1:
         return "How many bytes does tiled attention save?"
     return f"How many bytes does {' or '.join(request.kernels)} move?"
@@ -138,19 +128,13 @@ def subject(request: ReportRequest) -> str:
     p = request.problems[0]
     kv = "" if p.group == 1 else f" ({some(p.kv_heads, 'key/value head')})"
     width = str(p.head_dim) if p.head_dim == p.head_dim_v else f"{p.head_dim}/{p.head_dim_v}"
-    known = {
-        "none": "no mask",
-        "causal": "causal mask",
-        "window": f"window of {p.window}" if p.window_right is None else p.mask_text,
-    }
+    window = f"window of {p.window}" if p.window_right is None else p.mask_text
+    known = {"none": "no mask", "causal": "causal mask", "window": window}
     mask = known.get(p.mask, "") if p.seq_lens is None else ""
     mask = mask or f"mask {p.mask_text if len(request.lengths) == 1 else p.mask}"
     first, last = request.lengths[0], request.lengths[-1]
-    span = (
-        some(first, "token")
-        if first == last
-        else f"{first:,} to {some(last, 'token')} ({len(request.lengths)} lengths)"
-    )
+    several = f"{first:,} to {some(last, 'token')} ({len(request.lengths)} lengths)"
+    span = some(first, "token") if first == last else several
     keys = f", {some(request.other_keys, 'key')}" if request.other_keys else ""
     dropout = f", dropout {p.dropout:g}" if p.dropout else ""
     others = [asked for name, asked in p.terms.items() if name not in ("block_lists", "seq_lens", "looks_ahead")]
@@ -158,8 +142,7 @@ def subject(request: ReportRequest) -> str:
     by = "replay" if request.method is None else f"the method '{request.method}'"
     return (
         f"Attention, {p.passes}: batch {p.batch}, {some(p.heads, 'head')}{kv}, head_dim {width}, {p.dtype}, "
-        f"{mask}{dropout}"
-        f"{terms}, {span}{keys}. HBM by {by}, L2 {request.l2_start} at the start."
+        f"{mask}{dropout}{terms}, {span}{keys}. HBM by {by}, L2 {request.l2_start} at the start."
     )
 
 

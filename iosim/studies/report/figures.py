@@ -1,4 +1,4 @@
-"""Figures against the sequence length: traffic of each level, memory, time, and the ratios between kernels.
+"""Figures against the sequence length: traffic of each level, memory and time; and each level's roofline.
 
 Bytes between SMs and L2 and bytes between L2 and HBM never share a plot of these; overview.py draws both.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iosim.base.units import bytes_text, number_text, seconds_text
-from iosim.kernel.algorithms import algorithm_of
+from iosim.base.errors import InputError
+from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
+from iosim.hardware.profile import HardwareProfile
 from iosim.prediction.estimates import mark_of, marked
 from iosim.show import axes
 from iosim.show.labels import hollow, layered
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import COMMANDS, Cell, Column, Table
-from iosim.studies.report.collect import Point, series
+from iosim.studies.report.collect import Point, by_gpu, least_bytes, series
 from iosim.studies.report.request import Gpu, ReportRequest
 
 Value = Callable[[Point], float | None]
@@ -27,7 +28,6 @@ FROM = Column("commands", "command (listed at the end)", COMMANDS)
 
 
 def who(p: Point) -> tuple[Cell, ...]:
-    """The cells under WHO."""
     return p.gpu.label, p.kernel, p.seq_len
 
 
@@ -49,9 +49,7 @@ def gpu_panels(
 ) -> tuple[Panel, ...]:
     """One panel a GPU, all with the same axes: `value` against N, a line a kernel; its marks are hollow where a value
     is an `estimate`."""
-    drawn: dict[str, list[Point]] = {}
-    for p in points:
-        drawn.setdefault(p.gpu.label, []).append(p)
+    drawn = by_gpu(points)
     lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
     values = [v for p in points if (v := value(p)) is not None]
     values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
@@ -60,7 +58,7 @@ def gpu_panels(
     for n, (label, members) in enumerate(drawn.items(), 1):
         grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
         drawn_lines, readings = [], []
-        for _, kernel, row in series(members):
+        for kernel, row in series(members).items():
             shown = [(p, v) for p in row if (v := value(p)) is not None]
             if not shown:
                 continue
@@ -84,7 +82,6 @@ def estimated(p: Point) -> bool:
 
 
 def l2_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Bytes between SMs and L2."""
     columns = (*WHO, Column("l2_read_bytes", "read", "bytes"), Column("l2_write_bytes", "written", "bytes"),
                Column("l2_bytes", "SM<->L2 bytes", "bytes"), Column("tile", "tile"), FROM)  # fmt: skip
     rows = tuple(
@@ -115,14 +112,12 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
     )  # fmt: skip
 
     def guides(gpu: Gpu, members: list[Point]) -> list[Guide]:
-        least: dict[int, int] = {}
-        for p in members:
-            least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
-        grey_lines: list[Guide] = [("compulsory", f"{gpu.label}: inputs once, outputs once", "dot", list(least),
-                               list(least.values()))]  # fmt: skip
-        if not known:
-            grey_lines += [("with no L2", f"{k}: with no L2", "dash", [p.seq_len for p in row], [p.no_l2 for p in row])
-                      for _, k, row in series(members)]  # fmt: skip
+        least, hover = least_bytes(members), f"{gpu.label}: inputs once, outputs once"
+        grey_lines: list[Guide] = [("compulsory", hover, "dot", list(least), list(least.values()))]
+        for k, row in () if known else series(members).items():
+            grey_lines.append(
+                ("with no L2", f"{k}: with no L2", "dash", [p.seq_len for p in row], [p.no_l2 for p in row])
+            )
         return grey_lines
 
     how = "of which only the bounds are asked for: compulsory (dotted) and with no L2 (dashed)."
@@ -142,7 +137,6 @@ def hbm_traffic(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Bytes of device memory that a call needs."""
     columns = (*WHO, Column("peak_bytes", "peak", "bytes"), Column("workspace_bytes", "of it workspace", "bytes"),
                Column("gpu_memory_bytes", "the GPU has", "bytes"), FROM)  # fmt: skip
     rows = tuple(
@@ -168,7 +162,6 @@ def memory_footprint(request: ReportRequest, points: Sequence[Point]) -> Figure:
 
 
 def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """Predicted seconds of a call."""
     columns = (*WHO, Column("time_s", "time", "seconds"), Column("bound_by", "bound by"),
                Column("time_specification_s", "at specified rates", "seconds"), FROM)  # fmt: skip
     rows = tuple(
@@ -184,66 +177,100 @@ def call_time(request: ReportRequest, points: Sequence[Point]) -> Figure:
     )  # fmt: skip
 
 
-def is_baseline(kernel: str, p: Point) -> bool:
-    """Whether a kernel passes over an N x N matrix in memory."""
-    return algorithm_of(p.prediction.kernel.algorithm).standard
+DASHES = {"measured": "solid", "specification": "dot"}
+Ceilings = dict[str, tuple[float, float]]
+"""(bytes per second of a level, operations per second) by "measured" and "specification"; what is unknown is absent."""
 
 
-def baseline(points: Sequence[Point]) -> str | None:
-    """The first kernel of the report that is naive; None without one."""
-    return next((p.kernel for p in points if is_baseline(p.kernel, p)), None)
+def tensor_rate(profile: HardwareProfile, dtype: str, measured: bool) -> float | None:
+    """Operations per second of matrix products; those of the fp32 units where a dtype has no tensor rate."""
+    try:
+        return profile.tensor_flops(dtype, measured=measured)
+    except InputError:
+        return None if measured else profile.fp32_flops_per_s
 
 
-def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure | None:
-    """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
-    base = baseline(points)
-    value: Value = (lambda p: p.l2) if level == "l2" else (lambda p: p.hbm)
-    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
-    others = [k for k in request.kernels if any(p.kernel == k and not is_baseline(k, p) for p in points)]
-    pairs = [
-        (p, b, above / under)
-        for k in others
-        for p in points
-        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len)))
-        and (above := value(b)) and (under := value(p))
-    ]  # fmt: skip
-    if base is None or not pairs:
+def bandwidth(profile: HardwareProfile, level: str, measured: bool) -> float | None:
+    """Bytes per second of a level; of L2's measured curve, the best."""
+    if level == "hbm":
+        return profile.dram_bandwidth_measured_bytes_per_s if measured else profile.dram_bandwidth_bytes_per_s
+    if not measured:
+        return profile.l2_read_bandwidth_bytes_per_s
+    curve = profile.l2_read_bandwidth_by_footprint_bytes_per_s
+    return max(rate for _, rate in curve) if curve else profile.l2_read_bandwidth_measured_bytes_per_s
+
+
+def ceilings(profile: HardwareProfile, dtype: str, level: str) -> Ceilings:
+    """The roofs of a level that a profile knows. A measured roof takes the specification's number for the one half of
+    it that was not measured."""
+    roofs: Ceilings = {}
+    rates = {m: (bandwidth(profile, level, m), tensor_rate(profile, dtype, m)) for m in (True, False)}
+    if any(rates[True]):
+        wide, fast = (best or plain for best, plain in zip(rates[True], rates[False], strict=True))
+        if wide and fast:
+            roofs["measured"] = (wide, fast)
+    wide, fast = rates[False]
+    if wide and fast:
+        roofs["specification"] = (wide, fast)
+    return roofs
+
+
+def roofline(request: ReportRequest, points: Sequence[Point], level: str, profile_ids: dict[str, str]) -> Figure | None:
+    """The roofline of "l2" or "hbm"; None where the level's bytes are not predicted.
+
+    `profile_ids` gives, by GPU label, the id of the command line that prints its ceilings.
+    """
+    moved = {p.id: n for p in points if (n := p.l2 if level == "l2" else p.hbm) and p.flops}
+    shown = [p for p in points if p.id in moved]
+    if not shown:
         return None
     word = "SM<->L2" if level == "l2" else "HBM"
-    columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
-               Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", f"{base} over it", "ratio"),
+    roofs = {g.label: ceilings(g.profile, request.middle.dtype, level) for g in request.gpus}
+    intensity = {p.id: p.flops / moved[p.id] for p in shown}
+    ridges = [fast / wide for of_gpu in roofs.values() for wide, fast in of_gpu.values()]
+    x = axes.log_axis([*intensity.values(), *ridges], f"FLOP per {word} byte", number_text)
+    ends = [10**e for e in x["range"]]
+    rates = [p.flops / p.time_s for p in shown] + [f for of_gpu in roofs.values() for _, f in of_gpu.values()]
+    y = axes.log_axis(rates, "TFLOP/s", lambda v: number_text(v / 1e12))
+    panels, rows, left_out = [], [], []
+    for n, (label, members) in enumerate(by_gpu(shown).items(), 1):
+        data = [_roof(name, *of_gpu, ends) for name, of_gpu in roofs[label].items()]
+        readings = [f"the {name} roof is flat at {rate_text(fast)} from {number_text(fast / wide)} FLOP per byte on"
+                for name, (wide, fast) in roofs[label].items()]  # fmt: skip
+        for kernel, row in series(members).items():
+            hover = [f"{kernel}, N = {p.seq_len:,}<br>{number_text(intensity[p.id])} FLOP/byte, "
+                     f"{rate_text(p.flops / p.time_s)} ({p.id})" for p in row]  # fmt: skip
+            data.append(axes.line(kernel, [intensity[p.id] for p in row], [p.flops / p.time_s for p in row], hover,
+                                  request.kernels.index(kernel)))  # fmt: skip
+            readings.append(f"{kernel} reaches {rate_text(max(p.flops / p.time_s for p in row))}")
+        if not roofs[label]:
+            left_out.append(f"the roof of {label}: its profile does not know the {word} bandwidth or the matrix rate")
+        panels.append(Panel(f"roofline-{level}-{n}", label, f"Roofline at {word}, {label}: {'; '.join(readings)}.",
+                            tuple(data), axes.layout(x, y)))  # fmt: skip
+        for p in members:
+            roof = next((min(wide * intensity[p.id], fast) for wide, fast in roofs[label].values()), None)
+            rate = p.flops / p.time_s
+            rows.append((*who(p), p.flops, moved[p.id], intensity[p.id], rate, roof,
+                         rate / roof if roof else None, f"{p.id} {profile_ids[label]}"))  # fmt: skip
+    columns = (*WHO, Column("flops", "FLOP", "count"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
+               Column("flops_per_byte", "FLOP/byte", "number"), Column("flops_per_s", "FLOP/s", "rate"),
+               Column("roof_flops_per_s", "roof there", "rate"), Column("share_of_roof", "of the roof", "percent"),
                FROM)  # fmt: skip
-    cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
-    rows = tuple(
-        (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
-    )
-    gpus = [g.label for g in request.gpus]
-    x = axes.length_axis(request.lengths)
-    y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
-    panels = []
-    for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
-        data: list[dict[str, Any]] = []
-        readings = []
-        for g, label in enumerate(gpus):
-            row = [(p, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
-            if row:
-                hover = [f"{label}, N = {p.seq_len:,}<br>{_times(r)}" for p, r in row]
-                data.append(axes.line(label, [p.seq_len for p, _ in row], [r for _, r in row], hover, g))
-                readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
-        alt = (
-            f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: {'; '.join(readings)}."
-        )
-        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
+    guides = [(f"roof, {name}", dash) for name, dash in DASHES.items() if any(name in f for f in roofs.values())]
     return Figure(
-        f"ratio-{level}", f"Naive over tiled: {word} bytes",
-        f"{word} bytes of '{base}' over those of each other kernel for the same problem. Below 1x a kernel moves more "
-        "than naive attention does.",
-        Table(columns, rows), tuple(panels),
-        tuple(Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus)
-              if any(p.gpu.label == label for p, *_ in pairs)),
-        "seq_len", ("ratio",),
+        f"roofline-{level}", f"Roofline at {word}",
+        f"Operations per second that the predicted time allows, against operations per {word} byte; a line joins a "
+        f"kernel's lengths. Solid roof: measured {word} bandwidth and the matrix rate of large products, "
+        "at the clock that their power leaves: a kernel that draws less may stand a few percent above it. Dotted: the "
+        "specification's. "
+        "FLOP counts the pairs that the mask keeps.",
+        Table(columns, tuple(rows)), tuple(panels), kernel_legend(request, *guides), "seq_len",
+        ("share_of_roof",), tuple(left_out),
     )  # fmt: skip
 
 
-def _times(r: float) -> str:
-    return f"{number_text(r)}x"
+def _roof(name: str, wide: float, fast: float, ends: list[float]) -> dict[str, Any]:
+    ridge = fast / wide
+    x = [ends[0], *([ridge] if ends[0] < ridge < ends[1] else []), ends[1]]
+    y = [min(wide * v, fast) for v in x]
+    return axes.guide(f"roof, {name}", x, y, f"{name}: {rate_text(fast)}, {number_text(wide / 1e9)} GB/s", DASHES[name])

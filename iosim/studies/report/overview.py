@@ -14,8 +14,8 @@ from iosim.show import axes
 from iosim.show.labels import End, at_ends, hollow
 from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import MOST_PIVOTED, Cell, Column, Table, spread_out
-from iosim.studies.report.collect import Point, series
-from iosim.studies.report.figures import FROM, HOLLOW, WHO, baseline, estimated, is_baseline, who
+from iosim.studies.report.collect import Point, baseline, by_gpu, least_bytes, series
+from iosim.studies.report.figures import FROM, HOLLOW, WHO, estimated, who
 from iosim.studies.report.request import ReportRequest
 
 COLUMNS = (*WHO, Column("l2_bytes", "SM<->L2", "bytes"), Column("hbm_bytes", "HBM", "bytes"),
@@ -32,33 +32,27 @@ ROW_REM, AXIS_REM = 2.4, 4.2
 
 
 def overview(request: ReportRequest, points: Sequence[Point]) -> Figure:
-    """A panel a GPU."""
-    gpus = list(dict.fromkeys(p.gpu.label for p in points))
     several = len(request.lengths) > 1
-    shown = [p for gpu in gpus for p in _shown([p for p in points if p.gpu.label == gpu], several)]
+    shown = [p for members in by_gpu(points).values() for p in (_fastest(members) if several else members)]
     values = [float(v) for p in shown for v in (p.l2, p.hbm, p.compulsory) if v]
     draw = _lines if several else _rows
     panels = tuple(
-        draw(request, f"overview-{n}", gpu, [p for p in shown if p.gpu.label == gpu], values)
-        for n, gpu in enumerate(gpus, 1)
+        draw(request, f"overview-{n}", gpu, members, values)
+        for n, (gpu, members) in enumerate(by_gpu(shown).items(), 1)
     )
     base = baseline(points)
     which = f"of '{base}' and of the fastest tiled kernel of each GPU" if base and several else "of each kernel"
-    marks = (
-        "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is" if several else "The dotted line is"
+    lines = "Solid lines are HBM bytes, dashed lines SM<->L2 bytes; the grey band is"
+    caption = (
+        f"Bytes {which}, read and written together. {lines if several else 'The dotted line is'} the compulsory bytes: "
+        "inputs once, outputs once. Outputs that still wait in L2 at the end count not."
     )
-    how = (
-        f"{marks} the compulsory bytes: inputs once, outputs once. Outputs that still wait in L2 at the end count not."
-    )
-    legend = (
-        () if several else tuple(Series(name, LEVEL_COLOURS[name], "■" if name == "HBM" else "●") for name in LEVELS)
-    )
+    legend = tuple(Series(name, colour, "■" if name == "HBM" else "●") for name, colour in LEVEL_COLOURS.items())
     rows = tuple((*who(p), p.l2, p.hbm_shown, p.compulsory, p.id) for p in shown)
-    caption = f"Bytes {which}, read and written together. {how}" + HOLLOW * any(map(estimated, shown))
     return Figure(
         "overview", "Bytes moved against the sequence length" if several else "Bytes moved",
-        caption, Table(COLUMNS, rows), panels, legend, "seq_len",
-        ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
+        caption + HOLLOW * any(map(estimated, shown)), Table(COLUMNS, rows), panels, () if several else legend,
+        "seq_len", ("l2_bytes", "hbm_bytes"), most_across=2, short=_short(request, shown) if several else None,
     )  # fmt: skip
 
 
@@ -66,52 +60,32 @@ def _short(request: ReportRequest, points: Sequence[Point]) -> Table:
     """A row a line of the panels, a column a length: a few of them."""
     lengths = spread_out(list(request.lengths), MOST_PIVOTED)
     rows: list[tuple[Cell, ...]] = []
-    for gpu in dict.fromkeys(p.gpu.label for p in points):
-        members = [p for p in points if p.gpu.label == gpu]
-        for _, kernel, row in series(members):
+    for gpu, members in by_gpu(points).items():
+        for kernel, row in series(members).items():
             at = {p.seq_len: p for p in row}
             rows += [(gpu, f"{kernel} {level}", *(getattr(at[n], cell) if n in at else None for n in lengths))
                      for level, cell in (("SM<->L2", "l2"), ("HBM", "hbm_shown"))]  # fmt: skip
-        least = _least(members)
+        least = least_bytes(members)
         rows.append((gpu, COMPULSORY, *(least.get(n) for n in lengths)))
-    columns = (
-        Column("gpu", "GPU"),
-        Column("bytes", "bytes"),
-        *(Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths),
-    )
-    return Table(columns, tuple(rows))
+    columns = (Column(f"n_{n}", f"N = {n:,}", "bytes") for n in lengths)
+    return Table((Column("gpu", "GPU"), Column("bytes", "bytes"), *columns), tuple(rows))
 
 
-def _shown(points: Sequence[Point], several: bool) -> list[Point]:
-    """Of one GPU: the naive kernel and the fastest other, or the two fastest; all, where lines would not crowd."""
-    if not several:
-        return list(points)
-    times = {kernel: row[-1].time_s for _, kernel, row in series(points)}
+def _fastest(points: Sequence[Point]) -> list[Point]:
+    """Of one GPU: the naive kernel and the fastest other, or the two fastest."""
+    times = {kernel: row[-1].time_s for kernel, row in series(points).items() if not any(p.naive for p in row)}
     base = baseline(points)
-    others = sorted((k for k in times if k != base and not _naive(k, points)), key=times.__getitem__)
-    kept = {*([] if base is None else [base]), *others[: 1 if base else 2]}
+    kept = {base, *sorted(times, key=times.__getitem__)[: 1 if base else 2]}
     return [p for p in points if p.kernel in kept]
-
-
-def _naive(kernel: str, points: Sequence[Point]) -> bool:
-    return any(is_baseline(kernel, p) for p in points if p.kernel == kernel)
-
-
-def _least(points: Sequence[Point]) -> dict[int, int]:
-    """Compulsory bytes by length."""
-    least: dict[int, int] = {}
-    for p in points:
-        least[p.seq_len] = min(least.get(p.seq_len, p.compulsory), p.compulsory)
-    return dict(sorted(least.items()))
 
 
 def _lines(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Point], values: Sequence[float]) -> Panel:
     x, y = axes.length_axis(request.lengths), axes.log_axis(values, "", bytes_text)
-    least = _least(points)
+    least = least_bytes(points)
     band = axes.guide(COMPULSORY, list(least), list(least.values()), "compulsory: inputs once, outputs once", "solid")
     data: list[dict[str, Any]] = [band | {"line": {"color": BAND, "width": 9}}]
     ends, readings = [], []
-    for _, kernel, row in series(points):
+    for kernel, row in series(points).items():
         n = request.kernels.index(kernel)
         for level, (key, dash) in LEVELS.items():
             drawn = [(p, v) for p in row if (v := getattr(p, key))]
@@ -137,13 +111,11 @@ def _rows(request: ReportRequest, panel_id: str, gpu: str, points: Sequence[Poin
     x = axes.axis("", type="log", range=[low - room, high + room], tickvals=tens, tickangle=0,
                   ticktext=[bytes_text(v) for v in tens])  # fmt: skip
     y = {**axes.category_axis([p.kernel for p in points]), "autorange": "reversed"}
-    pairs = [(p.kernel, p.l2, p.hbm) for p in points if p.hbm]
-    joined: list[dict[str, Any]] = [
-        {"type": "scatter", "mode": "lines", "name": "between", "x": [l2, hbm], "y": [kernel, kernel],
+    data: list[dict[str, Any]] = [
+        {"type": "scatter", "mode": "lines", "name": "between", "x": [p.l2, p.hbm], "y": [p.kernel, p.kernel],
          "hoverinfo": "skip", "line": {"color": BAND, "width": 3}}
-        for kernel, l2, hbm in pairs
+        for p in points if p.hbm
     ]  # fmt: skip
-    data = joined
     for level, (key, _) in LEVELS.items():
         drawn = [(p, v) for p in points if (v := getattr(p, key))]
         right = [level == "SM<->L2" if p.hbm is None or p.l2 >= p.hbm else level == "HBM" for p, _ in drawn]

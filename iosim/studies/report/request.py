@@ -26,12 +26,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """GPUs x kernels x problems that differ in their sequence length alone.
-
-    Raises:
-        InputError: no GPU, kernel or problem; problems that differ in more than their length; a method or a start of
-            L2 that is not known.
-    """
+    """GPUs x kernels x problems that differ in their sequence length alone. Raises InputError: no GPU, kernel or
+    problem; problems that differ in more than their length; a method or a start of L2 that is not known."""
 
     gpus: tuple[Gpu, ...]
     kernels: tuple[str, ...]
@@ -67,11 +63,8 @@ class ReportRequest:
         l2_start: str = "cold",
         method: str | None = None,
     ) -> ReportRequest:
-        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted.
-
-        Raises:
-            InputError: a GPU or a kernel that is not known.
-        """
+        """A request from names: GPUs and kernels are looked up, doubles dropped, lengths sorted. Raises InputError: a
+        GPU or a kernel that is not known."""
         kernels = tuple(dict.fromkeys(k.strip().lower() for k in kernels))
         for kernel in kernels:
             if not is_choice(kernel):
@@ -102,7 +95,6 @@ class ReportRequest:
         return self.problems[len(self.problems) // 2]
 
     def predict_line(self, gpu: Gpu, kernel: str, problem: AttentionProblem) -> str:
-        """The command line of one prediction."""
         one = ["predict", "--gpu", gpu.argument, "--kernel", kernel]
         return command_line([*one, *length_options(problem)], problem, [*self._how(), "--format", "json"])
 

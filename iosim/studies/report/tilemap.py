@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -44,7 +45,6 @@ def search(request: ReportRequest, gpus: Sequence[Gpu]) -> dict[str, TileRanking
 
 
 def tiles_line(gpu: Gpu, ranking: TileRanking) -> str:
-    """The command line of one ranking."""
     p = ranking.problem
     return command_line(["tiles", "--gpu", gpu.argument, *length_options(p)], p, ["--format", "json"])
 
@@ -58,7 +58,7 @@ def tile_map(request: ReportRequest, rankings: Mapping[str, TileRanking | str], 
         if isinstance(ranking, str):
             left_out.append(f"the tiles of {label}: {ranking}")
             continue
-        cells = best_by_cell(ranking)
+        cells = {(c.tile.block_q, c.tile.block_k): c for c in reversed(ranking.candidates)}  # the fastest of each
         panels.append(_panel(f"tiles-{len(panels) + 1}", label, ranking, cells))
         rows += _rows(label, ranking, cells, ids[label])
     p = request.middle
@@ -90,20 +90,10 @@ def _short(rankings: Mapping[str, TileRanking | str]) -> Table:
     return Table(SHORT_COLUMNS, tuple(rows))
 
 
-def best_by_cell(ranking: TileRanking) -> dict[tuple[int, int], TileCandidate]:
-    """The fastest candidate of every block_q x block_k that has one."""
-    best: dict[tuple[int, int], TileCandidate] = {}
-    for c in ranking.candidates:
-        best.setdefault((c.tile.block_q, c.tile.block_k), c)
-    return best
-
-
 def reasons(ranking: TileRanking) -> dict[tuple[int, int], str]:
     """Why a block_q x block_k is rejected: the reason of its variant with the fewest stages and the most warps."""
-    first: dict[tuple[int, int], str] = {}
-    for r in sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps)):
-        first.setdefault((r.tile.block_q, r.tile.block_k), r.reason)
-    return first
+    in_order = sorted(ranking.rejected, key=lambda r: (r.tile.stages, -r.tile.warps))
+    return {(r.tile.block_q, r.tile.block_k): r.reason for r in reversed(in_order)}
 
 
 def _rows(
@@ -134,7 +124,7 @@ def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple
         line = [cells.get((q, k)) for k in BLOCK_K]
         z.append([c.time_s / best.time_s if c else None for c in line])
         text.append([number_text(round(c.time_s / best.time_s, 1)) if c else "" for c in line])
-        hover.append([_hover(c) if c else f"{q}x{k}<br>{_folded(why.get((q, k), 'not tried'))}"
+        hover.append([_hover(c) if c else f"{q}x{k}<br>{'<br>'.join(wrap(why.get((q, k), 'not tried'), 48))}"
                       for k, c in zip(BLOCK_K, line, strict=True)])  # fmt: skip
     heat = {
         "type": "heatmap", "x": list(map(str, BLOCK_K)), "y": list(map(str, BLOCK_Q)), "z": z, "text": text,
@@ -146,10 +136,10 @@ def _panel(panel_id: str, label: str, ranking: TileRanking, cells: Mapping[tuple
     on_grid = [c for c in ranking.library if c.tile.block_q in BLOCK_Q and c.tile.block_k in BLOCK_K]
     marks = [_marks(LIBRARY, on_grid, "circle-open", 20)] if on_grid else []
     data = [heat, *marks, _marks(FASTEST, [best], "square-open", 24)]
+    libraries = ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library)
     alt = (f"Tile space of {label}: the fastest tile is {best.tile} with {some(best.tile.warps, 'warp')} and "
            f"{some(best.tile.stages, 'stage')}, {seconds_text(best.time_s)}; {len(cells)} of "
-           f"{len(BLOCK_Q) * len(BLOCK_K)} "
-           f"sizes fit. Libraries: {_libraries(ranking)}.")  # fmt: skip
+           f"{len(BLOCK_Q) * len(BLOCK_K)} sizes fit. Libraries: {libraries or 'none runs there'}.")  # fmt: skip
     layout = axes.layout(_blocks("block_k"), _blocks("block_q"))
     return Panel(panel_id, label, alt, tuple(data), layout)
 
@@ -174,14 +164,3 @@ def _hover(c: TileCandidate) -> str:
             f"{some(c.tile.stages, 'stage')}<br>{seconds_text(c.time_s)}, bound by "
             f"{c.bound_by}<br>{bytes_text(c.l2_read_bytes + c.l2_write_bytes)} SM<->L2, occupancy "
             f"{100 * c.occupancy:.0f} %")  # fmt: skip
-
-
-def _folded(text: str, width: int = 48) -> str:
-    """Lines of a hover box: broken between words."""
-    from textwrap import wrap
-
-    return "<br>".join(wrap(text, width))
-
-
-def _libraries(ranking: TileRanking) -> str:
-    return ", ".join(f"{c.kernel} {c.tile} {seconds_text(c.time_s)}" for c in ranking.library) or "none runs there"

@@ -24,7 +24,6 @@ from iosim.kernel.overrides import OVERRIDES, Overrides
 from iosim.problem.asked import check_queries
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import FIELDS
-from iosim.problem.masks.mask import IntArray
 from iosim.studies.sweep.cells import Words
 
 PLACES = ("gpu", "kernel")
@@ -56,11 +55,7 @@ MAX_ROWS = 1 << 31
 
 
 def name_of(word: str) -> str:
-    """The column that a name stands for, by its name in Python or its option's.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The column that a name stands for, by its name in Python or its option's."""
     name = SPELLINGS.get(word.strip().lstrip("-").replace("-", "_"), word.strip().replace("-", "_"))
     if name not in NAMES:
         raise unknown_name("column", word, NAMES)
@@ -68,11 +63,7 @@ def name_of(word: str) -> str:
 
 
 def checked(name: str, value: Any) -> Any:
-    """A value of a column as it is kept.
-
-    Raises:
-        InputError: of another type, or out of range.
-    """
+    """A value of a column as it is kept."""
     if name in LABELS:
         return value
     if name in PLACES:
@@ -87,21 +78,11 @@ def checked(name: str, value: Any) -> Any:
     return field.check(value)
 
 
-@dataclass(frozen=True)
-class Column:
-    """Distinct values, and which of them each row has."""
-
-    values: tuple[Any, ...]
-    codes: IntArray
-
-    def row(self, n: int) -> Any:
-        return self.values[self.codes[n]]
-
-    def words(self, name: str) -> Words:
-        """The column as a table shows it."""
-        if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
-            return Words(tuple(None if v is None else SETTINGS[name].text(v) for v in self.values), self.codes)
-        return Words(self.values, self.codes)
+def shown(name: str, column: Words) -> Words:
+    """A column as a table shows it."""
+    if name in SETTINGS and SETTINGS[name].kind in (Kind.SIDES, Kind.LENGTHS):
+        return replace(column, values=tuple(None if v is None else SETTINGS[name].text(v) for v in column.values))
+    return column
 
 
 @dataclass(frozen=True)
@@ -110,43 +91,25 @@ class Part:
 
     start: int
     rows: int
-    columns: Mapping[str, Column]
+    columns: Block
 
     def case(self, n: int) -> dict[str, Any]:
-        """The values of one row, those that are given."""
         return {name: column.row(n) for name, column in self.columns.items()}
 
 
-@dataclass(frozen=True)
-class Block:
-    """Columns that go together row by row."""
-
-    columns: Mapping[str, Column]
-
-    @property
-    def rows(self) -> int:
-        return len(next(iter(self.columns.values())).codes)
+Block = Mapping[str, Words]
+"""Columns that go together row by row."""
 
 
-def column(values: Iterable[Any]) -> Column:
-    """A column from its values, row by row."""
-    codes: dict[Any, int] = {}
-    distinct: list[Any] = []
-    numbers = []
-    for value in values:
-        key = (type(value), tuple(value) if isinstance(value, list) else value)
-        if key not in codes:
-            codes[key] = len(codes)
-            distinct.append(value)
-        numbers.append(codes[key])
-    return Column(tuple(distinct), np.array(numbers, dtype=np.int64))
+def _rows(block: Block) -> int:
+    return len(next(iter(block.values())).codes)
 
 
-def _checked(columns: Mapping[str, Column]) -> Block:
-    block = {}
-    for name, given in columns.items():
-        block[name] = replace(given, values=tuple(checked(name, value) for value in given.values))
-    return Block(block)
+def _checked(columns: Block) -> Block:
+    return {
+        name: replace(given, values=tuple(checked(name, value) for value in given.values))
+        for name, given in columns.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -156,32 +119,31 @@ class Cases:
     blocks: tuple[Block, ...]
 
     def __len__(self) -> int:
-        return prod(block.rows for block in self.blocks)
+        return prod(map(_rows, self.blocks))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Columns that a row has, in the order of a table."""
-        given = {name for block in self.blocks for name in block.columns}
+        given = {name for block in self.blocks for name in block}
         return tuple(name for name in (*LABELS, *NAMES) if name in given)
 
     def values(self, name: str) -> tuple[Any, ...]:
         """The distinct values of a column; none where no row has it."""
-        return next((block.columns[name].values for block in self.blocks if name in block.columns), ())
+        return next((block[name].values for block in self.blocks if name in block), ())
 
     def part(self, start: int, stop: int) -> Part:
-        """Rows `start` to `stop`."""
         numbers = np.arange(start, stop, dtype=np.int64)
-        columns: dict[str, Column] = {}
+        columns: dict[str, Words] = {}
         for block in reversed(self.blocks):
-            numbers, at = np.divmod(numbers, block.rows)
-            columns |= {name: Column(column.values, column.codes[at]) for name, column in block.columns.items()}
+            numbers, at = np.divmod(numbers, _rows(block))
+            columns |= {name: replace(column, codes=column.codes[at]) for name, column in block.items()}
         return Part(start, stop - start, columns)
 
     def fingerprint(self) -> str:
         """Two sweeps of the same rows, on profiles and kernels that are the same, have the same."""
         digest = hashlib.sha256()
         for block in self.blocks:
-            for name, column in block.columns.items():
+            for name, column in block.items():
                 digest.update(json.dumps([name, [repr(value) for value in column.values]]).encode())
                 digest.update(np.ascontiguousarray(column.codes).tobytes())
             digest.update(b";")
@@ -191,7 +153,7 @@ class Cases:
         return digest.hexdigest()
 
 
-def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None = None) -> Cases:
+def cases(grid: Mapping[str, Iterable[Any]], rows: Block | None = None) -> Cases:
     """The rows of a sweep.
 
     Args:
@@ -201,8 +163,7 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
     What neither gives is as `iosim predict` has it. A window implies the mask "window" where no mask is given; values
     of `window` in a grid go with masks that take one alone.
 
-    Raises:
-        InputError: a column that there is not, a value out of range, or a column given twice.
+    Raises InputError: a column that there is not, a value out of range, or a column given twice.
     """
     listed = dict(rows or {})
     given = {name: list(values) for name, values in grid.items()}
@@ -216,32 +177,32 @@ def cases(grid: Mapping[str, Iterable[Any]], rows: Mapping[str, Column] | None =
     blocks = []
     if listed:
         blocks.append(_checked(_with_mask(listed)))
-        if not blocks[0].rows:
+        if not _rows(blocks[0]):
             raise InputError("the rows of the sweep are none; accepted: one or more")
     given = {name: list(values) for name, values in USUAL.items() if name not in listed} | given
     if "window_right" in given and not {"mask", "window"} & {*given, *listed}:
         given["mask"] = ["window"]
     if "window" in given and "mask" not in listed:
         pairs = _masks(given.pop("mask", [None]), given.pop("window"))
-        blocks.append(_checked({"mask": column(m for m, _ in pairs), "window": column(w for _, w in pairs)}))
+        blocks.append(_checked({"mask": Words.of(m for m, _ in pairs), "window": Words.of(w for _, w in pairs)}))
     prefixes = given.pop("prefix", None)
     if prefixes is not None:
         blocks.append(_prefixed(given, prefixes, listed))
-    blocks += [_checked({name: column(given[name])}) for name in SLOWEST_FIRST if name in given]
+    blocks += [_checked({name: Words.of(given[name])}) for name in SLOWEST_FIRST if name in given]
     made = Cases(tuple(blocks))
     if len(made) > MAX_ROWS:
         raise InputError(f"the sweep has {len(made):,} rows; accepted: up to {MAX_ROWS:,}")
     return made
 
 
-def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Mapping[str, Column]) -> Block:
+def _prefixed(given: dict[str, list[Any]], prefixes: Sequence[int], listed: Block) -> Block:
     """Query and key tokens where so many tokens are cached before the queries."""
     if "seq_k" in given or "seq_k" in listed or "seq_q" in listed:
         raise InputError("`prefix` contradicts key tokens, and lengths that a file gives; accepted with it: `seq_q` of "
                          "the grid")  # fmt: skip
     lengths = [checked("seq_q", value) for value in given.pop("seq_q")]
     pairs = [(queries, queries + prefix) for prefix in prefixes for queries in lengths]
-    return _checked({"seq_q": column(q for q, _ in pairs), "seq_k": column(k for _, k in pairs)})
+    return _checked({"seq_q": Words.of(q for q, _ in pairs), "seq_k": Words.of(k for _, k in pairs)})
 
 
 WINDOWED = ("window", "window+global")
@@ -251,15 +212,15 @@ def _mask(mask: str | None, window: int | None) -> str | None:
     return "window" if mask is None and window is not None else mask
 
 
-def _with_mask(columns: Mapping[str, Column]) -> Mapping[str, Column]:
+def _with_mask(columns: Block) -> Block:
     """The columns with the mask that a window implies."""
     windows = columns.get("window")
     if windows is None:
         return columns
-    masks = columns.get("mask", Column((None,), np.zeros_like(windows.codes)))
+    masks = columns.get("mask", Words((None,), np.zeros_like(windows.codes)))
     pairs, codes = np.unique(np.stack([masks.codes, windows.codes]), axis=1, return_inverse=True)
     values = tuple(_mask(masks.values[m], windows.values[w]) for m, w in pairs.T)
-    return {**columns, "mask": Column(values, codes.reshape(-1))}
+    return {**columns, "mask": Words(values, codes.reshape(-1))}
 
 
 def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -272,15 +233,9 @@ def _masks(masks: Sequence[Any], windows: Sequence[Any]) -> list[tuple[Any, Any]
 
 
 def problem_of(case: Mapping[str, Any]) -> AttentionProblem:
-    """The problem of a row.
-
-    Raises:
-        InputError: its values contradict each other.
-    """
     values = {name: value for name, value in case.items() if name in FIELDS and value is not None}
     return AttentionProblem(**values)
 
 
 def settings_of(case: Mapping[str, Any]) -> Overrides:
-    """The settings of a row over its kernel's own choice."""
     return Overrides(**{name: value for name, value in case.items() if name in OVERRIDES})

@@ -6,25 +6,34 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iosim.problem.masks.mask import BoolArray, IntArray
 
-if TYPE_CHECKING:
-    import pandas
-
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Words:
-    """A column of few distinct values: words, sizes that were asked for, truth values. None is an empty cell."""
+    """Distinct values (words, sizes that were asked for, truth values), and which of them each row has; None is an
+    empty cell."""
 
     values: tuple[Any, ...]
     codes: IntArray
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Words:
+        """A column from its values, row by row."""
+        known: dict[Any, int] = {}
+        plain = ((type(v), tuple(v) if type(v) is list else v) for v in values)
+        codes = np.array([known.setdefault(key, len(known)) for key in plain], dtype=np.int64)
+        return cls(tuple(value for _, value in known), codes)
+
+    def row(self, n: int) -> Any:
+        return self.values[self.codes[n]]
 
     def cells(self) -> list[str]:
         texts = np.array([_text(value) for value in self.values], dtype=object)
@@ -41,6 +50,14 @@ class Numbers:
     numbers: IntArray | Floats
     known: BoolArray
 
+    @classmethod
+    def unknown(cls, rows: int, kind: type = np.int64) -> Numbers:
+        return cls(np.zeros(rows, dtype=kind), np.zeros(rows, dtype=np.bool_))
+
+    def put(self, at: Any, values: Any) -> None:
+        self.numbers[at] = values
+        self.known[at] = True
+
     def cells(self) -> list[str]:
         texts = list(map(repr, self.numbers.tolist()))
         if self.known.all():
@@ -52,7 +69,6 @@ class Numbers:
 
 
 def _text(value: Any) -> str:
-    """A value as a cell of a CSV file."""
     if value is None:
         return ""
     out = io.StringIO()
@@ -86,29 +102,3 @@ def _joined(columns: Sequence[Words | Numbers]) -> Words | Numbers:
         at = [values.setdefault((type(value), value), len(values)) for value in part.values]
         codes.append(np.array(at, dtype=np.int64)[part.codes])
     return Words(tuple(value for _, value in values), np.concatenate(codes))
-
-
-def to_pandas(cells: Cells) -> pandas.DataFrame:
-    """A DataFrame; whole numbers with empty cells are of pandas' type Int64."""
-    import pandas
-
-    columns: dict[str, Any] = {}
-    for name, column in cells.items():
-        if isinstance(column, Numbers):
-            whole = column.numbers.dtype.kind == "i"
-            columns[name] = pandas.Series(column.numbers, dtype="Int64" if whole else "Float64")
-            columns[name] = columns[name].where(column.known)
-        else:
-            whole = all(value is None or type(value) is int for value in column.values)
-            values = pandas.array(column.values, dtype="Int64" if whole else object)
-            taken = values.take(column.codes)
-            columns[name] = taken.astype("int64") if whole and None not in column.values else taken
-    return pandas.DataFrame(columns)
-
-
-def numbers(values: Iterable[int | float | None], *, whole: bool = True) -> Numbers:
-    """A column of numbers, some of them not known."""
-    listed = list(values)
-    known = np.array([value is not None for value in listed], dtype=np.bool_)
-    kind: Any = np.int64 if whole else np.float64
-    return Numbers(np.array([0 if value is None else value for value in listed], dtype=kind), known)

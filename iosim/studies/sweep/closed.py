@@ -34,6 +34,7 @@ from iosim.readers.formula.dual import ArrayKind, Dual, lifted
 from iosim.readers.formula.lifting import lifted_problem
 from iosim.readers.formula.sums import BlockSums
 from iosim.studies.sweep.cases import FOLLOWS, Part, problem_of, settings_of
+from iosim.studies.sweep.cells import Numbers
 
 METHODS = ("bounds", "capacity")
 SIZES = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "window", "offset")
@@ -61,14 +62,13 @@ FOUND = (*KERNEL, *BYTES, *BESIDE)
 
 @dataclass
 class Found:
-    """What is known of a part's rows: numbers by column, names of the kernels that run, and why a row is refused.
+    """What is known of a part's rows: numbers by column, names of the kernels that run, and why rows are refused.
 
     `left` are the rows that are still to be predicted, `without_form` how many of them have no closed form: the others
     have too few like them.
     """
 
-    numbers: dict[str, IntArray]
-    known: dict[str, BoolArray]
+    columns: dict[str, Numbers]
     runs_as: list[str | None]
     refused: list[str | None]
     left: IntArray
@@ -77,14 +77,11 @@ class Found:
     @classmethod
     def nothing(cls, rows: int) -> Found:
         return cls(
-            {name: np.zeros(rows, dtype=np.int64) for name in FOUND},
-            {name: np.zeros(rows, dtype=np.bool_) for name in FOUND},
-            [None] * rows, [None] * rows, np.arange(rows, dtype=np.int64),
-        )  # fmt: skip
-
-    def put(self, name: str, at: IntArray, value: Any) -> None:
-        self.numbers[name][at] = value
-        self.known[name][at] = True
+            {name: Numbers.unknown(rows) for name in FOUND},
+            [None] * rows,
+            [None] * rows,
+            np.arange(rows, dtype=np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,6 @@ class _Group:
         return replace(self, rows=self.rows[at], sizes={name: array[at] for name, array in self.sizes.items()})
 
     def case(self) -> dict[str, Any]:
-        """The values of the first row."""
         one = {name: int(array[0]) for name, array in self.sizes.items()}
         tile = (one.pop("block_q"), one.pop("block_k")) if "block_q" in one else None
         return {**self.shared, **one, "tile": tile}
@@ -259,12 +255,7 @@ class _Call:
 
     @classmethod
     def planned(cls, group: _Group, representative: AttentionProblem, kind: ArrayKind) -> _Call:
-        """Resolved and planned for the first row, on duals that carry the sizes of all.
-
-        Raises:
-            InputError: the kernel cannot run it.
-            TypeError: its description has no other side than the first row's.
-        """
+        """Resolved and planned for the first row, on duals that carry the sizes of all."""
         case = group.case()
         profile = group.profile
         companions = {name: array for name, array in group.sizes.items() if name in SIZES}
@@ -298,7 +289,7 @@ class _Call:
         told = done & self._refused(fits, done, found)
         at = rows[told]
         for name, value in moved.items():
-            found.put(name, at, np.broadcast_to(lifted(value), rows.shape)[told])
+            found.columns[name].put(at, np.broadcast_to(lifted(value), rows.shape)[told])
         for row in at.tolist():
             found.runs_as[row] = kernel.name
         return done
@@ -324,9 +315,8 @@ class _Call:
             block_q, block_k = (np.broadcast_to(lifted(side), rows.shape)
                                 for side in (launch.domain.block_q, launch.domain.block_k))  # fmt: skip
             for n in np.flatnonzero(refused & rows).tolist():
-                found.refused[self.group.rows[n]] = str(does_not_fit(
-                    f"{block_q[n]}x{block_k[n]}", fit.threads_of(n), fit.occupancy_of(n), self.group.profile
-                ))  # fmt: skip
+                tile, shape = f"{block_q[n]}x{block_k[n]}", fit.distinct[int(fit.code[n])]
+                found.refused[self.group.rows[n]] = str(does_not_fit(tile, *shape, self.group.profile))
         return fitting
 
     def _added(self, launch: Launch) -> int:
@@ -343,7 +333,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Fit:
-    """The occupancy of a launch's CTAs in each row: the distinct ones, and which of them each row has."""
+    """Threads and occupancy of a launch's CTAs: the distinct ones, and which of them each row has."""
 
     distinct: tuple[tuple[int, Occupancy], ...]
     code: IntArray
@@ -370,12 +360,6 @@ class _Fit:
         """Of each row, or the one number of all."""
         numbers = np.array([fit.ctas_per_sm for _, fit in self.distinct], dtype=np.int64)
         return int(numbers[0]) if numbers.size == 1 else numbers[self.code]
-
-    def threads_of(self, row: int) -> int:
-        return self.distinct[int(self.code[row])][0]
-
-    def occupancy_of(self, row: int) -> Occupancy:
-        return self.distinct[int(self.code[row])][1]
 
 
 def _reach(domain: Domain) -> Reach:

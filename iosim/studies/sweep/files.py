@@ -12,14 +12,16 @@ import numpy as np
 
 from iosim.base.errors import InputError
 from iosim.base.files import require_file, written_whole
-from iosim.studies.sweep.cases import PLACES, Column, checked, name_of
-from iosim.studies.sweep.cells import Cells, csv_lines, to_pandas
+from iosim.studies.sweep.cases import PLACES, checked, name_of
+from iosim.studies.sweep.cells import Cells, Numbers, Words, csv_lines
 from iosim.studies.sweep.closed import KERNEL
 
 if TYPE_CHECKING:
     import pandas
 
 CSV, PARQUET = "csv", "parquet"
+TYPES = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
+"""pandas' types of a sweep's columns."""
 AT_ONCE = 32 << 20
 """Bytes of CSV that make a row group of a Parquet file."""
 FOUND = ("runs_as", *KERNEL, "method", "l2_start", "flops", "spilled_registers", "time_s", "bound_by", "refused")
@@ -28,11 +30,6 @@ ASKS_BYTES = ("shared_memory_bytes",)
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """ "csv" or "parquet", by the name's end.
-
-    Raises:
-        InputError: neither.
-    """
     end = Path(path).suffix.lower()
     if end not in (".csv", ".parquet"):
         raise InputError(f"`path` '{path}' ends in neither .csv nor .parquet; accepted: a name that does")
@@ -50,11 +47,7 @@ def _parquet() -> Any:
 
 
 def check_target(path: Path) -> str:
-    """What kind of file is to be written, before anything is worked out for it.
-
-    Raises:
-        InputError: its name ends in neither .csv nor .parquet, it cannot stand there, or there is no pyarrow for it.
-    """
+    """What kind of file is to be written."""
     kind = kind_of(path)
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "is a directory" if path.is_dir() else "cannot be written: its directory does not exist"
@@ -65,14 +58,10 @@ def check_target(path: Path) -> str:
 
 
 def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, str]) -> None:
-    """Write the rows, which come as CSV, to `target`, whole.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the rows, which come as CSV, to `target`, whole."""
     if kind == CSV:
         with written_whole(target) as file:
-            file.write(_head(kinds))
+            file.write((",".join(kinds) + "\n").encode())
             for data in lines:
                 file.write(data)
         return
@@ -90,19 +79,15 @@ def finish(lines: Iterable[bytes], target: Path, kind: str, kinds: Mapping[str, 
             writer.write_table(arrow.csv.read_csv(io.BytesIO(data), **reading))
 
 
-def _head(kinds: Mapping[str, str]) -> bytes:
-    return (",".join(kinds) + "\n").encode()
-
-
 def _gathered(lines: Iterable[bytes]) -> Iterator[bytes]:
-    waiting: list[bytes] = []
+    waiting = bytearray()
     for data in lines:
-        waiting.append(data)
-        if sum(map(len, waiting)) >= AT_ONCE:
-            yield b"".join(waiting)
-            waiting = []
+        waiting += data
+        if len(waiting) >= AT_ONCE:
+            yield bytes(waiting)
+            waiting.clear()
     if waiting:
-        yield b"".join(waiting)
+        yield bytes(waiting)
 
 
 def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas.DataFrame:
@@ -112,30 +97,33 @@ def read_frame(path: str | os.PathLike[str], kinds: Mapping[str, str]) -> pandas
     if kind_of(path) == PARQUET:
         _parquet()
         return pandas.read_parquet(path, dtype_backend="numpy_nullable")
-    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-    return pandas.read_csv(path, dtype={name: types[word] for name, word in kinds.items()}, keep_default_na=False,
-                           na_values=[""])  # fmt: skip
+    types = {name: TYPES[word] for name, word in kinds.items()}
+    return pandas.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
 
 
 def frame_of(cells: Cells, kinds: Mapping[str, str]) -> pandas.DataFrame:
     """The rows as `read_frame` gives them."""
-    types = {"text": "string", "int": "Int64", "float": "Float64", "bool": "boolean"}
-    return to_pandas(cells).astype({name: types[word] for name, word in kinds.items()})
+    import pandas
+
+    def column(one: Words | Numbers, kind: Any) -> Any:
+        if isinstance(one, Numbers):
+            return pandas.Series(one.numbers, dtype=kind).where(one.known)
+        return pandas.Series(one.values, dtype="object").astype(kind).array.take(one.codes)
+
+    return pandas.DataFrame({name: column(one, TYPES[kinds[name]]) for name, one in cells.items()})
 
 
-def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Column]:
+def problems_of(source: str | os.PathLike[str] | pandas.DataFrame) -> dict[str, Words]:
     """The columns of a file of problems, or of a DataFrame, by their names in Python.
 
     A column is named as a field or its option is; empty cells are defaults; what a sweep found is passed over.
-
-    Raises:
-        InputError: the file cannot be read, or holds a column or a value that there is not.
+    Raises InputError: the file cannot be read, or holds a column or a value that there is not.
     """
     if isinstance(source, str | os.PathLike):
         where, frame = f"'{os.fspath(source)}'", _frame(Path(source))
     else:
         where, frame = "the rows", source
-    columns: dict[str, Column] = {}
+    columns: dict[str, Words] = {}
     for head in frame.columns:
         word = str(head).strip()
         if word in FOUND or (word.endswith("_bytes") and word not in ASKS_BYTES):
@@ -173,7 +161,7 @@ def _frame(path: Path) -> pandas.DataFrame:
         raise InputError(f"'{path}' cannot be read: {why}; accepted: a {kind.upper()} file with a head line") from None
 
 
-def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Column:
+def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) -> Words:
     import pandas
 
     codes, distinct = pandas.factorize(series)
@@ -186,14 +174,13 @@ def _column(series: pandas.Series[Any], name: str, is_causal: bool, where: str) 
             row = int(np.argmax(codes == n)) + 1
             raise InputError(f"{where}, row {row}: {error.marked}") from None
     if (codes >= 0).all():
-        return Column(tuple(values), codes.astype(np.int64))
+        return Words(tuple(values), codes.astype(np.int64))
     if name in PLACES:
         raise InputError(f"{where}, row {int(np.argmax(codes < 0)) + 1}: `{name}` is empty; accepted: a name")
-    return Column((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
+    return Words((*values, None), np.where(codes < 0, len(values), codes).astype(np.int64))
 
 
 def _plain(value: Any) -> Any:
-    """A cell as a plain value."""
     item = value.item() if isinstance(value, np.generic) else value
     return int(item) if isinstance(item, float) and item.is_integer() else item
 

@@ -13,11 +13,12 @@ from iosim.base.fields import Kind
 from iosim.prediction.many import Request, try_many
 from iosim.prediction.result import Prediction
 from iosim.studies.sweep import closed
-from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, LABELS, PLACES, SETTINGS, Part, problem_of, settings_of
-from iosim.studies.sweep.cells import Cells, Numbers, Words, numbers
+from iosim.studies.sweep.cases import ALWAYS, FOLLOWS, LABELS, PLACES, SETTINGS, Part, problem_of, settings_of, shown
+from iosim.studies.sweep.cells import Numbers, Words
 
 KEYS = {"passes": "pass"}
 """Columns that a table calls otherwise than Python."""
+KINDS = {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}
 MOST = 1 << 63
 """Bytes from here on do not fit a file's whole numbers."""
 
@@ -36,23 +37,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Some rows as columns; how many of them were refused, and predicted one by one for want of a closed form."""
+class Done:
+    """Rows `start` to `stop`: as columns, as CSV, or as where their CSV lies in a journal; how many of them were
+    refused, and predicted one by one for want of a closed form."""
 
-    cells: Cells
+    start: int
+    stop: int
+    rows: Any
     refused: int
     one_by_one: int
 
 
 def columns(names: tuple[str, ...], asked: Asked) -> dict[str, str]:
     """The columns of a sweep's rows, and of what type they are: text, int, float or bool."""
-    kinds = {name: kind for name, kind in LABELS.items() if name in names} | {
-        "gpu": "text",
-        "kernel": "text",
-        "runs_as": "text",
-    }
-    for name in _shown(names):
-        kinds[KEYS.get(name, name)] = _kind(name)
+    kinds = {name: kind for name, kind in LABELS.items() if name in names}
+    kinds |= dict.fromkeys((*PLACES, "runs_as"), "text")
+    kinds |= {KEYS.get(name, name): KINDS.get(SETTINGS[name].kind, "text") for name in _shown(names)}
     kinds |= dict.fromkeys(closed.KERNEL, "int") | {"l2_start": "text", "method": "text"}
     kinds |= {name: "int" for name in closed.FOUND if name not in closed.KERNEL}
     if asked.timed:
@@ -64,37 +64,27 @@ def _shown(names: tuple[str, ...]) -> list[str]:
     return [name for name in SETTINGS if name in ALWAYS or name in names]
 
 
-def _kind(name: str) -> str:
-    return {Kind.WHOLE: "int", Kind.PROBABILITY: "float", Kind.FLAG: "bool"}.get(SETTINGS[name].kind, "text")
-
-
-def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Rows:
-    """The rows of a part."""
+def evaluate(part: Part, names: tuple[str, ...], asked: Asked) -> Done:
     found = closed.evaluate(part, asked.method or "", asked.l2_start)
-    words: dict[str, list[Any]] = {"method": [None] * part.rows, "bound_by": [None] * part.rows}
-    if not asked.timed:
-        words["method"] = [asked.method] * part.rows
-    times: list[float | None] = [None] * part.rows
+    method: list[str | None] = [None if asked.timed else asked.method] * part.rows
+    bound_by: list[str | None] = [None] * part.rows
+    times = Numbers.unknown(part.rows, np.float64)
     for row, outcome in _one_by_one(part, found.left.tolist(), asked):
         if isinstance(outcome, InputError):
             found.refused[row] = str(outcome)
             continue
-        _fill(found, row, outcome)
-        words["method"][row], words["bound_by"][row] = outcome.method, outcome.time.bound_by
-        times[row] = outcome.time.total_s
-    labels = [name for name in LABELS if name in names]
-    cells: dict[str, Words | Numbers] = {name: part.columns[name].words(name) for name in (*labels, *PLACES)}
-    cells["runs_as"] = _words(found.runs_as)
-    cells |= _problem(part, names)
-    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.KERNEL}
-    cells |= {"l2_start": _words([asked.l2_start] * part.rows), "method": _words(words["method"])}
-    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.BYTES}
-    cells |= {name: Numbers(found.numbers[name], found.known[name]) for name in closed.BESIDE}
-    if asked.timed:
-        cells |= {"time_s": numbers(times, whole=False), "bound_by": _words(words["bound_by"])}
-    cells["refused"] = _words(found.refused)
+        for name, value in _numbers(outcome).items():
+            found.columns[name].put(row, value)
+        found.runs_as[row] = outcome.kernel.name
+        method[row], bound_by[row] = outcome.method, outcome.time.bound_by
+        times.put(row, outcome.time.total_s)
+    cells: dict[str, Words | Numbers] = dict(part.columns) | found.columns | _problem(part, names)
+    words = {"runs_as": found.runs_as, "method": method, "bound_by": bound_by, "refused": found.refused}
+    cells |= {name: Words.of(values) for name, values in words.items()}
+    cells |= {"l2_start": Words((asked.l2_start,), np.zeros(part.rows, dtype=np.int64)), "time_s": times}
     refused = sum(reason is not None for reason in found.refused)
-    return Rows(cells, refused, 0 if asked.timed else found.without_form)
+    ordered = {name: cells[name] for name in columns(names, asked)}
+    return Done(part.start, part.start + part.rows, ordered, refused, 0 if asked.timed else found.without_form)
 
 
 def _one_by_one(part: Part, rows: list[int], asked: Asked) -> Iterator[tuple[int, Prediction | InputError]]:
@@ -129,25 +119,19 @@ def _numbers(p: Prediction) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _fill(found: closed.Found, row: int, prediction: Prediction) -> None:
-    for name, value in _numbers(prediction).items():
-        found.numbers[name][row], found.known[name][row] = value, True
-    found.runs_as[row] = prediction.kernel.name
-
-
 def _problem(part: Part, names: tuple[str, ...]) -> dict[str, Words | Numbers]:
     """The problem's columns; sizes that were not given are those that they follow."""
-    shown: dict[str, Words | Numbers] = {}
+    found: dict[str, Words | Numbers] = {}
     for name in _shown(names):
         key, column = KEYS.get(name, name), part.columns.get(name)
         if column is None and name not in FOLLOWS:
             default = SETTINGS[name].default
-            shown[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
+            found[key] = Words((default,), np.zeros(part.rows, dtype=np.int64))
         elif name in FOLLOWS and (column is None or None in column.values):
-            shown[key] = _followed(part, name)
+            found[key] = _followed(part, name)
         elif column is not None:
-            shown[key] = column.words(name)
-    return shown
+            found[key] = shown(name, column)
+    return found
 
 
 def _followed(part: Part, name: str) -> Words:
@@ -161,9 +145,3 @@ def _followed(part: Part, name: str) -> Words:
         given = np.array([value is not None for value in column.values])[column.codes]
         codes = np.where(given, column.codes + len(leader.values) + 1, codes)
     return Words(values, codes)
-
-
-def _words(values: list[Any]) -> Words:
-    codes: dict[Any, int] = {}
-    at = np.array([codes.setdefault(value, len(codes)) for value in values], dtype=np.int64)
-    return Words(tuple(codes), at)

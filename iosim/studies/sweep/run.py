@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import importlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+import io
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from iosim.base.errors import InputError
 from iosim.base.progress import counter
@@ -18,14 +25,18 @@ from iosim.base.workers import cores
 from iosim.studies.sweep.cases import Cases, Part
 from iosim.studies.sweep.cells import Cells, csv_lines, joined
 from iosim.studies.sweep.files import check_target, finish
-from iosim.studies.sweep.journal import Journal, opened
-from iosim.studies.sweep.rows import Asked, columns, evaluate
+from iosim.studies.sweep.rows import Asked, Done, columns, evaluate
 
 CLOSED_ROWS, LEAST_CLOSED_ROWS = 1 << 17, 1 << 13
 """Rows of a part in closed form: so many, or fewer where several processes share them."""
 MOST_ROWS_ONE_BY_ONE = 16
 PARTS_AHEAD = 3
 """Parts a process that are begun before their turn."""
+SCHEMA = 1
+SYNC_S = 2.0
+"""At least so often what was written is on the disk, whatever happens to the machine."""
+MANY_WORKERS = 16
+"""Workers that a cluster is taken to have, where parts are cut for it."""
 CONNECT_S = 10
 FEW_ROWS, FEW_CLOSED_ROWS = 8, 1 << 18
 """Rows, predicted one by one or in closed form, up to which a second process is not worth its start."""
@@ -46,7 +57,6 @@ class Where:
                              "one of them")  # fmt: skip
 
     def processes(self, rows: int, asked: Asked) -> int:
-        """Processes on this machine."""
         if self.jobs is not None:
             return self.jobs
         return cores() if rows > (FEW_ROWS if asked.timed else FEW_CLOSED_ROWS) else 1
@@ -61,51 +71,37 @@ class Summary:
     refused: int
     one_by_one: int
 
-
-@dataclass(frozen=True)
-class _Done:
-    """A part as a worker hands it back: its rows as CSV, or as cells."""
-
-    start: int
-    stop: int
-    rows: Any
-    refused: int
-    one_by_one: int
+    @classmethod
+    def of(cls, parts: Sequence[Done], resumed: int, reason: Callable[[], str]) -> Summary:
+        """Raises InputError where every row is refused, with the first one's `reason`."""
+        rows, refused = sum(p.stop - p.start for p in parts), sum(p.refused for p in parts)
+        if refused == rows:
+            number = "its one row" if rows == 1 else f"all {some(rows, 'row')}"
+            raise InputError(f"the sweep is refused, {number}: {reason()}")
+        return cls(rows, resumed, refused, sum(p.one_by_one for p in parts))
 
 
-def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> _Done:
-    """What a worker does."""
-    rows = evaluate(part, names, asked)
-    cells: Any = csv_lines(rows.cells) if as_csv else rows.cells
-    return _Done(part.start, part.start + part.rows, cells, rows.refused, rows.one_by_one)
+def _work(part: Part, names: tuple[str, ...], asked: Asked, as_csv: bool) -> Done:
+    done = evaluate(part, names, asked)
+    return replace(done, rows=csv_lines(done.rows)) if as_csv else done
 
 
 def in_memory(cases: Cases, asked: Asked, where: Where) -> tuple[Cells, Summary]:
-    """All rows of a sweep.
-
-    Raises:
-        InputError: every row is refused, or the cluster cannot be reached.
-    """
+    """All rows of a sweep. Raises InputError: every row is refused, or the cluster cannot be reached."""
     done = list(_all(cases, asked, where, [(0, len(cases))], as_csv=False))
     done.sort(key=lambda part: part.start)
-    summary = Summary(len(cases), 0, sum(p.refused for p in done), sum(p.one_by_one for p in done))
     cells = joined([part.rows for part in done])
-    _refuse_nothing(summary, lambda: next(r for r in cells["refused"].to_list() if r))
-    return cells, summary
+    return cells, Summary.of(done, 0, lambda: next(r for r in cells["refused"].to_list() if r))
 
 
 def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, fresh: bool = False) -> Summary:
     """All rows of a sweep into a CSV or Parquet file, which appears when the last row is done.
 
     Until then the rows that are done stand in a journal beside it. A sweep that was interrupted goes on from there when
-    it is asked for again.
+    it is asked for again, unless `fresh` begins anew.
 
-    Args:
-        fresh: begin anew, whatever an earlier run left.
-
-    Raises:
-        InputError: another process writes the file, the place cannot be written, every row is refused, or the cluster
-            cannot be reached.
+    Raises InputError: another process writes the file, the place cannot be written, every row is refused, or the
+    cluster cannot be reached.
     """
     place = Path(target)
     kind = check_target(place)
@@ -114,38 +110,17 @@ def into_file(cases: Cases, asked: Asked, where: Where, target: str | Path, *, f
     with opened(place, sweep, len(cases), fresh=fresh) as journal:
         resumed = journal.rows
         for part in _all(cases, asked, where, journal.gaps(len(cases)), as_csv=True):
-            journal.append(part.start, part.stop, part.rows, part.refused, part.one_by_one)
+            journal.append(part)
         if gaps := journal.gaps(len(cases)):
             raise RuntimeError(f"rows {gaps} of the sweep were given to no worker")
-        summary = _summary(journal, resumed)
-        _refuse_nothing(summary, lambda: _first_reason(journal, list(kinds)))
+        first = (row for data in journal.csv() for row in csv.reader(io.StringIO(data.decode())))
+        summary = Summary.of(journal.records, resumed, lambda: dict(zip(kinds, next(first), strict=True))["refused"])
         finish(journal.csv(), place, kind, kinds)
         journal.remove()
     return summary
 
 
-def _summary(journal: Journal, resumed: int) -> Summary:
-    refused, one_by_one = (sum(getattr(r, name) for r in journal.records) for name in ("refused", "one_by_one"))
-    return Summary(journal.rows, resumed, refused, one_by_one)
-
-
-def _refuse_nothing(summary: Summary, reason: Callable[[], str]) -> None:
-    if summary.refused == summary.rows:
-        rows = "its one row" if summary.rows == 1 else f"all {some(summary.rows, 'row')}"
-        raise InputError(f"the sweep is refused, {rows}: {reason()}")
-
-
-def _first_reason(journal: Journal, names: list[str]) -> str:
-    import csv
-    import io
-
-    for data in journal.csv():
-        for row in csv.reader(io.StringIO(data.decode())):
-            return row[names.index("refused")]
-    return ""
-
-
-def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[_Done]:
+def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int]], *, as_csv: bool) -> Iterator[Done]:
     """The parts of the rows in `gaps`, in the order in which they are done."""
     gaps = list(gaps)
     left = sum(stop - start for start, stop in gaps)
@@ -162,10 +137,6 @@ def _all(cases: Cases, asked: Asked, where: Where, gaps: Iterable[tuple[int, int
             yield part
 
 
-MANY_WORKERS = 16
-"""Workers that a cluster is taken to have, where parts are cut for it."""
-
-
 def _part_rows(rows: int, asked: Asked, processes: int) -> int:
     if asked.timed:
         return max(1, min(MOST_ROWS_ONE_BY_ONE, rows // (64 * processes)))
@@ -177,7 +148,7 @@ def _part_rows(rows: int, asked: Asked, processes: int) -> int:
 Task = tuple[Part, tuple[str, ...], Asked, bool]
 
 
-def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -> Iterator[_Done]:
+def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -> Iterator[Done]:
     if dask is not None:
         yield from _on_cluster(tasks, dask)
     elif processes == 1 or number < 2:
@@ -190,7 +161,7 @@ def _run(tasks: Iterable[Task], number: int, dask: str | None, processes: int) -
         yield from parallel(delayed(_work)(*task) for task in tasks)
 
 
-def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[_Done]:
+def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[Done]:
     """As many parts at once as keep all workers of a cluster busy."""
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -219,9 +190,9 @@ def _on_cluster(tasks: Iterable[Task], address: str) -> Iterator[_Done]:
             client.close()
 
 
-def _result(future: Any, address: str) -> _Done:
+def _result(future: Any, address: str) -> Done:
     try:
-        done: _Done = future.result()
+        done: Done = future.result()
     except (ImportError, AttributeError) as error:
         raise InputError(f"a worker of `dask` '{address}' has no such iosim: {_line(error)}; accepted: workers with "
                          f"iosim {__version__}") from None  # fmt: skip
@@ -231,3 +202,127 @@ def _result(future: Any, address: str) -> _Done:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+class Journal:
+    """The rows of a sweep that are done already, beside the file that they will be: what an interrupt leaves behind.
+
+    The journal of `out.csv` is `out.csv.partial`. It opens with a line that says which sweep it belongs to; then come
+    records, each a line of JSON (which rows, how many bytes, their checksum) and those rows as CSV. Records are
+    appended whole, in whatever order parts are done. A record that was cut short by a kill is dropped when the sweep
+    goes on. The process that writes holds a lock on it, which ends with the process.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, records: list[Done]) -> None:
+        self.path, self.records = path, records
+        self._file = file
+        self._synced = time.monotonic()
+
+    @property
+    def rows(self) -> int:
+        return sum(record.stop - record.start for record in self.records)
+
+    def gaps(self, rows: int) -> list[tuple[int, int]]:
+        """The runs of rows that are not done, of a sweep of `rows`."""
+        left, at = [], 0
+        for record in sorted(self.records, key=lambda record: record.start):
+            if record.start > at:
+                left.append((at, record.start))
+            at = max(at, record.stop)
+        return left + ([(at, rows)] if at < rows else [])
+
+    def append(self, done: Done) -> None:
+        data = done.rows.encode()
+        head = {"start": done.start, "stop": done.stop, "bytes": len(data), "crc32": zlib.crc32(data)}
+        head |= {"refused": done.refused, "one_by_one": done.one_by_one}
+        line = json.dumps(head).encode() + b"\n"
+        try:
+            begin = self._file.seek(0, os.SEEK_END)
+            self._file.write(line + data)
+            self._file.flush()
+            if time.monotonic() - self._synced > SYNC_S:
+                os.fsync(self._file.fileno())
+                self._synced = time.monotonic()
+        except OSError as error:
+            raise InputError(f"`path` '{self.path}' cannot be written: {error.strerror}") from None
+        self.records.append(replace(done, rows=(begin + len(line), len(data))))
+
+    def csv(self) -> Iterator[bytes]:
+        """The CSV of all records, in the order of their rows."""
+        for record in sorted(self.records, key=lambda record: record.start):
+            offset, size = record.rows
+            self._file.seek(offset)
+            yield self._file.read(size)
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def journal_of(target: Path) -> Path:
+    return target.with_name(f"{target.name}.partial")
+
+
+@contextmanager
+def opened(target: Path, sweep: str, rows: int, *, fresh: bool = False) -> Iterator[Journal]:
+    """The journal of `target`, with the rows of an earlier run of the same sweep; locked.
+
+    `sweep` tells sweeps apart; `fresh` drops what an earlier run left. Raises InputError: another process writes the
+    file, or the journal belongs to another sweep.
+    """
+    path = journal_of(target)
+    with _locked(path, target) as file:
+        head = json.dumps({"iosim_sweep": SCHEMA, "sweep": sweep, "rows": rows}).encode() + b"\n"
+        there = b"" if fresh else file.readline()
+        if there and there != head and there.endswith(b"\n"):
+            raise InputError(f"`path` '{target}': '{path.name}' beside it holds rows of another sweep, or of another "
+                             "version of iosim; accepted: another file, or `fresh=True` to drop them")  # fmt: skip
+        records, end = _records(file, rows) if there == head else ([], 0)
+        file.truncate(end)
+        if not end:
+            file.seek(0)
+            file.write(head)
+            file.flush()
+        yield Journal(path, file, records)
+
+
+@contextmanager
+def _locked(path: Path, target: Path) -> Iterator[BinaryIO]:
+    while True:
+        try:
+            file = open(path, "a+b")  # noqa: SIM115  (closed below)
+        except OSError as error:
+            raise InputError(f"`path` '{target}' cannot be written: {error.strerror}; a file in a directory that "
+                             "exists and can be written is needed") from None  # fmt: skip
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise InputError(f"`path` '{target}' is being written by another sweep; accepted: another file, or to wait "
+                             "for that one's end") from None  # fmt: skip
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            break
+        file.close()  # its sweep ended, and took the journal away, as it was opened
+    with file:
+        file.seek(0)
+        yield file
+
+
+def _records(file: BinaryIO, rows: int) -> tuple[list[Done], int]:
+    """The whole records from here on, and where the last of them ends."""
+    records: list[Done] = []
+    end = file.tell()
+    done: set[int] = set()
+    while line := file.readline():
+        try:
+            head = json.loads(line)
+            start, stop, size = head["start"], head["stop"], head["bytes"]
+            data = file.read(size)
+            whole = len(data) == size and zlib.crc32(data) == head["crc32"] and 0 <= start < stop <= rows
+        except (ValueError, KeyError, TypeError):
+            break
+        if not whole or start in done:
+            break
+        done.add(start)
+        records.append(Done(start, stop, (end + len(line), size), head["refused"], head["one_by_one"]))
+        end = file.tell()
+    return records, end

@@ -17,7 +17,8 @@ from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
 from iosim.studies.calls import SweepRequest
 from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
-from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, column, name_of
+from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, name_of
+from iosim.studies.sweep.cells import Words
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame
 from iosim.studies.sweep.rows import Asked, columns
 from iosim.studies.sweep.run import Where, in_memory, into_file
@@ -69,16 +70,11 @@ def cases_of_model(model: Model, given: Iterable[Mapping[str, Any]], grid: Mappi
     rows = [row for one in given for row in rows_of(model, one)]
     return cases(
         {name: values for name, values in grid.items() if name not in of_calls},
-        {name: column(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
+        {name: Words.of(row.get(name) for row in rows) for name in dict.fromkeys(n for r in rows for n in r)},
     )
 
 
 def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
-    """What is asked for each row.
-
-    Raises:
-        InputError: a GPU, a kernel, a method or a start that there is not, or that do not go together.
-    """
     Conditions(l2_start=l2_start, method=method)
     for gpu in made.values("gpu"):
         load_profile(gpu)
@@ -89,11 +85,7 @@ def checked(made: Cases, method: str | None, l2_start: str) -> Asked:
 
 
 def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Values by column, from one value or several by any name; those that are None are left out.
-
-    Raises:
-        InputError: a name that there is not, or one thing given under two names.
-    """
+    """Values by column, from one value or several by any name; those that are None are left out."""
     given = dict(values)
     causal = given.pop("causal", None)
     prefix = given.pop("prefix", None)
@@ -119,11 +111,7 @@ def grid_of(values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def several(name: str, value: Any) -> list[Any]:
     """The values of a column: one or several, a text of them read as the command line reads it ("1k:8k:x2", "a100,l4");
-    a tuple of two sides is one value.
-
-    Raises:
-        InputError: a text that is no list of sizes where sizes are wanted.
-    """
+    a tuple of two sides is one value."""
     if isinstance(value, str):
         own = {"prefix": Kind.WHOLE, "causal": Kind.FLAG} | dict.fromkeys(PLACES, Kind.WORD)
         kind = own[name] if name in own else SETTINGS[name].kind

@@ -9,6 +9,7 @@ give the lines.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,7 +29,10 @@ from iosim.studies.training.step_time import step_time
 from iosim.studies.training.timeline import Timeline, play
 
 FEW = 4
-AXES = ("width", "batch", "layers")
+AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
+"""Rows of the map, where no list is given."""
+SEQ_LENS = "2k:16k:2k"
+"""Its columns, likewise."""
 MAX_CELLS = 2500
 TOKEN_STEP = 64
 """Longest sequences are found to this many tokens."""
@@ -160,7 +164,6 @@ class Frontier(Shown):
         return (frontier_panel(self),)
 
     def _head(self) -> str:
-        """What the table's numbers are."""
         setup = self.setup
         return (f"Peak memory in GB on {self.profile.name} ({bytes_text(self.capacity_bytes)}; x does not fit), by "
                 f"{self.axis} and tokens: {setup.attention} attention, {setup.precision}, optimizer {setup.optimizer}, "
@@ -177,11 +180,7 @@ class Frontier(Shown):
 
 def changed(model: Decoder, setup: Setup, axis: str, value: int) -> tuple[Decoder, Setup]:
     """The model and setup with `axis` at `value`. Wider models keep their head dimension, their ratio of MLP to width
-    and of query to key/value heads.
-
-    Raises:
-        InputError: an unknown axis, or a width that is no multiple of the head dimension.
-    """
+    and of query to key/value heads."""
     if axis == "batch":
         return model, replace(setup, batch=value)
     if axis == "layers":
@@ -211,18 +210,10 @@ def frontier(
     reserve_bytes: int = 0,
     progress: Progress = silent,
 ) -> Frontier:
-    """The map of what fits.
+    """The map of what fits: `values` of `axis` ("width", "batch" or "layers") are the rows, `seq_lens` the columns. The
+    profile's memory_bytes decide, less `reserve_bytes` that tensors cannot use; `progress` hands on the rows.
 
-    Args:
-        model, setup: what is trained, but for the two axes.
-        profile: the GPU, whose memory_bytes decide.
-        axis: "width", "batch" or "layers"; `values` of it are the rows.
-        seq_lens: the columns.
-        reserve_bytes: memory that tensors cannot use.
-        progress: hands on the rows one by one, and may show how far it is.
-
-    Raises:
-        InputError: an unknown axis, values out of range, or more than 2,500 cells.
+    Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
     """
     if not values or not seq_lens or len(values) * len(seq_lens) > MAX_CELLS:
         raise InputError(f"`frontier` over {len(values)} x {len(seq_lens)} cells; accepted: 1 to {MAX_CELLS} cells")
@@ -255,10 +246,7 @@ def longest_sequence(
     low, high = fitting // TOKEN_STEP, -(-beyond // TOKEN_STEP) if beyond else max(1, 2 * fitting // TOKEN_STEP)
     while beyond is None and high * TOKEN_STEP <= MAX_TOKENS and fits(high):
         low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * TOKEN_STEP
+    return (low + bisect_left(range(low + 1, high), True, key=lambda steps: not fits(steps))) * TOKEN_STEP
 
 
 def frontier_table(frontier: Frontier) -> Table:
@@ -273,11 +261,9 @@ def frontier_table(frontier: Frontier) -> Table:
 def frontier_panel(frontier: Frontier) -> Panel:
     """A heat map of peak bytes over the GPU's memory; a cross on cells that do not fit."""
     share = [[p / frontier.capacity_bytes for p in row] for row in frontier.peak_bytes]
+    lengths = [some(n, "token") for n in frontier.seq_lens]
     text = [
-        [
-            f"{frontier.axis} {v:,}, {some(n, 'token')}: {bytes_text(p)}"
-            for n, p in zip(frontier.seq_lens, row, strict=True)
-        ]
+        [f"{frontier.axis} {v:,}, {n}: {bytes_text(p)}" for n, p in zip(lengths, row, strict=True)]
         for v, row in zip(frontier.values, frontier.peak_bytes, strict=True)
     ]
     xs, ys = [length_text(n) for n in frontier.seq_lens], [f"{v:,}" for v in frontier.values]
@@ -302,11 +288,5 @@ def frontier_panel(frontier: Frontier) -> Panel:
     fitting = len(xs) * len(ys) - len(outside)
     alt = f"{fitting} of {len(xs) * len(ys)} combinations fit in {bytes_text(frontier.capacity_bytes)}."
     title = f"Peak memory in GB, {frontier.axis} against tokens" if in_words else f"{frontier.axis} against tokens"
-    return Panel(
-        "frontier-0",
-        title,
-        alt,
-        (heat,) if in_words else (heat, marks),
-        layout,
-        min(26.0, max(12.0, 5.0 + 2.2 * len(ys))),
-    )
+    height = min(26.0, max(12.0, 5.0 + 2.2 * len(ys)))
+    return Panel("frontier-0", title, alt, (heat,) if in_words else (heat, marks), layout, height)

@@ -2,15 +2,20 @@
 
 A node is one recorded operation (PyTorch's `grad_fn`). Values are what flows between nodes; a value lies in a storage,
 and views share one. Readers: `saved` adds up what autograd keeps, `timeline` plays allocations, `step_time` adds
-seconds. Nothing here knows a model, a GPU or an allocator.
+seconds. `Builder` collects the operations of a decoder as nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+
+from iosim.studies.training.model import Decoder, Parameter, Setup
+
+STATISTIC_BYTES = 4
 
 
 class Kind(StrEnum):
@@ -49,15 +54,6 @@ class Storage:
     kind: Kind
     bytes: int
     cached: bool = False
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A trained tensor of `elements`. `embedding`: read by row number."""
-
-    name: str
-    elements: int
-    embedding: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,6 @@ class Graph:
     seed_held: bool
 
     def parameters_of(self, node: Node) -> tuple[Parameter, ...]:
-        """The parameters that a node reads."""
         return tuple(self._named[g.to] for g in node.gradients if g.to in self._named)
 
     @cached_property
@@ -149,13 +144,215 @@ def saved_storages(graph: Graph) -> tuple[Storage, ...]:
 
 
 def saved_bytes(graph: Graph) -> int:
-    """Bytes of `saved_storages`."""
     return sum(s.bytes for s in saved_storages(graph))
 
 
 def by_kind(storages: tuple[Storage, ...]) -> dict[Kind, int]:
     """Bytes by what the storages hold, largest first."""
-    total: dict[Kind, int] = {}
+    total: Counter[Kind] = Counter()
     for s in storages:
-        total[s.kind] = total.get(s.kind, 0) + s.bytes
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
+        total[s.kind] += s.bytes
+    return dict(total.most_common())
+
+
+class Builder:
+    """Collects nodes and storages of one step, under one precision and backend. Values are named after their nodes.
+
+    What each node saves follows PyTorch's derivatives.yaml (addmm and bmm their operands, softmax and relu their
+    result, gelu and silu their input, layer norm its input and two statistics a row), what it copies the rules of
+    `reshape` and `matmul`, and what autocast casts its lists of operations. tests/test_training_torch.py compares each
+    with PyTorch.
+    """
+
+    def __init__(self, model: Decoder, setup: Setup) -> None:
+        self.model = model
+        self.setup = setup
+        self.number = setup.number
+        self.rows = setup.batch * setup.seq_len
+        self.nodes: list[Node] = []
+        self.storages: dict[str, Storage] = {}
+        self.lies_in: dict[str, str] = {}
+        self.inputs: list[Storage] = []
+        self.segments: dict[str, tuple[str, ...]] = {}
+        self.segment: str | None = None
+        self.elements: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.parameters = model.parameters(setup.seq_len)
+        for p in self.parameters:
+            self.elements[p.name] = p.elements
+        self.wanting = set(self.elements)
+        """Parameters, and values that depend on one: what gradients are computed for."""
+
+    # Values and storages
+
+    def storage(self, name: str, kind: Kind, size: int, *, cached: bool = False) -> Storage:
+        new = Storage(name, kind, size, cached)
+        self.storages[name] = new
+        return new
+
+    def given(self, name: str, kind: Kind, elements: int, element_bytes: int) -> str:
+        """A value that the caller holds throughout."""
+        new = self.storage(name, kind, elements * element_bytes)
+        self.inputs.append(new)
+        self._value(name, name, elements, element_bytes)
+        return name
+
+    def _value(self, name: str, storage: str, elements: int, element_bytes: int) -> None:
+        self.lies_in[name] = storage
+        self.elements[name] = elements
+        self.sizes[name] = element_bytes
+
+    def bytes_of(self, value: str) -> int:
+        return self.elements[value] * self.sizes[value]
+
+    def add(self, node: Node) -> None:
+        """Record a node. It sends no gradients to what wants none; if nobody wants one, it keeps nothing."""
+        gradients = tuple(g for g in node.gradients if g.to in self.wanting)
+        if gradients:
+            self.wanting.update(node.values)
+        saved = node.saved if gradients else ()
+        self.nodes.append(replace(node, gradients=gradients, saved=saved))
+
+    # Nodes of general use
+
+    def view(self, name: str, values: dict[str, int], source: str, gradient: int | None = None) -> None:
+        """Views of `source`, each with its number of elements; their gradient is one new storage of `gradient` bytes
+        (parts put together) or a view."""
+        for value, elements in values.items():
+            self._value(value, self.lies_in[source], elements, self.sizes[source])
+        self.add(Node(name, Part.ELEMENTWISE, tuple(values), gradients=(Gradient(source, gradient),),
+                      kernel=gradient is not None, segment=self.segment))  # fmt: skip
+
+    def pointwise(
+        self,
+        name: str,
+        sources: Iterable[str],
+        kind: Kind,
+        elements: int,
+        element_bytes: int,
+        *,
+        saved: Iterable[str] = (),
+        saves_output: bool = False,
+        gradients: Iterable[Gradient] | None = None,
+        extra: tuple[Storage, ...] = (),
+        part: Part = Part.ELEMENTWISE,
+        parameters: tuple[str, ...] = (),
+    ) -> str:
+        """A node that reads `sources` and makes one tensor, and `extra` ones that it saves. Unless `gradients` says
+        otherwise each source gets a new gradient of its own size."""
+        of = tuple(sources)
+        new = self.storage(name, kind, elements * element_bytes)
+        self._value(name, name, elements, element_bytes)
+        if gradients is None:
+            gradients = tuple(Gradient(s, self.bytes_of(s)) for s in of)
+        gradients = (*gradients, *(Gradient(p, self.parameter_bytes(p)) for p in parameters))
+        kept = tuple(self.lies_in[s] for s in saved) + tuple(e.name for e in extra) + (name,) * saves_output
+        self.add(Node(name, part, (name,), (new, *extra), tuple(self.lies_in[s] for s in of), kept,
+                      saves_output=saves_output or bool(extra), gradients=gradients, segment=self.segment))  # fmt: skip
+        return name
+
+    def parameter_bytes(self, name: str) -> int:
+        return self.elements[name] * self.number.parameter_bytes
+
+    def cast(self, name: str, source: str, element_bytes: int, kind: Kind, *, weight: bool = False) -> str:
+        """A copy of `source` (a value, or with `weight` a parameter) in another type, as autocast makes it."""
+        elements = self.elements[source]
+        new = self.storage(name, kind, elements * element_bytes, cached=weight)
+        back = self.parameter_bytes(source) if weight else self.bytes_of(source)
+        self._value(name, name, elements, element_bytes)
+        reads = () if weight else (self.lies_in[source],)
+        self.add(Node(name, Part.ELEMENTWISE, (name,), (new,), reads, gradients=(Gradient(source, back),),
+                      segment=self.segment))  # fmt: skip
+        return name
+
+    def copy(self, name: str, source: str, kind: Kind) -> str:
+        """A contiguous copy, whose gradient is the incoming one."""
+        return self.pointwise(name, [source], kind, self.elements[source], self.sizes[source],
+                              gradients=[Gradient(source)])  # fmt: skip
+
+    def to_compute(self, source: str, name: str, kind: Kind) -> str:
+        """`source` as the products read it: itself, or autocast's half copy."""
+        if self.sizes[source] == self.number.compute_bytes:
+            return source
+        return self.cast(name, source, self.number.compute_bytes, kind)
+
+    def hold(self, *values: str) -> None:
+        """The last node runs while the caller's variables still name `values`."""
+        named = (*self.nodes[-1].held, *(self.lies_in[v] for v in values))
+        self.nodes[-1] = replace(self.nodes[-1], held=tuple(dict.fromkeys(named)))
+
+    # Layers of a network
+
+    def linear(self, name: str, source: str, out: int, kind: Kind, *, weight: str | None = None, bias: bool) -> str:
+        """source [rows, columns] times a weight [out, columns], transposed, plus a bias."""
+        weight = weight or f"{name}.weight"
+        n = self.number
+        columns = self.elements[source] // self.rows
+        w, b = weight, f"{name}.bias"
+        if n.autocast:  # the arguments are cast last to first
+            b = self.cast(f"{name}.bias.half", b, n.compute_bytes, Kind.CAST_WEIGHT, weight=True) if bias else b
+            w = self.cast(f"{name}.weight.half", weight, n.compute_bytes, Kind.CAST_WEIGHT, weight=True)
+        x = self.to_compute(source, f"{name}.input", self.storages[self.lies_in[source]].kind)
+        new = self.storage(name, kind, self.rows * out * n.compute_bytes)
+        self._value(name, name, self.rows * out, n.compute_bytes)
+        gradients = (
+            *((Gradient(b, out * n.compute_bytes, fitted=True),) if bias else ()),
+            Gradient(x, self.bytes_of(x)),
+            Gradient(w, out * columns * n.compute_bytes, transposed=True),
+        )
+        reads = (self.lies_in[x], *((w,) if n.autocast else ()))
+        saved = reads if x in self.wanting else reads[:1]
+        self.add(Node(name, Part.PRODUCTS, (name,), (new,), reads, saved, gradients=gradients,
+                      flops=2 * self.rows * out * columns, segment=self.segment))  # fmt: skip
+        self.hold(source)
+        return name
+
+    def norm(self, name: str, source: str) -> str:
+        """Layer or RMS norm over the columns, in the type of `source`; statistics a row are kept."""
+        if self.model.norm == "none":
+            return source
+        n, cpu = self.number, self.setup.backend == "cpu"
+        element_bytes, elements = self.sizes[source], self.elements[source]
+        rows = self.rows
+        if self.model.norm == "layer":
+            size = rows * (n.parameter_bytes if cpu else STATISTIC_BYTES)
+            extra = tuple(self.storage(f"{name}.{s}", Kind.NORM, size) for s in ("mean", "rstd"))
+            return self.pointwise(name, [source], Kind.NORM, elements, element_bytes, saved=[source], extra=extra,
+                                  parameters=(f"{name}.weight", f"{name}.bias"))  # fmt: skip
+        extra = (self.storage(f"{name}.rstd", Kind.NORM, rows * STATISTIC_BYTES),)
+        saved = [source]
+        if cpu and source not in self.wanting:  # composed of elementary operations; only the weight's is recorded
+            extra = (self.storage(f"{name}.normalized", Kind.NORM, elements * STATISTIC_BYTES),)
+            saved = []
+        elif cpu:  # in fp32
+            extra = (*extra, self.storage(f"{name}.normalized", Kind.NORM, elements * STATISTIC_BYTES))
+            if element_bytes < STATISTIC_BYTES:
+                extra = (*extra, self.storage(f"{name}.fp32", Kind.NORM, elements * STATISTIC_BYTES))
+                saved = []
+        return self.pointwise(name, [source], Kind.NORM, elements, element_bytes, saved=saved, extra=extra,
+                              parameters=(f"{name}.weight",))  # fmt: skip
+
+    def activation(self, name: str, source: str, kind: Kind) -> str:
+        """gelu or silu, which keep their input, or relu, which keeps its result."""
+        relu = self.model.activation == "relu"
+        return self.pointwise(name, [source], kind, self.elements[source], self.sizes[source],
+                              saved=() if relu else [source], saves_output=relu)  # fmt: skip
+
+    def residual(self, name: str, stream: str, branch: str) -> str:
+        """stream + branch. The stream's gradient is the incoming one; so is the branch's, unless its type differs."""
+        same = self.sizes[stream] == self.sizes[branch]
+        to_branch = Gradient(branch, None if same else self.bytes_of(branch), fitted=True)
+        return self.pointwise(name, [stream, branch], Kind.RESIDUAL, self.elements[stream], self.sizes[stream],
+                              gradients=[Gradient(stream), to_branch])  # fmt: skip
+
+    def begin_segment(self, name: str, *values: str) -> None:
+        """What follows is checkpointed: only `values` are kept, and it runs again in the backward."""
+        self.segment = name
+        self.segments[name] = tuple(dict.fromkeys(self.lies_in[v] for v in values))
+
+    def end_segment(self) -> None:
+        self.segment = None
+
+    def graph(self, seed: Storage, seed_held: bool) -> Graph:
+        return Graph(self.parameters, tuple(self.inputs), tuple(self.nodes), self.storages, self.lies_in,
+                     self.segments, seed, seed_held)  # fmt: skip

@@ -14,7 +14,6 @@ from iosim.base.errors import InputError, unknown_name
 from iosim.base.fields import UNSET, Kind, Resolved, about, put_checked
 from iosim.base.units import some
 from iosim.problem.dtypes import dtype, is_dtype
-from iosim.studies.training.graph import Parameter
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,7 @@ PRECISIONS = tuple(_PRECISIONS)
 
 def precision(name: str) -> Precision:
     """The precision called `name`: fp32, fp16, bf16 (pure), amp-fp16 or amp-bf16 (autocast over fp32 parameters).
-
-    Raises:
-        InputError: no such precision.
-    """
+    Raises InputError: no such precision."""
     key = str(name).strip().lower()
     key = _AUTOCAST.get(key, key)
     if key not in _PRECISIONS and is_dtype(key):
@@ -60,6 +56,15 @@ def precision(name: str) -> Precision:
     if key not in _PRECISIONS:
         raise unknown_name("`precision`", str(name), PRECISIONS)
     return _PRECISIONS[key]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trained tensor of `elements`. `embedding`: read by row number."""
+
+    name: str
+    elements: int
+    embedding: bool = False
 
 
 STEPS = ("foreach", "loop", "fused")
@@ -90,7 +95,9 @@ class Optimizer:
     def state_bytes(self, parameters: Sequence[Parameter], element_bytes: int) -> int:
         """Device bytes of all states."""
         if self.eight_bit:
-            return QUANTILES_BYTES + sum(_eight_bit_state(p.elements) for p in parameters)
+            scaled = [n for p in parameters if (n := p.elements) >= MIN_8BIT_ELEMENTS]
+            fp32 = sum(p.elements for p in parameters if p.elements < MIN_8BIT_ELEMENTS)
+            return QUANTILES_BYTES + 2 * (sum(n + -(-n // BLOCK_ELEMENTS) * 4 for n in scaled) + 4 * fp32)
         counters = COUNTER_BYTES * len(parameters) if self.step == "fused" and self.name != "momentum" else 0
         total = sum(p.elements for p in parameters)
         return self.moments * total * element_bytes + (counters if self.moments else 0)
@@ -111,12 +118,6 @@ class Optimizer:
         return (self.fused_passes if self.step == "fused" else self.passes) * total * element_bytes
 
 
-def _eight_bit_state(elements: int) -> int:
-    if elements < MIN_8BIT_ELEMENTS:
-        return 2 * elements * 4
-    return 2 * (elements + -(-elements // BLOCK_ELEMENTS) * 4)
-
-
 _ADAM_PASSES = 18
 """lerp 3, multiply 2, addcmul 3, sqrt 2, divide 2, add 2, addcdiv 4; decoupled weight decay 2 more."""
 _RULES = {
@@ -133,10 +134,7 @@ OPTIMIZERS = tuple(_RULES)
 
 def optimizer(name: str, step: str = "foreach") -> Optimizer:
     """The optimizer called `name`, whose step runs over lists of tensors, tensor by tensor, or as one fused kernel.
-
-    Raises:
-        InputError: no such optimizer or step, or a step that it does not have.
-    """
+    Raises InputError: no such optimizer or step, or a step that it does not have."""
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key not in _RULES:
@@ -158,11 +156,8 @@ MAX_VOCABULARY = 1 << 24
 
 @dataclass(frozen=True)
 class Decoder:
-    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))).
-
-    Raises:
-        InputError: a value out of range, or two that contradict each other.
-    """
+    """A stack of pre-norm layers: x + out(attention(qkv(norm(x)))), then x + down(activation(up(norm(x)))). Raises
+    InputError: a value out of range, or two that contradict each other."""
 
     layers: int = about(12, Kind.WHOLE, "layers", high=MAX_LAYERS)
     width: int = about(768, Kind.WHOLE, "columns of the residual stream", high=MAX_WIDTH)
@@ -184,18 +179,14 @@ class Decoder:
     def __post_init__(self) -> None:
         put_checked(self)
         put = object.__setattr__
-        if self.heads > self.width:
-            raise InputError(f"`heads` {self.heads} is out of range; accepted: 1 to {self.width}")
-        if self.width % self.heads:
-            raise InputError(f"`heads` {self.heads} does not divide `width` {self.width}; accepted: divisors of it")
         put(self, "kv_heads", self.heads if self.kv_heads is None else self.kv_heads)
-        if self.kv_heads > self.heads:
-            raise InputError(f"`kv_heads` {self.kv_heads} is out of range; accepted: 1 to {self.heads}")
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"`kv_heads` {self.kv_heads} does not divide `heads` {self.heads}; accepted: divisors of it"
-            )
         put(self, "mlp_width", 4 * self.width if self.mlp_width is None else self.mlp_width)
+        for name, of in (("heads", "width"), ("kv_heads", "heads")):
+            part, whole = getattr(self, name), getattr(self, of)
+            if part > whole:
+                raise InputError(f"`{name}` {part} is out of range; accepted: 1 to {whole}")
+            if whole % part:
+                raise InputError(f"`{name}` {part} does not divide `{of}` {whole}; accepted: divisors of it")
 
     @property
     def head_dim(self) -> int:
@@ -208,18 +199,13 @@ class Decoder:
 
     def parameters(self, tokens: int) -> tuple[Parameter, ...]:
         """Every trained tensor, in the order of the model; `tokens` is the number of learned positions."""
-        all_parameters: list[Parameter] = []
+        before, after = [], []
         if self.vocabulary:
-            all_parameters.append(Parameter("embedding", self.vocabulary * self.width, embedding=True))
+            before = [Parameter("embedding", self.vocabulary * self.width, embedding=True)]
             if self.positions == "learned":
-                all_parameters.append(Parameter("positions", tokens * self.width, embedding=True))
-        for n in range(self.layers):
-            all_parameters += self._layer(f"layer{n}.")
-        if self.vocabulary:
-            all_parameters += self._norm("norm")
-            if not self.tied:
-                all_parameters.append(Parameter("head.weight", self.vocabulary * self.width))
-        return tuple(all_parameters)
+                before.append(Parameter("positions", tokens * self.width, embedding=True))
+            after = self._norm("norm") + [Parameter("head.weight", self.vocabulary * self.width)] * (not self.tied)
+        return (*before, *(p for n in range(self.layers) for p in self._layer(f"layer{n}.")), *after)
 
     def _layer(self, at: str) -> list[Parameter]:
         parameters = self._norm(f"{at}norm1") + self._linear(f"{at}qkv", self.width, self.qkv_width)
@@ -258,11 +244,7 @@ FLASH_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Setup:
-    """How a model is trained.
-
-    Raises:
-        InputError: a value out of range or an unknown word.
-    """
+    """How a model is trained. Raises InputError: a value out of range or an unknown word."""
 
     batch: int = about(1, Kind.WHOLE, "sequences", high=MAX_BATCH)
     seq_len: int = about(1024, Kind.WHOLE, "tokens of each", high=MAX_TOKENS)
@@ -302,11 +284,7 @@ class Setup:
         return "memory-efficient" if self.backend == "cuda" and self.number.compute_bytes == 4 else "flash"
 
     def check(self, model: Decoder) -> None:
-        """Refuse what PyTorch would not run without another kernel or a padded copy.
-
-        Raises:
-            InputError: says which head dimensions are accepted.
-        """
+        """Refuse what PyTorch would not run without another kernel or a padded copy."""
         if self.attention == "flash" and self.backend == "cuda" and model.head_dim % FLASH_COLUMNS:
             raise InputError(f"`heads` {model.heads} of `width` {model.width}: head dimension {model.head_dim} is not "
                              f"possible with `attention` flash; accepted: multiples of {FLASH_COLUMNS}")  # fmt: skip

@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from iosim.base.errors import InputError
-from iosim.studies.training.builder import STATISTIC_BYTES, Builder
-from iosim.studies.training.graph import Gradient, Graph, Kind, Node, Part
+from iosim.studies.training.graph import STATISTIC_BYTES, Builder, Gradient, Graph, Kind, Node, Part
 from iosim.studies.training.model import Decoder, Setup
 
 RANDOM_STATE_BYTES = 8
@@ -144,11 +143,8 @@ MAX_BYTES = 1 << 60
 
 @lru_cache(maxsize=64)
 def plan(model: Decoder, setup: Setup) -> Graph:
-    """The nodes of one step of `model` under `setup`.
-
-    Raises:
-        InputError: a head dimension that the attention asked for cannot have, or sizes beyond 2^60 bytes.
-    """
+    """The nodes of one step of `model` under `setup`. Raises InputError: a head dimension that the attention asked for
+    cannot have, or sizes beyond 2^60 bytes."""
     setup.check(model)
     largest = setup.batch * setup.seq_len * max(setup.seq_len * model.heads, model.mlp_width, model.vocabulary)
     if largest * 8 > MAX_BYTES:

@@ -18,17 +18,22 @@ from iosim.show.page import Page, Panel, Section, Series
 from iosim.show.shown import Part, Shown, panels_of
 from iosim.show.tables import Column, Table
 from iosim.studies.requests import TrainRequest
-from iosim.studies.training.frontier import GB, Frontier, frontier, frontier_panel, frontier_table, longest_sequence
+from iosim.studies.training.frontier import (
+    AXES,
+    GB,
+    SEQ_LENS,
+    Frontier,
+    frontier,
+    frontier_panel,
+    frontier_table,
+    longest_sequence,
+)
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.step_time import StepTime, step_time
 from iosim.studies.training.timeline import AllocatorPeaks, Timeline, peaks, play
 
-AXES = {"width": "1k:4k:1k", "batch": "1:64:x2", "layers": "4:24:4"}
-"""Rows of the map of what fits, where no list is given."""
-SEQ_LENS = "2k:16k:2k"
-"""Its columns, likewise."""
 HEAD_DIM = 64
 """Columns of a head, where the number of heads is not given."""
 MAX_POINTS = 1500
@@ -92,15 +97,10 @@ class TrainingPrediction(Shown):
         values: str | Sequence[int] | None = None,
         seq_lens: str | Sequence[int] = SEQ_LENS,
     ) -> Frontier:
-        """The map of what fits, of this model and setup but for two axes.
+        """The map of what fits, of this model and setup but for two axes: `axis` ("width", "batch" or "layers") and
+        tokens. Values are a list or a text such as "1k:4k:1k", the width's default.
 
-        Args:
-            axis: "width", "batch" or "layers".
-            values: of the axis, as a list or a text such as "1k:4k:1k", which is the width's default.
-            seq_lens: tokens, likewise.
-
-        Raises:
-            InputError: an unknown axis, values out of range, or more than 2,500 cells.
+        Raises InputError: an unknown axis, values out of range, or more than 2,500 cells.
         """
         if axis not in AXES:
             raise unknown_name("`axis`", axis, AXES)
@@ -157,24 +157,22 @@ class TrainingPrediction(Shown):
     @property
     def answer(self) -> str:
         """One sentence on the step, with the longest sequence that fits."""
-        t = self
-        s, peak = t.setup, t.timeline.peak
-        fits = "fits" if t.fits else "does not fit"
-        most = max(peak.by_kind, key=lambda k: peak.by_kind[k])
-        parts = [f"Training with {s.tokens} and {s.attention} attention {fits} on {t.profile.name}: "
-                 f"{bytes_text(t.peak_bytes)} at the peak of {bytes_text(t.capacity_bytes)}, "
-                 f"{bytes_text(peak.by_kind[most])} of them {most}"]  # fmt: skip
-        longest = longest_sequence(t.model, s, t.capacity_bytes)
-        parts.append(
-            f"the longest sequence that fits has {some(longest, 'token')}" if longest else "not even 64 tokens fit"
-        )
-        if t.time is not None:
-            parts.append(f"a step takes {seconds_text(t.time.total_s)}")
-        parts.append("tensors alone are counted: the driver's own memory and fragments come on top")
+        s, by_kind, fits = self.setup, self.timeline.peak.by_kind, "fits" if self.fits else "does not fit"
+        most = max(by_kind, key=by_kind.__getitem__)
+        longest = longest_sequence(self.model, s, self.capacity_bytes)
+        parts = [
+            f"Training with {s.tokens} and {s.attention} attention {fits} on {self.profile.name}: "
+            f"{bytes_text(self.peak_bytes)} at the peak of {bytes_text(self.capacity_bytes)}, "
+            f"{bytes_text(by_kind[most])} of them {most}",
+            f"the longest sequence that fits has {some(longest, 'token')}" if longest else "not even 64 tokens fit",
+            *([] if self.time is None else [f"a step takes {seconds_text(self.time.total_s)}"]),
+            "tensors alone are counted: the driver's own memory and fragments come on top",
+        ]
         return f"{'; '.join(parts)}."
 
     def to_text(self) -> str:
-        return f"{self.answer}\n\n{as_text(self)}"
+        table, below = memory_table(self).text(), "\n".join(self._below())
+        return f"{self.answer}\n\n{self._head()}\n\n{table}\n{below}\n"
 
     def as_page(self, limits: Frontier | None = None, command: str = "") -> Page:
         """The whole page, with a map of what fits. `command` is the command line that makes it again."""
@@ -187,11 +185,28 @@ class TrainingPrediction(Shown):
                 f"{self.profile.name}: peak {bytes_text(self.peak_bytes)}, {fits}{time}")  # fmt: skip
 
     def _parts(self) -> list[Part]:
-        above, _, below = as_text(self).partition(memory_table(self).text())
-        return [self.answer, above.strip(), memory_table(self), tuple(below.strip().splitlines())]
+        return [self.answer, self._head(), memory_table(self), tuple(self._below())]
 
     def _panels(self) -> tuple[Panel, ...]:
         return panels_of(self.as_page())
+
+    def _head(self) -> str:
+        m, s = self.model, self.setup
+        heads = some(m.heads, "head") + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
+        return (f"{some(m.layers, 'layer')} of width {m.width}, {heads}, {self.graph.parameter_elements / 1e6:,.1f} M "
+                f"parameters; batch {s.tokens}, {s.attention} attention, {s.precision}, {s.optimizer} "
+                f"({s.step}), recompute {s.recompute}; {self.profile.name}")  # fmt: skip
+
+    def _below(self) -> list[str]:
+        """What stands below the table: peaks, the allocator, times."""
+        peak, fits = self.timeline.peak, "fits" if self.fits else "does not fit"
+        phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in self.timeline.phase_peaks().items())
+        lines = [
+            f"peak in {peak.phase}, at {peak.name}; {phases}",
+            f"{fits} in {bytes_text(self.capacity_bytes)}; caching allocator: "
+            f"{bytes_text(self.allocator.reserved_bytes)} reserved if no segment is given back",
+        ]
+        return lines if self.time is None else lines + _time_lines(self.time)
 
 
 def predict_training(
@@ -203,17 +218,10 @@ def predict_training(
     reserve_bytes: int = 0,
     times: bool = True,
 ) -> TrainingPrediction:
-    """Memory and time of one training step of `model` under `setup` on a GPU.
+    """Memory and time of one training step of `model` under `setup` on a GPU, with `reserve_bytes` that tensors cannot
+    use. The time of `kernel`, of the catalog, stands for the attention; by default `eager`'s or PyTorch's choice.
 
-    Args:
-        model, setup: what is trained, and how.
-        profile: a GPU's name, a path to a profile file, or a HardwareProfile.
-        kernel: catalog kernel whose time stands for the attention; by default `eager` or PyTorch's choice.
-        reserve_bytes: memory of the GPU that tensors cannot use.
-        times: whether the step's time is wanted.
-
-    Raises:
-        InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
+    Raises InputError: a profile that lacks a number, an attention that cannot run on it, or sizes out of range.
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     graph = plan(model, setup)
@@ -224,21 +232,14 @@ def predict_training(
 
 
 def run(request: TrainRequest, axis: str | None = None) -> TrainingPrediction:
-    """The step of a request; of a map over `axis`, that of its first cell.
-
-    Raises:
-        InputError: values that make no sense or contradict each other, or an attention that cannot run on the GPU.
-    """
+    """The step of a request; of a map over `axis`, that of its first cell. Raises InputError: values that make no sense
+    or contradict each other, or an attention that cannot run on the GPU."""
     model, setup = asked_for(request, axis)
     return predict_training(model, setup, request.gpu, kernel=request.kernel, reserve_bytes=request.reserve)
 
 
 def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Frontier:
-    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request.
-
-    Raises:
-        InputError: as `run`, an unknown axis, or more than 2,500 cells.
-    """
+    """The map of what fits over `axis` and sequence lengths, whose values are lists in the request."""
     if axis not in AXES:
         raise unknown_name("`frontier`", axis, AXES)
     profile = load_profile(request.gpu) if isinstance(request.gpu, str) else request.gpu
@@ -248,14 +249,8 @@ def map_of(request: TrainRequest, axis: str, progress: Progress = silent) -> Fro
 
 
 def asked_for(request: TrainRequest, axis: str | None = None) -> tuple[Decoder, Setup]:
-    """What is trained, and how: what the request leaves open is the model's, or the usual.
-
-    Args:
-        axis: whose values, and those of the sequence length, may be several; the first is taken.
-
-    Raises:
-        InputError: several values where one is wanted, or values that make no sense.
-    """
+    """What is trained, and how: what the request leaves open is the model's, or the usual. Values of `axis` and of the
+    sequence length may be several; the first is taken."""
     r, its = request, dict(request.of_model or {})
     on_axes = {} if axis is None else {axis: AXES[axis], "seq_len": SEQ_LENS}
     sizes: dict[str, Any] = {}
@@ -305,26 +300,6 @@ def memory_table(prediction: TrainingPrediction) -> Table:
     kinds = sorted(at | kept, key=lambda k: -at.get(k, 0))
     rows = [(str(k), at.get(k, 0), kept.get(k, 0)) for k in kinds]
     return Table(columns, (*rows, ("all", prediction.peak_bytes, sum(kept.values()))))
-
-
-def as_text(prediction: TrainingPrediction) -> str:
-    """A table and a few sentences."""
-    m, s, peak = prediction.model, prediction.setup, prediction.timeline.peak
-    heads = some(m.heads, "head") + (f" ({m.kv_heads} key/value)" if m.heads != m.kv_heads else "")
-    phases = ", ".join(f"{p} {bytes_text(b)}" for p, b in prediction.timeline.phase_peaks().items())
-    fits = "fits" if prediction.fits else "does not fit"
-    lines = [
-        f"{some(m.layers, 'layer')} of width {m.width}, {heads}, {prediction.graph.parameter_elements / 1e6:,.1f} M "
-        f"parameters; batch {s.tokens}, {s.attention} attention, {s.precision}, {s.optimizer} "
-        f"({s.step}), recompute {s.recompute}; {prediction.profile.name}",
-        "",
-        memory_table(prediction).text(),
-        f"peak in {peak.phase}, at {peak.name}; {phases}",
-        f"{fits} in {bytes_text(prediction.capacity_bytes)}; caching allocator: "
-        f"{bytes_text(prediction.allocator.reserved_bytes)} reserved if no segment is given back",
-        *([] if prediction.time is None else _time_lines(prediction.time)),
-    ]
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _time_lines(time: StepTime) -> list[str]:

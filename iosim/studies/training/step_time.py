@@ -58,12 +58,8 @@ class Rates:
     @classmethod
     def of(cls, profile: HardwareProfile, dtype: str) -> Rates:
         """The profile's measured rates where it has them; else HBM's specified one, and of a specified tensor rate the
-        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32
-        units, of whose rate the same share is taken.
-
-        Raises:
-            InputError: the profile lacks a rate.
-        """
+        share that large products reach (the profile's `achieved_tensor_fraction`). fp32 products run on the fp32 units,
+        of whose rate the same share is taken. Raises InputError: the profile lacks a rate."""
         hbm = profile.dram_bandwidth_measured_bytes_per_s or profile.need("dram_bandwidth_bytes_per_s")
         share, launch_s = profile.need("achieved_tensor_fraction"), profile.need("launch_latency_s")
         if dtype == "fp32":
@@ -80,16 +76,8 @@ class Rates:
 def step_time(
     graph: Graph, model: Decoder, setup: Setup, profile: HardwareProfile, kernel: str | None = None
 ) -> StepTime:
-    """Seconds of one step of `graph`, which is that of `model` under `setup`.
-
-    Args:
-        graph, model, setup: what runs.
-        profile: on which GPU.
-        kernel: catalog kernel for the attention's time; by default `KERNELS`'.
-
-    Raises:
-        InputError: the profile lacks a rate, or the kernel cannot run the attention.
-    """
+    """Seconds of one step of `graph`, which is that of `model` under `setup`, with the attention's time that of
+    `kernel` (of the catalog; by default `KERNELS`')."""
     rates = Rates.of(profile, setup.number.dtype)
     attention, method = _attention_seconds(model, setup, profile, kernel)
     timed: list[tuple[str, int, float]] = []
@@ -102,8 +90,7 @@ def step_time(
             seconds[n] = seconds[n] * scale + extra.get(n, 0.0)
         timed += [(phase, n, s) for n, s in enumerate(seconds) if s]
         if phase == "forward":
-            again = _run_again(graph)
-            timed += [("recompute", n, seconds[n]) for n in again if seconds[n]]
+            timed += [("recompute", n, seconds[n]) for n in _run_again(graph) if seconds[n]]
     parts: dict[str, dict[Part, float]] = {phase: {} for phase in PHASES}
     for phase, n, s in timed:
         part = graph.nodes[n].part

@@ -10,6 +10,7 @@ that wants something saved runs the segment's forward again, up to the last thin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -61,30 +62,27 @@ class _Heap:
 
     def __init__(self) -> None:
         self.live: dict[str, Storage] = {}
-        self.holders: dict[str, int] = {}
-        self.by_kind: dict[Kind, int] = {}
+        self.holders: Counter[str] = Counter()
+        self.by_kind: Counter[Kind] = Counter()
         self.total = 0
         self.requests: list[tuple[str, int]] = []
 
     def hold(self, storage: Storage) -> None:
-        if storage.name in self.live:
-            self.holders[storage.name] += 1
-            return
-        self.live[storage.name] = storage
-        self.holders[storage.name] = 1
-        self.requests.append((storage.name, storage.bytes))
-        self._count(storage.kind, storage.bytes)
+        self.holders[storage.name] += 1
+        if storage.name not in self.live:
+            self.live[storage.name] = storage
+            self._count(storage, storage.bytes)
 
     def drop(self, name: str) -> None:
         self.holders[name] -= 1
         if not self.holders[name]:
             storage = self.live.pop(name)
-            self.requests.append((name, -storage.bytes))
-            self._count(storage.kind, -storage.bytes)
+            self._count(storage, -storage.bytes)
 
-    def _count(self, kind: Kind, size: int) -> None:
+    def _count(self, storage: Storage, size: int) -> None:
+        self.requests.append((storage.name, size))
         self.total += size
-        self.by_kind[kind] = self.by_kind.get(kind, 0) + size
+        self.by_kind[storage.kind] += size
 
 
 class _Player:
@@ -103,31 +101,23 @@ class _Player:
         self.gradient_of: dict[str, str] = {}
         self.again: dict[str, dict[str, str]] = {}
         self.transposed: set[str] = set()
-        self.awaited: dict[str, int] = {}
-        for node in graph.nodes:
-            for gradient in node.gradients:
-                self.awaited[gradient.to] = self.awaited.get(gradient.to, 0) + 1
-        self.first_of: dict[str, Node] = {}
-        for node in graph.nodes:
-            if node.segment is not None and node.saved:
-                self.first_of.setdefault(node.segment, node)
+        self.awaited = Counter(gradient.to for node in graph.nodes for gradient in node.gradients)
+        self.first_of = {node.segment: node for node in reversed(graph.nodes) if node.segment and node.saved}
         self.made = 0
-        constant = [Storage(p.name, Kind.PARAMETER, p.elements * element_bytes) for p in graph.parameters]
+        sizes = {p.name: p.elements * element_bytes for p in graph.parameters}
+        constant = [Storage(name, Kind.PARAMETER, size) for name, size in sizes.items()]
         constant.append(Storage("states", Kind.OPTIMIZER, optimizer.state_bytes(graph.parameters, element_bytes)))
         if accumulate:
-            constant += [self._gradient(p.name) for p in graph.parameters]
+            constant += [Storage(f"{name}.grad", Kind.GRADIENT, size) for name, size in sizes.items()]
         for storage in (*constant, *graph.inputs, *((graph.seed,) if graph.seed_held else ())):
             self.heap.hold(storage)
 
     def play(self) -> Timeline:
         self._forward()
         self._backward()
-        self._step()
+        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
+        self._event("step", f"{self.optimizer.name} step", None, scratch)
         return Timeline(tuple(self.events), tuple(self.heap.requests))
-
-    def _gradient(self, parameter: str) -> Storage:
-        size = self.parameters[parameter].elements * self.element_bytes
-        return Storage(f"{parameter}.grad", Kind.GRADIENT, size)
 
     def _event(self, phase: str, name: str, node: int | None, scratch: int = 0) -> None:
         heap = self.heap
@@ -201,14 +191,10 @@ class _Player:
     def _send(self, node: Node, incoming: list[str], *, fitted: bool) -> list[tuple[Gradient, str]]:
         """The gradients that a node gives, or the engine fits, as they come to live."""
         sent = []
-        for gradient in node.gradients:
-            if gradient.fitted is not fitted:
-                continue
+        for gradient in (g for g in node.gradients if g.fitted is fitted):
             if gradient.bytes is None:
                 self.heap.hold(self.heap.live[incoming[0]])
-                sent.append((gradient, incoming[0]))
-            else:
-                sent.append((gradient, self._flow(gradient.to, gradient.bytes)))
+            sent.append((gradient, incoming[0] if gradient.bytes is None else self._flow(gradient.to, gradient.bytes)))
         return sent
 
     def _flow(self, to: str, size: int) -> str:
@@ -275,12 +261,6 @@ class _Player:
             heap.drop(names[name])
         self.again[segment] = names
 
-    # Step
-
-    def _step(self) -> None:
-        scratch = self.optimizer.step_bytes(self.graph.parameters, self.element_bytes)
-        self._event("step", f"{self.optimizer.name} step", None, scratch)
-
 
 def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
     """For every node, the storages made by these nodes that nothing after it reads."""
@@ -298,13 +278,8 @@ def _last_readers(nodes: Sequence[Node]) -> list[list[str]]:
 def play(
     graph: Graph, optimizer: Optimizer, element_bytes: int, *, accumulate: bool = False, in_place: bool = True
 ) -> Timeline:
-    """Allocations of one step.
-
-    Args:
-        graph, optimizer: what runs.
-        element_bytes: of a parameter.
-        accumulate: gradients of an earlier backward are there already.
-        in_place: gradients that meet may be added in place. PyTorch never does so under a dispatch mode.
+    """Allocations of one step, `element_bytes` a parameter's. With `accumulate` gradients of an earlier backward are
+    there already; with `in_place` those that meet may be added in place (PyTorch never does so under a dispatch mode).
     """
     return _Player(graph, optimizer, element_bytes, accumulate, in_place).play()
 

@@ -1,19 +1,22 @@
-"""What a list of blocks saves: bytes and time over those of dense attention, against the share of blocks kept."""
+"""Figures of ratios: naive over tiled against the length, and block-sparse over dense against the blocks kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import number_text
+from iosim.prediction.estimates import marked
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import OF_THE_MASK
 from iosim.problem.masks.blocks import BlockMask
 from iosim.show import axes
-from iosim.show.page import Figure, Panel
+from iosim.show.labels import layered
+from iosim.show.page import Figure, Panel, Series
 from iosim.show.tables import Column, Table
-from iosim.studies.report.collect import Point, series
+from iosim.studies.report.collect import Point, baseline, by_gpu, series
 from iosim.studies.report.figures import FROM, WHO, kernel_legend, who
 from iosim.studies.report.request import ReportRequest
 
@@ -24,6 +27,60 @@ QUANTITIES: dict[str, tuple[str, Value]] = {
     "time": ("time", lambda p: p.time_s),
 }
 """What is compared, a panel each: its name, and its value of a prediction."""
+
+
+def ratio(request: ReportRequest, points: Sequence[Point], level: str) -> Figure | None:
+    """Bytes of the naive kernel over those of every other at one level; None where there is nothing to compare."""
+    base = baseline(points)
+    value = QUANTITIES[level][1]
+    below = {(p.gpu.label, p.seq_len): p for p in points if p.kernel == base}
+    others = [k for k in request.kernels if any(p.kernel == k and not p.naive for p in points)]
+    pairs = [
+        (p, b, above / under)
+        for k in others
+        for p in points
+        if p.kernel == k and (b := below.get((p.gpu.label, p.seq_len)))
+        and (above := value(b)) and (under := value(p))
+    ]  # fmt: skip
+    if base is None or not pairs:
+        return None
+    word = "SM<->L2" if level == "l2" else "HBM"
+    columns = (*WHO, Column("baseline", "baseline"), Column(f"{level}_bytes", f"{word} bytes", "bytes"),
+               Column(f"baseline_{level}_bytes", "baseline's", "bytes"), Column("ratio", f"{base} over it", "ratio"),
+               FROM)  # fmt: skip
+    cell = (lambda v, *ps: marked(v, *(p.prediction for p in ps))) if level == "hbm" else (lambda v, *ps: v)
+    rows = tuple(
+        (*who(p), base, cell(value(p), p), cell(value(b), b), cell(r, p, b), f"{p.id} {b.id}") for p, b, r in pairs
+    )
+    gpus = [g.label for g in request.gpus]
+    x = axes.length_axis(request.lengths)
+    y = axes.log_axis([r for *_, r in pairs], f"{base} / kernel", _times)
+    panels = []
+    for n, kernel in enumerate([k for k in others if any(p.kernel == k for p, *_ in pairs)], 1):
+        data: list[dict[str, Any]] = []
+        readings = []
+        for g, label in enumerate(gpus):
+            row = [(p, r) for p, _, r in pairs if p.kernel == kernel and p.gpu.label == label]
+            if row:
+                hover = [f"{label}, N = {p.seq_len:,}<br>{_times(r)}" for p, r in row]
+                data.append(axes.line(label, [p.seq_len for p, _ in row], [r for _, r in row], hover, g))
+                readings.append(f"{label} {_times(row[0][1])} to {_times(row[-1][1])}")
+        alt = f"{word} bytes of {base} over those of {kernel}, from the shortest N to the longest: "
+        alt += f"{'; '.join(readings)}."
+        panels.append(Panel(f"ratio-{level}-{n}", f"{base} / {kernel}", alt, tuple(layered(data)), axes.layout(x, y)))
+    return Figure(
+        f"ratio-{level}", f"Naive over tiled: {word} bytes",
+        f"{word} bytes of '{base}' over those of each other kernel for the same problem. Below 1x a kernel moves more "
+        "than naive attention does.",
+        Table(columns, rows), tuple(panels),
+        tuple(Series(label, axes.colour(g), axes.symbol(g)[1]) for g, label in enumerate(gpus)
+              if any(p.gpu.label == label for p, *_ in pairs)),
+        "seq_len", ("ratio",),
+    )  # fmt: skip
+
+
+def _times(r: float) -> str:
+    return f"{number_text(r)}x"
 
 
 def without_mask(problem: AttentionProblem) -> AttentionProblem:
@@ -94,15 +151,14 @@ def _panels(request: ReportRequest, with_dense: list[tuple[Point, Point]]) -> tu
     x = axes.log_axis([kept(p) for p, _ in with_dense], "blocks kept", _percent)
     dense = {p.id: d for p, d in with_dense}
     panels: list[Panel] = []
-    for gpu in dict.fromkeys(p.gpu.label for p, _ in with_dense):
-        members = [p for p, _ in with_dense if p.gpu.label == gpu]
+    for gpu, members in by_gpu(p for p, _ in with_dense).items():
         for key, (name, value) in QUANTITIES.items():
             shares = {p.id: share for p in members if (share := _cells(value(p), value(dense[p.id]))[2])}
             if not shares:
                 continue
             ends = sorted(kept(p) for p in members)[:: max(1, len(members) - 1)]
             data, readings = [axes.guide("as the blocks", ends, ends, "as the blocks", "dot")], []
-            for _, kernel, row in series(members):
+            for kernel, row in series(members).items():
                 at = sorted((kept(p), shares[p.id], p) for p in row if p.id in shares)
                 hover = [f"{kernel}, N = {p.seq_len:,}<br>{_percent(y)} of dense ({p.id})" for _, y, p in at]
                 data.append(axes.line(kernel, [s for s, *_ in at], [y for _, y, _ in at], hover,
