@@ -120,16 +120,14 @@ class Explanation(Shown):
 
 
 def explain(prediction: Prediction, *, progress: Progress = silent, budget: int = MAX_ACCESSES) -> Explanation:
-    """Why the HBM bytes of a prediction are what they are.
+    """Why the HBM bytes of a prediction are what they are. Raises InputError: the prediction has no replay, or one too
+    long to trace.
 
     Args:
         prediction: one made by replay.
         progress: hands on the changes to try one by one, and may show how far it is.
         budget: accesses that the trials may replay together; those beyond are skipped and named, and all of them where
             the kernel alone needs more.
-
-    Raises:
-        InputError: the prediction has no replay, or one too long to trace.
     """
     traced = trace(prediction)
     total = prediction.total("hbm")

@@ -120,10 +120,6 @@ def _row(key: tuple[int, str, str], found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_model(asked: CompareRequest, model: Model, values: Mapping[str, Any], progress: Progress) -> ModelComparison:
-    """A comparison for each kind of a model's layers.
-
-    Raises:
-        InputError: as `compare` does.
-    """
+    """A comparison for each kind of a model's layers."""
     parts = ((group, run(replace(asked, problems=group.problems), progress)) for group in groups_of(model, values))
     return ModelComparison(model, tuple(parts))

@@ -207,7 +207,8 @@ def compare(
     l2_start: str = "cold",
     progress: Progress = silent,
 ) -> Comparison:
-    """Every kernel on every GPU for every problem.
+    """Every kernel on every GPU for every problem. Raises InputError: an unknown name, problems that differ in more
+    than their length, or nothing that can run.
 
     Args:
         problems: they may differ in their sequence length alone.
@@ -218,9 +219,6 @@ def compare(
         method: how HBM traffic is found, as in `predict`. By default all are replayed; what then is an estimate
             carries a mark, and `Comparison.legend` says what the marks mean.
         progress: hands on the jobs one by one, and may show how far it is.
-
-    Raises:
-        InputError: an unknown name, problems that differ in more than their length, or nothing that can run.
     """
     Conditions(method=method, l2_start=l2_start)
     names = tuple(dict.fromkeys(k.strip().lower() for k in kernels))

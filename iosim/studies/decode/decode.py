@@ -61,11 +61,8 @@ class ModelShape:
             raise InputError(f"`layers` {self.layers!r} is out of range; accepted: 1 to {MAX_LAYERS}")
 
     def problem(self, batch: int, context: int, new_tokens: int = 1) -> AttentionProblem:
-        """One layer's call: `new_tokens` queries a sequence against `context` keys, the queries' own among them.
-
-        Raises:
-            InputError: no keys, fewer than new tokens, or sizes out of range.
-        """
+        """One layer's call: `new_tokens` queries a sequence against `context` keys, the queries' own among them. Raises
+        InputError: no keys, fewer than new tokens, or sizes out of range."""
         if context < 1:
             raise InputError(f"`context` {context} is out of range; accepted: 1 or more tokens")
         if not 1 <= new_tokens <= context:
@@ -209,14 +206,12 @@ def decode_point(
     kernel: str = DEFAULT,
     **step: Unpack[Step],
 ) -> DecodePoint:
-    """Attention of one decoding step.
+    """Attention of one decoding step. Raises InputError: values that make no sense, or a kernel that cannot run the
+    shape on that GPU.
 
     Args:
         context: tokens in the cache at the end of the step, the new ones included.
         gpu, kernel: names as in `predict`.
-
-    Raises:
-        InputError: values that make no sense, or a kernel that cannot run the shape on that GPU.
     """
     return next(sweep(shape, [context], gpu, kernel, **step))
 
@@ -244,11 +239,8 @@ def sweep(
 
 
 def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
-    """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line.
-
-    Raises:
-        InputError: no such file, no numbers, or too many.
-    """
+    """Context lengths from numbers, a text such as 1k,4k,32k, or a file with a number or more a line. Raises
+    InputError: no such file, no numbers, or too many."""
     words = contexts
     if isinstance(contexts, str) and ("/" in contexts or contexts.lower().endswith((".txt", ".csv"))):
         try:
@@ -293,11 +285,8 @@ class BatchShape(ModelShape):
 def sweep_batch(
     shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **step: Unpack[Step]
 ) -> Iterator[DecodePoint]:
-    """A step of sequences with these contexts in one launch.
-
-    Raises:
-        InputError: fewer tokens than new ones in a sequence, tokens that are appended, or as `decode_point`.
-    """
+    """A step of sequences with these contexts in one launch. Raises InputError: fewer tokens than new ones in a
+    sequence, tokens that are appended, or as `decode_point`."""
     new_tokens = step.get("new_tokens", 1)
     if min(contexts) < new_tokens:
         raise InputError(

@@ -112,13 +112,11 @@ def sweep_model(
     model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
     asked: Mapping[str, Any], **step: Unpack[Step],
 ) -> Iterator[StackPoint]:  # fmt: skip
-    """A whole model's step at every context.
+    """A whole model's step at every context. Raises InputError: a model that generates nothing, or as `decode_point`
+    does.
 
     Args:
         asked: fields of the problem that were given, such as `dtype` and `page_size`.
-
-    Raises:
-        InputError: a model that generates nothing, or as `decode_point` does.
     """
     if not model.causal:
         raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "

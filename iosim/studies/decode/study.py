@@ -74,11 +74,8 @@ class Decoding(Shown):
 
 
 def run(request: DecodeRequest, progress: Progress = silent) -> Decoding:
-    """A point for every GPU, kernel and context asked for.
-
-    Raises:
-        InputError: values that make no sense or contradict each other, or a kernel that cannot run the shape on a GPU.
-    """
+    """A point for every GPU, kernel and context asked for. Raises InputError: values that make no sense or contradict
+    each other, or a kernel that cannot run the shape on a GPU."""
     return Decoding(tuple(progress(_points(request))))
 
 
@@ -120,14 +117,12 @@ def chosen_kernels(
     page_size: int | None,
     batch: bool = False,
 ) -> list[tuple[str, int | None]]:
-    """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page.
+    """The kernels to predict on a GPU, in the order asked for, each with the tokens of a page. Raises InputError:
+    kernels and rules, or a rule that is not known or has no kernel on the GPU.
 
     Args:
         batch: of sequences of different lengths, for which FlashAttention-3 has rules of their own, those that SGLang's
             calls meet.
-
-    Raises:
-        InputError: kernels and rules, or a rule that is not known or has no kernel on the GPU.
     """
     if not rules:
         return [(name, page_size) for name in kernels or (DEFAULT,)]

@@ -43,11 +43,8 @@ class KernelBounds:
 
 
 def kernel_bounds(asked: Mapping[str, Any]) -> KernelBounds:
-    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins.
-
-    Raises:
-        InputError: values that make no sense, or a kernel that cannot run the problem on the GPU.
-    """
+    """The bounds of the kernel that a formula was asked of; sizes not given are the formula's stand-ins. Raises
+    InputError: values that make no sense, or a kernel that cannot run the problem on the GPU."""
     problem = _problem(asked)
     profile: HardwareProfile = _profile(asked.get("gpu") or DEFAULT_GPU)
     made = predict(problem, _kernel(asked, problem)[0], profile)

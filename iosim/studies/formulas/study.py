@@ -186,13 +186,11 @@ class _Writer:
 
 
 def describe(asked: Mapping[str, Any]) -> FormulaStudy:
-    """The formula of an algorithm or kernel, and what is to be said of it.
+    """The formula of an algorithm or kernel, and what is to be said of it. Raises InputError: an unknown name, or
+    values that make no sense.
 
     Args:
         asked: "name", and what is known of the problem's fields, of "tile", "splits" and "gpu"; the rest stay symbols.
-
-    Raises:
-        InputError: an unknown name, or values that make no sense.
     """
     from iosim.readers.formula.symbolic import SYMBOLS, derive, symbol
 

@@ -48,11 +48,7 @@ _FILE = Table({"schema": Whole(1, 1), "stack": Text(), "gpu": Text(), **_NUMBERS
 
 
 def read_calibration(path: str, stack: str, gpu: str) -> Calibration:
-    """The constants in a file.
-
-    Raises:
-        InputError: no such file, or one of another stack or GPU.
-    """
+    """The constants in a file. Raises InputError: no such file, or one of another stack or GPU."""
     data = read_toml(Path(path), "`calibration`", "iosim calibrate --times")
     refuse(list(_FILE.problems(data)), f"`calibration` '{path}'")
     for name, asked in (("stack", stack), ("gpu", gpu)):

@@ -118,11 +118,8 @@ def held_out_error(rows: Sequence[Timed], prior: Calibration, folds: int = FOLDS
 
 
 def read_times(path: str) -> list[tuple[AttentionProblem, float]]:
-    """(problem, measured seconds) of every row of a CSV.
-
-    Raises:
-        InputError: no such file, a column that is missing, or a row that makes no sense, by its line.
-    """
+    """(problem, measured seconds) of every row of a CSV. Raises InputError: no such file, a column that is missing, or
+    a row that makes no sense, by its line."""
     where = f"`times` '{path}'"
     try:
         with open(Path(path), encoding="utf-8", newline="") as file:
@@ -190,13 +187,11 @@ class Calibrated:
 
 
 def calibrate_times(rows: Sequence[tuple[AttentionProblem, float]], stack: str, profile: HardwareProfile) -> Calibrated:
-    """The constants of a stack on a GPU by measured calls.
+    """The constants of a stack on a GPU by measured calls. Raises InputError: an unknown stack, or a problem that its
+    kernel cannot run.
 
     Args:
         rows: (problem, seconds).
-
-    Raises:
-        InputError: an unknown stack, or a problem that its kernel cannot run.
     """
     prior = Calibration(read_stack(stack).call_gap_s)
     asked = LatencyRequest(gpu=[profile], stack=[stack], values={})

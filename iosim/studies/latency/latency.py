@@ -146,14 +146,12 @@ def latencies(
     request: LatencyRequest,
     calibration: Calibration | None = None,
 ) -> tuple[Latency, ...]:
-    """Every problem in every stack on every GPU of a request, under its conditions.
+    """Every problem in every stack on every GPU of a request, under its conditions. Raises InputError: an unknown
+    stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
 
     Args:
         problems: each with the layers of a model that it is of.
         calibration: of the stack on that GPU, in place of its shipped constants.
-
-    Raises:
-        InputError: an unknown stack, a GPU that it has no kernel for, or a problem that the kernel cannot run.
     """
     r = request
     profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in r.gpu]
@@ -173,11 +171,7 @@ def latencies(
 
 
 def in_pages(problem: AttentionProblem, stack: Stack) -> AttentionProblem:
-    """The problem with the stack's pages, where it names none.
-
-    Raises:
-        InputError: a backward pass.
-    """
+    """The problem with the stack's pages, where it names none. Raises InputError: a backward pass."""
     if problem.passes != "fwd":
         raise InputError(f"`passes` {problem.passes}: a serving stack runs no backward; accepted: fwd")
     return problem if problem.page_size is not None else problem.with_(page_size=stack.page_size)

@@ -97,12 +97,9 @@ class Latencies(Shown):
 
 
 def run(request: LatencyRequest) -> Latencies:
-    """Every problem, of a model one for each kind of its layers, in every stack on every GPU.
-
-    Raises:
-        InputError: values that make no sense or contradict each other, an unknown stack, a GPU that it has no kernel
-            for, or a problem that the kernel cannot run.
-    """
+    """Every problem, of a model one for each kind of its layers, in every stack on every GPU. Raises InputError: values
+    that make no sense or contradict each other, an unknown stack, a GPU that it has no kernel for, or a problem that
+    the kernel cannot run."""
     r, constants = request, None
     if r.calibration is not None:
         if len(r.stack) != 1 or len(r.gpu) != 1:
@@ -114,11 +111,8 @@ def run(request: LatencyRequest) -> Latencies:
 
 def asked_problems(r: LatencyRequest) -> list[tuple[Layers | None, AttentionProblem]]:
     """The problems of a request, each with the layers of a model that make it: causal where no mask is named;
-    `batch_contexts` makes one of a step of all its sequences.
-
-    Raises:
-        InputError: other lengths or a model beside `batch_contexts`, or values that make no sense.
-    """
+    `batch_contexts` makes one of a step of all its sequences. Raises InputError: other lengths or a model beside
+    `batch_contexts`, or values that make no sense."""
     if r.problems is not None:
         return [(None, problem) for problem in r.problems]
     if r.model is not None and r.batch_contexts is not None:

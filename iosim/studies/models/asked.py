@@ -33,11 +33,8 @@ ALWAYS = ("heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtyp
 def chosen(
     model: Model | None, values: Mapping[str, Any], layers: int | None = None, tensor_parallel: int | None = None
 ) -> Model | None:
-    """`changed` of the model that was asked for; None without one.
-
-    Raises:
-        InputError: what goes with a model without one, or as `changed`.
-    """
+    """`changed` of the model that was asked for; None without one. Raises InputError: what goes with a model without
+    one, or as `changed`."""
     if model is not None:
         single = {name: v[0] if isinstance(v, list) and len(v) == 1 else v for name, v in values.items()}
         return changed(model, single, layers=layers, tensor_parallel=tensor_parallel)
@@ -54,11 +51,8 @@ def combinations(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def layer_problems(model: Model | None, values: Mapping[str, Any]) -> list[tuple[Layers | None, AttentionProblem]]:
-    """A problem for every combination of the values asked for, and with a model for every kind of its layers.
-
-    Raises:
-        InputError: values that make no sense, or as `calls_of`.
-    """
+    """A problem for every combination of the values asked for, and with a model for every kind of its layers. Raises
+    InputError: values that make no sense, or as `calls_of`."""
     if model is None:
         return [(None, problem) for one in combinations(values) for problem in problems(one)]
     return [
@@ -84,16 +78,14 @@ def asked_problems(asked: OfProblem) -> list[tuple[Layers | None, AttentionProbl
 def changed(
     model: Model, values: Mapping[str, Any], *, layers: int | None = None, tensor_parallel: int | None = None
 ) -> Model:
-    """The model with the values that were asked for beside it, each said in its notes.
+    """The model with the values that were asked for beside it, each said in its notes. Raises InputError: a value that
+    contradicts the model.
 
     Args:
         values: fields of a problem that were given; of `SHAPE`, they take the place of the model's own in every kind of
             layer that has them. A window goes to the layers that have one, to all where none has.
         layers: the first so many of its layers.
         tensor_parallel: GPUs that share the heads of each layer.
-
-    Raises:
-        InputError: a value that contradicts the model.
     """
     for name in FIXED:
         if values.get(name) is not None:
@@ -190,14 +182,12 @@ class LayerCall:
 
 
 def calls_of(model: Model, values: Mapping[str, Any]) -> list[tuple[LayerCall, ...]]:
-    """The calls of all kinds of layers, for every number of query tokens asked for.
+    """The calls of all kinds of layers, for every number of query tokens asked for. Raises InputError: values that make
+    no sense, or lengths that a model's layers cannot have.
 
     Args:
         values: as `iosim.problem.asked.problems` takes them; what the model decides is taken from it (`changed` has put
             in what was asked in its place), and so is the type of the inputs where none is given.
-
-    Raises:
-        InputError: values that make no sense, or lengths that a model's layers cannot have.
     """
     for name in ("seq_lens", "seq_lens_k"):
         if values.get(name) is not None:
@@ -261,11 +251,8 @@ def _but_length(problem: AttentionProblem) -> tuple[Any, ...]:
 
 
 def rows_of(model: Model, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each kind of layers and length: the model, the kind, its count and the fields of its problem.
-
-    Raises:
-        InputError: a call of several packed sequences, which a row cannot hold, or as `calls_of`.
-    """
+    """A row for each kind of layers and length: the model, the kind, its count and the fields of its problem. Raises
+    InputError: a call of several packed sequences, which a row cannot hold, or as `calls_of`."""
     rows = []
     for calls in calls_of(model, values):
         for call in calls:

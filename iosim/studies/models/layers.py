@@ -90,13 +90,11 @@ class LayerKind:
         return self.latent is not None and passes == "fwd" and queries < keys and queries <= ABSORBED_TOKENS
 
     def problem(self, queries: int, keys: int, *, latent_kv: bool = False, **fields: Any) -> AttentionProblem:
-        """One layer's call: `queries` of a sequence against `keys`, their own the last of them.
+        """One layer's call: `queries` of a sequence against `keys`, their own the last of them. Raises InputError:
+        values out of range, or that contradict each other.
 
         Keys that no query sees, since a window or a chunk has left them behind, are not there: a cache need not hold
         them. `latent_kv` asks for MLA's absorbed form; `fields` are the problem's others.
-
-        Raises:
-            InputError: values out of range, or that contradict each other.
         """
         shape: dict[str, Any] = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim,
                                  "head_dim_v": self.head_dim_v}  # fmt: skip
@@ -165,11 +163,8 @@ class LayerKind:
         return q + kv + heads * self.head_dim_v * width + (index if one.index_dim else 0)
 
     def split(self, gpus: int) -> LayerKind:
-        """The part of one of several GPUs that share the heads; fewer key/value heads than GPUs are on several.
-
-        Raises:
-            InputError: heads that cannot be shared out evenly.
-        """
+        """The part of one of several GPUs that share the heads; fewer key/value heads than GPUs are on several. Raises
+        InputError: heads that cannot be shared out evenly."""
         if self.heads % gpus:
             raise InputError(f"`tensor_parallel` {gpus} does not divide the {self.heads} heads of its {self.name} "
                              "layers; "

@@ -117,11 +117,8 @@ class ModelPrediction(Shown):
         return all(p.hbm_known for p in self.predictions)
 
     def total(self, level: str, direction: str | None = None) -> int:
-        """Bytes of all layers at "l2" or "hbm", read, written or both.
-
-        Raises:
-            InputError: another level or direction, or "hbm" of predictions that know their bounds alone.
-        """
+        """Bytes of all layers at "l2" or "hbm", read, written or both. Raises InputError: another level or direction,
+        or "hbm" of predictions that know their bounds alone."""
         return sum(one.count * one.prediction.total(level, direction) for one in self.layers)
 
     @property
@@ -247,9 +244,6 @@ def predict_model(
         values: of the problem's fields, as `calls_of` takes them.
         kernels: of every kind of layer; by default each kind has the GPU's own.
         settings: other fields of a `Request`: l2_start, method, overrides, clocks, launched.
-
-    Raises:
-        InputError: as `predict` does.
     """
     profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     jobs = [

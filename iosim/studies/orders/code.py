@@ -177,11 +177,7 @@ def formula(schedule: Schedule) -> str:
 
 
 def code(schedule: Schedule, language: str) -> str:
-    """An order as code in one of `LANGUAGES`.
-
-    Raises:
-        InputError: another language.
-    """
+    """An order as code in one of `LANGUAGES`. Raises InputError: another language."""
     written: dict[str, Callable[[Schedule], str]] = {"triton": triton, "cuda": cuda, "formula": formula}
     if language not in written:
         raise unknown_name("`code`", language, LANGUAGES)

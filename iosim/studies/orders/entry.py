@@ -166,11 +166,8 @@ class OrderRanking(Shown):
         return tuple(sorted((e for e in self.orders if e.on_front), key=lambda e: e.time_s))
 
     def code(self, language: str = "triton", entry: OrderEntry | None = None) -> str:
-        """The order as code: "triton", "cuda" or "formula"; by default the best one's.
-
-        Raises:
-            InputError: another language.
-        """
+        """The order as code: "triton", "cuda" or "formula"; by default the best one's. Raises InputError: another
+        language."""
         from iosim.studies.orders.code import code
 
         return code((entry or self.best).parts[0].schedule, language)
@@ -231,11 +228,7 @@ def _front(entries: Sequence[OrderEntry]) -> list[OrderEntry]:
 
 
 def check_weights(weights: Sequence[float] | None, problems: Sequence[AttentionProblem]) -> tuple[float, ...]:
-    """A weight a problem, all 1 by default.
-
-    Raises:
-        InputError: as many are not there, or one is not positive.
-    """
+    """A weight a problem, all 1 by default."""
     if weights is None:
         return (1.0,) * len(problems)
     if len(weights) != len(problems):

@@ -67,11 +67,7 @@ class _Candidate:
 
 
 def resolve_all(kernel: str | Kernel, problems: Sequence[AttentionProblem], profile: HardwareProfile) -> list[Kernel]:
-    """The kernel of each problem, of one name for all of them.
-
-    Raises:
-        InputError: as `resolve` does.
-    """
+    """The kernel of each problem, of one name for all of them."""
     if not isinstance(kernel, str):
         return [kernel] * len(problems)
     first = resolve(kernel, problems[0], profile)
@@ -90,7 +86,8 @@ def search_orders(
     l2_start: str = "cold",
     progress: Progress = silent,
 ) -> OrderRanking:
-    """Every order of a kernel, ranked.
+    """Every order of a kernel, ranked. Raises InputError: both passes at once, weights that do not fit, a kernel that
+    has no order, or one that cannot run.
 
     Args:
         problem: what is computed, one pass; several problems are searched for the one order that suits them all.
@@ -101,9 +98,6 @@ def search_orders(
         pinned: fields of `OrderChoice` that are given.
         l2_start: "cold" or "warm", as in `predict`.
         progress: hands the predictions on one by one, and may show how far they are.
-
-    Raises:
-        InputError: both passes at once, weights that do not fit, a kernel that has no order, or one that cannot run.
     """
     problems = (problem,) if isinstance(problem, AttentionProblem) else tuple(problem)
     gpu = load_profile(profile) if isinstance(profile, str) else profile

@@ -75,11 +75,7 @@ class OperatorTraffic:
 
 
 def write(rows: Sequence[OperatorTraffic], title: str, path: str | Path) -> None:
-    """Write the trace of a program's operators.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the trace of a program's operators. Raises InputError: the file cannot be written."""
     document = {"displayTimeUnit": "ms", "traceEvents": list(events(rows, title))}
     write_whole(Path(path), json.dumps(document) + "\n")
 
@@ -177,22 +173,15 @@ class ProgramTraffic(Shown):
         return evidence(self.profile)
 
     def phase(self, name: str) -> ProgramTraffic:
-        """The operators of one phase alone.
-
-        Raises:
-            InputError: neither forward nor backward.
-        """
+        """The operators of one phase alone. Raises InputError: neither forward nor backward."""
         if name not in ("forward", "backward"):
             raise InputError(f"`phase` {name!r} is not known; accepted: forward, backward")
         return replace(self, rows=tuple(r for r in self.rows if r.phase == name))
 
     def table(self, depth: int = 2) -> Table:
         """A row a module, down to `depth` modules below the root, in the order in which they ran; the root is first. A
-        module's rows below it add up to it: what ran in none of its children is `(own)`.
-
-        Raises:
-            InputError: a depth below 0.
-        """
+        module's rows below it add up to it: what ran in none of its children is `(own)`. Raises InputError: a depth
+        below 0."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise InputError(f"`depth` {depth!r} is out of range; accepted: 0 or more")
         return summed(self.rows, _paths(self.rows, depth), "module", _module_text)
@@ -271,11 +260,7 @@ class ProgramTraffic(Shown):
 
     def export_chrome_trace(self, path: str | Path) -> None:
         """Write a trace for chrome://tracing or ui.perfetto.dev: modules above operators over predicted time, and the
-        rate of HBM bytes.
-
-        Raises:
-            InputError: the file cannot be written.
-        """
+        rate of HBM bytes. Raises InputError: the file cannot be written."""
         write(self.rows, f"{self.profile.name} (predicted)", path)
 
 
@@ -331,11 +316,8 @@ def summed(
 
 
 def traffic_of(program: Program, profile: HardwareProfile, notes: Sequence[str] = ()) -> ProgramTraffic:
-    """Play a program on a GPU, from a cold L2.
-
-    Raises:
-        InputError: the GPU's profile lacks a number, or an operator cannot run there.
-    """
+    """Play a program on a GPU, from a cold L2. Raises InputError: the GPU's profile lacks a number, or an operator
+    cannot run there."""
     playing = Playing(profile)
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
     rows = []

@@ -151,11 +151,7 @@ class TileRanking:
 
     @property
     def best(self) -> TileCandidate:
-        """The fastest candidate.
-
-        Raises:
-            InputError: every tile was rejected.
-        """
+        """The fastest candidate. Raises InputError: every tile was rejected."""
         if not self.candidates:
             raise InputError(f"no tile fits: for the first, {self.rejected[0].reason} ({self.profile.name})")
         return self.candidates[0]
@@ -182,7 +178,8 @@ def pick_tiles(
     layers: Layers | None = None,
     reports: Mapping[Tile, BuildReport] | None = None,
 ) -> TileRanking:
-    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time.
+    """All tiles of the `flash` algorithm for a problem on a GPU, ranked by predicted time. Raises InputError: both
+    passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
 
     Args:
         problem: one pass: fwd or bwd.
@@ -194,9 +191,6 @@ def pick_tiles(
         progress: hands the replays on one by one, and may show how far they are.
         layers: the layers of a model whose problem it is.
         reports: what the compiler said of tiles, before the recorded builds.
-
-    Raises:
-        InputError: both passes at once, an unknown matrix unit, or one that the GPU or its tensor cores do not have.
     """
     gpu = load_profile(profile) if isinstance(profile, str) else profile
     if problem.passes not in MAIN_LAUNCH:

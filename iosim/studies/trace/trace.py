@@ -32,14 +32,12 @@ class TraceResult(Recording):
 
 
 def trace(prediction: Prediction, *, launch: str | None = None, bins: int = DEFAULT_BINS) -> TraceResult:
-    """Replay a prediction's chain once more, and write down what happens.
+    """Replay a prediction's chain once more, and write down what happens. Raises InputError: no such launch, a
+    prediction without replay, bins out of range, or a replay too long to trace.
 
     Args:
         launch: trace this launch alone; the whole chain is replayed all the same.
         bins: time bins of equal length, from the chain's begin to its end, on the clock of `prediction.time`.
-
-    Raises:
-        InputError: no such launch, a prediction without replay, bins out of range, or a replay too long to trace.
     """
     p = prediction
     if p.replay is None:
