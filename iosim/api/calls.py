@@ -29,7 +29,7 @@ from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.calls import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, TilesRequest
+from iosim.studies.requests import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, TilesRequest
 
 if TYPE_CHECKING:
     from iosim.api.typed import (

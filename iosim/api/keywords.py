@@ -26,7 +26,7 @@ from iosim.base.scope import out_of_scope
 from iosim.kernel.conditions import CONDITIONS
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
-from iosim.studies import calls, requests
+from iosim.studies import requests
 from iosim.studies.formulas.names import CHOICES, SIZES
 
 P = ParamSpec("P")
@@ -63,9 +63,9 @@ def by_keyword(request: Mapping[str, About], *positional: str) -> dict[str, Abou
 CONDITIONED = by_keyword(CONDITIONS)
 """Keyword -> how a call meets its GPU."""
 LAYERED = by_keyword(requests.OF_MODEL)
-COMPARED, TILED = by_keyword(calls.COMPARE), by_keyword(calls.TILES, "tile", "warps", "stages")
-ONE_TILE = by_keyword(calls.TILES, "tile", "library", "compile", *requests.OF_MODEL)
-ORDERED, CLAIMED = by_keyword(calls.ORDERS, "tile"), by_keyword(calls.CLAIM)
+COMPARED, TILED = by_keyword(requests.COMPARE), by_keyword(requests.TILES, "tile", "warps", "stages")
+ONE_TILE = by_keyword(requests.TILES, "tile", "library", "compile", *requests.OF_MODEL)
+ORDERED, CLAIMED = by_keyword(requests.ORDERS, "tile"), by_keyword(requests.CLAIM)
 DECODE, LATENCY = by_keyword(requests.DECODE), by_keyword(requests.LATENCY, "stack")
 RING, TRAIN = by_keyword(requests.RING, "num_gpus"), by_keyword(requests.TRAIN)
 KEYWORD_OF = {about.name: name for name, about in (*PROBLEM.items(), *SETTINGS.items())} | {

@@ -7,7 +7,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.commands import common, options
-from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
+from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 
 def add_parser(subparsers: Any) -> None:

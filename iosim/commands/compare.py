@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.show.tables import Table
-from iosim.studies.calls import COMPARE, CompareRequest
+from iosim.studies.requests import COMPARE, CompareRequest
 
 if TYPE_CHECKING:
     from iosim.show.page import Page

@@ -28,7 +28,7 @@ def add_parser(subparsers: Any) -> None:
     instead = "--batch-contexts (one batch), or --seq-len 1 --seq-len-k N,... (each by itself)"
     s.add_argument("--contexts", action=options.Gone, dest="gone", instead=instead)
     common.add_conditions(parser, "method")
-    options.add(common.group(parser, common.MODEL), LATENCY, ("l2", "clocks", "launched"))
+    options.add(common.group(parser, common.MODEL), LATENCY, ("l2_start", "clocks", "launched"))
     common.add_output_options(parser)
     parser.set_defaults(run=run)
 

@@ -12,8 +12,7 @@ from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options, with_model
 from iosim.show.tables import Table
-from iosim.studies.calls import TILES, TilesRequest
-from iosim.studies.requests import OF_MODEL
+from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
