@@ -16,8 +16,15 @@ from iosim.base.words import DEFAULT
 from iosim.prediction.predictor import predict as predict_typed
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.calls import CLAIMS, ClaimRequest, CompareRequest, OrdersRequest, PredictRequest, TilesRequest
-from iosim.studies.requests import OfProblem
+from iosim.studies.requests import (
+    CLAIMS,
+    ClaimRequest,
+    CompareRequest,
+    OfProblem,
+    OrdersRequest,
+    PredictRequest,
+    TilesRequest,
+)
 
 if TYPE_CHECKING:
     from iosim.api.asked import ModelLike

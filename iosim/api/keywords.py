@@ -23,7 +23,7 @@ from iosim.base.schema import one_line
 from iosim.base.scope import out_of_scope
 from iosim.kernel.overrides import OVERRIDES
 from iosim.problem.fields import BESIDES, FIELDS
-from iosim.studies import calls, requests
+from iosim.studies import requests
 from iosim.studies.formulas import names
 
 P = ParamSpec("P")
@@ -45,19 +45,19 @@ SETTINGS = {keyword_of(about): about for about in OVERRIDES.values()}
 SHORT = dict(BESIDES)
 """What says a problem besides its fields."""
 _REQUESTS: Mapping[str, Mapping[str, About]] = {
-    "predict": fields_of(calls.PredictRequest),
-    "compare": calls.COMPARE,
-    "pick_tiles": {name: about for name, about in calls.TILES.items() if name not in OF_TILE[:3]},
-    "study_tile": {name: calls.TILES[name] for name in OF_TILE},
-    "orders": calls.ORDERS,
-    "explain": {"l2_start": calls.EXPLAIN["l2_start"]},
-    "check_claim": calls.CLAIM,
+    "predict": fields_of(requests.PredictRequest),
+    "compare": requests.COMPARE,
+    "pick_tiles": {name: about for name, about in requests.TILES.items() if name not in OF_TILE[:3]},
+    "study_tile": {name: requests.TILES[name] for name in OF_TILE},
+    "orders": requests.ORDERS,
+    "explain": {"l2_start": requests.EXPLAIN["l2_start"]},
+    "check_claim": requests.CLAIM,
     "formula": names.FORMULA,
     "decode": requests.DECODE,
     "latency": requests.LATENCY,
     "ring": requests.RING,
     "train_memory": requests.TRAIN,
-    "sweep": calls.SWEEP,
+    "sweep": requests.SWEEP,
 }
 WITHOUT_PROBLEM = ("formula", "decode", "train_memory", "sweep")
 WITH_SETTINGS = ("predict", "explain", "check_claim")

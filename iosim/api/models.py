@@ -14,8 +14,7 @@ from iosim.api.calls import GPU
 from iosim.api.keywords import KEYWORDS, public
 from iosim.base.words import DEFAULT
 from iosim.studies import requests
-from iosim.studies.calls import SweepRequest
-from iosim.studies.requests import DecodeRequest, LatencyRequest, RingRequest, TrainRequest
+from iosim.studies.requests import DecodeRequest, LatencyRequest, RingRequest, SweepRequest, TrainRequest
 
 if TYPE_CHECKING:
     import pandas

@@ -7,7 +7,7 @@ import argparse
 from iosim.base.errors import InputError
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
+from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 
 def add_options(parser: CommandParser) -> None:

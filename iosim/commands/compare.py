@@ -13,8 +13,7 @@ from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
-from iosim.studies.calls import COMPARE, CompareRequest
-from iosim.studies.requests import OfProblem
+from iosim.studies.requests import COMPARE, CompareRequest, OfProblem
 
 if TYPE_CHECKING:
     from iosim.show.page import Page

@@ -8,7 +8,7 @@ from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
-from iosim.studies.calls import EXPLAIN, ExplainRequest
+from iosim.studies.requests import EXPLAIN, ExplainRequest
 
 CHANGES = 15
 """That are tried and replayed at most, alone and in pairs, about."""

@@ -24,7 +24,7 @@ def add_options(parser: CommandParser) -> None:
     instead = "--batch-contexts (one batch), or --seq-len 1 --seq-len-k N,... (each by itself)"
     s.add_argument("--contexts", action=options.Gone, dest="gone", instead=instead)
     common.add_conditions(parser, "method")
-    options.add(parser.group(common.MODEL), LATENCY, ("l2", "clocks", "launched"))
+    options.add(parser.group(common.MODEL), LATENCY, ("l2_start", "clocks", "launched"))
     common.add_output_options(parser)
 
 

@@ -13,7 +13,7 @@ from iosim.base.fields import Kind
 from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.studies.calls import ORDERS, PINNED, OrdersRequest
+from iosim.studies.requests import ORDERS, PINNED, OrdersRequest
 
 if TYPE_CHECKING:
     from iosim.problem.attention import AttentionProblem

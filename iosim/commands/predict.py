@@ -44,8 +44,8 @@ def flat(p: Prediction) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from iosim.studies.calls import PredictRequest
     from iosim.studies.models.prediction import run
+    from iosim.studies.requests import PredictRequest
 
     common.check_place(args.out)
     default = args.model is not None and isinstance(args.kernel, Usual)

@@ -12,7 +12,7 @@ from iosim.base.words import DEFAULT
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Column, Table
-from iosim.studies.calls import SWEEP, SweepRequest
+from iosim.studies.requests import SWEEP, SweepRequest
 
 if TYPE_CHECKING:
     from iosim.studies.sweep.cells import Cells

@@ -13,8 +13,7 @@ from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
 from iosim.show.tables import Table
-from iosim.studies.calls import TILES, TilesRequest
-from iosim.studies.requests import OF_MODEL
+from iosim.studies.requests import OF_MODEL, TILES, TilesRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from iosim.base.progress import progress
 from iosim.commands import common, options
 from iosim.commands.parser import CommandParser
-from iosim.studies.calls import TRACE, TraceRequest
+from iosim.studies.requests import TRACE, TraceRequest
 
 if TYPE_CHECKING:
     from iosim.studies.trace.trace import TraceResult

@@ -20,7 +20,7 @@ from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
-from iosim.studies.calls import CLAIM, CLAIMS, ClaimRequest
+from iosim.studies.requests import CLAIM, CLAIMS, ClaimRequest
 
 TOLERANCE = 0.01
 MOST_TOLERANCE = 0.05

@@ -11,11 +11,11 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
-from iosim.studies.calls import CompareRequest
 from iosim.studies.compare.face import as_text, summary
 from iosim.studies.compare.study import QUANTITIES, Comparison, run
 from iosim.studies.models.asked import LayerGroup, groups_of
 from iosim.studies.models.layers import Model
+from iosim.studies.requests import CompareRequest
 
 COLUMNS = (
     Column("gpu", "GPU"), Column("kernel", "kernel"), Column("seq_len", "N", "count"),

@@ -18,11 +18,11 @@ from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
 from iosim.show.shown import Shown
 from iosim.show.tables import Table
-from iosim.studies.calls import CompareRequest
 from iosim.studies.report.assemble import fits
 from iosim.studies.report.assemble import notes as said
 from iosim.studies.report.collect import Point, collect
 from iosim.studies.report.request import ReportRequest, name_on
+from iosim.studies.requests import CompareRequest
 
 if TYPE_CHECKING:
     import pandas

@@ -2,14 +2,16 @@
 
 A step runs the attention of every layer once, over a cache that holds `context` tokens of each sequence, the new ones
 included. Projections, feed-forward layers and their weights are no part of it: the rates are bounds that attention
-alone sets. Each layer has a cache of its own, so each call starts with none of it in L2.
+alone sets. Each layer has a cache of its own, so each call starts with none of it in L2. Each kind of a model's layers
+has its own problem: a window or a chunk bounds what its cache keeps, MLA's holds one latent vector a token, and a
+sparse layer reads the keys that it picks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -18,22 +20,20 @@ from iosim.base.fields import MAX_SIZE
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.libraries import Overrides, split_alike
+from iosim.prediction.estimates import method_of
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction
 from iosim.problem.asked import lengths
 from iosim.problem.attention import AttentionProblem
-from iosim.show.tables import Column, Table
+from iosim.studies.models.asked import OF_MODEL
+from iosim.studies.models.layers import LayerKind, Model
 
 MAX_LAYERS = 10_000
 MAX_SEQUENCES = 65_536
 MAX_FILE_BYTES = 1_000_000
 FOREIGN = "foreign"
 """Name under which a replay counts others' dirty lines."""
-WORK_COLUMNS = (
-    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
-    Column("sequences", "sequences", "count"), Column("splits", "splits", "count"),
-    Column("keys_per_split", "keys a split", "count"), Column("work_tiles", "work tiles", "count"),
-)  # fmt: skip
+OF_SHAPE = ("heads", "kv_heads", "head_dim", "head_dim_v")
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,68 @@ class ModelShape:
             page_size=self.page_size,
         )  # fmt: skip
 
-    def kept_bytes(self, batch: int, context: int) -> int | None:
-        """Bytes of all layers' cache where the shape says; None where it is what the call's tensors take."""
-        return None
+    def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
+        """Bytes of all layers' cache, of whole pages where there are pages."""
+        tensors = prediction.chain.tensors
+        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.layers
+
+
+@dataclass(frozen=True)
+class KindShape(ModelShape):
+    """The attention of one kind of a model's layers."""
+
+    kind: LayerKind | None = None
+    fields: tuple[tuple[str, Any], ...] = ()
+    """Of the problem, what the layer does not decide."""
+
+    @classmethod
+    def of(cls, kind: LayerKind, fields: Mapping[str, Any]) -> KindShape:
+        """The shape of a kind of layers, with what else was asked of the problem."""
+        step = kind.problem(1, 2, **fields)
+        sizes = {name: getattr(step, name) for name in OF_SHAPE}
+        return cls(**sizes, layers=kind.count, dtype=step.dtype, latent_kv=step.latent_kv, page_size=step.page_size,
+                   kind=kind, fields=tuple(fields.items()))  # fmt: skip
+
+    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
+        """One layer's call, over what its cache holds."""
+        assert self.kind is not None
+        return self.kind.problem(new_tokens, context, batch=batch, latent_kv=self.latent_kv, **dict(self.fields))
+
+    def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
+        assert self.kind is not None
+        tokens = self.kind.cached_tokens(context)
+        page = self.page_size or 1
+        return self.layers * batch * -(-tokens // page) * page * self.kind.token_bytes(self.dtype)
+
+
+@dataclass(frozen=True)
+class BatchShape(ModelShape):
+    """A model whose step has sequences of different contexts, all in one launch."""
+
+    contexts: tuple[int, ...] = ()
+
+    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
+        """One layer's call: `new_tokens` queries of every sequence against its own keys."""
+        one = super().call(1, context, new_tokens)
+        mask = one.mask if self.window is not None or new_tokens > 1 else "none"
+        return one.with_(seq_q=new_tokens * len(self.contexts), seq_k=sum(self.contexts), mask=mask,
+                         seq_lens=(new_tokens,) * len(self.contexts), seq_lens_k=self.contexts)  # fmt: skip
+
+    def cache_bytes(self, batch: int, context: int, prediction: Prediction) -> int:
+        one = super().call(1, context, 1)
+        width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
+        page = self.page_size or 1
+        rows = sum(-(-keys // page) * page for keys in self.contexts)
+        return rows * one.kv_heads * width * one.input_type.bytes * self.layers
 
 
 @dataclass(frozen=True)
 class DecodePoint:
     """One context length on one GPU: `prediction` is of one layer's call; the rest is of all layers, per token.
 
-    Bytes and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens.
+    Bytes and seconds "per token" are those of a step divided by the tokens that it generates, batch x new_tokens. Of a
+    model there is a point for each of its `kinds` of layers, and shape and prediction are those of the kind that takes
+    longest.
     """
 
     shape: ModelShape
@@ -95,6 +147,28 @@ class DecodePoint:
     context: int
     new_tokens: int
     prediction: Prediction
+    model: Model | None = None
+    kinds: tuple[DecodePoint, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, kinds: tuple[DecodePoint, ...]) -> DecodePoint:
+        """All kinds of layers together."""
+        return replace(max(kinds, key=lambda kind: kind.step_s), model=model, kinds=kinds)
+
+    @property
+    def parts(self) -> tuple[DecodePoint, ...]:
+        """The points of one kind of layer each."""
+        return self.kinds or (self,)
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """What the numbers rest on."""
+        return tuple(part.prediction for part in self.parts)
+
+    @property
+    def kernel_name(self) -> str:
+        """The kernels, in the order of the layers."""
+        return ", ".join(dict.fromkeys(p.kernel.name for p in self.predictions))
 
     @property
     def tokens(self) -> int:
@@ -104,21 +178,17 @@ class DecodePoint:
     @property
     def step_s(self) -> float:
         """Seconds of all layers' attention in one step."""
-        return self.prediction.time.total_s * self.shape.layers
+        return sum(part.prediction.time.total_s * part.shape.layers for part in self.parts)
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of all layers' cache, whole pages."""
-        kept = self.shape.kept_bytes(self.batch, self.context)
-        if kept is not None:
-            return kept
-        tensors = self.prediction.chain.tensors
-        return sum(tensors[n].allocated_bytes for n in ("K", "V") if n in tensors) * self.shape.layers
+        return sum(part.shape.cache_bytes(self.batch, self.context, part.prediction) for part in self.parts)
 
     @property
     def weight_bytes(self) -> int | None:
         """Bytes of the model's weights; None where there is no model, or they are not known."""
-        return None
+        return None if self.model is None else self.model.weight_bytes
 
     @property
     def fits(self) -> bool | None:
@@ -132,10 +202,14 @@ class DecodePoint:
 
         Dirty lines of others that a call drives out of a flushed L2 are left out: there is no flush between layers.
         """
-        if level == "hbm" and not self.prediction.hbm_known:
+        if level == "hbm" and not all(p.hbm_known for p in self.predictions):
             return None
-        rows = [r for r in self.prediction.traffic if r.level == level and direction in (None, r.direction)]
-        return sum(float(r.bytes) for r in rows if r.tensor != FOREIGN) * self.shape.layers / self.tokens
+        return sum(
+            sum(float(row.bytes) for row in part.prediction.traffic
+                if row.level == level and direction in (None, row.direction) and row.tensor != FOREIGN)
+            * part.shape.layers / self.tokens
+            for part in self.parts
+        )  # fmt: skip
 
     @property
     def tokens_per_s(self) -> float:
@@ -143,47 +217,41 @@ class DecodePoint:
         return self.tokens / self.step_s
 
     @property
-    def kept_read_bytes(self) -> int:
-        """Bytes of the keys and values that the masks keep, of all layers."""
+    def bound_tokens_per_s(self) -> float | None:
+        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep."""
+        p = self.prediction.profile
+        bandwidth = p.dram_bandwidth_measured_bytes_per_s or p.dram_bandwidth_bytes_per_s
+        return self.tokens * bandwidth / sum(part._kept_read_bytes for part in self.parts) if bandwidth else None
+
+    @property
+    def _kept_read_bytes(self) -> int:
+        """Bytes of the keys and values that the masks of one kind of layer keep."""
         problem = self.prediction.problem
         width = problem.head_dim + (0 if problem.latent_kv else problem.head_dim_v)
         keys = problem.seq_k if problem.window is None else min(problem.seq_k, problem.window + self.new_tokens)
         return problem.batch * problem.kv_heads * keys * width * problem.input_type.bytes * self.shape.layers
 
-    @property
-    def bound_tokens_per_s(self) -> float | None:
-        """The same if a step took only as long as HBM needs to deliver the keys and values that its masks keep."""
-        p = self.prediction.profile
-        bandwidth = p.dram_bandwidth_measured_bytes_per_s or p.dram_bandwidth_bytes_per_s
-        return self.tokens * bandwidth / self.kept_read_bytes if bandwidth else None
-
-    @property
-    def kernel_name(self) -> str:
-        """The kernel's name."""
-        return self.prediction.kernel.name
-
-    @property
-    def predictions(self) -> tuple[Prediction, ...]:
-        """What the numbers rest on."""
-        return (self.prediction,)
-
     def to_dict(self) -> dict[str, Any]:
-        """One entry of `points` in the JSON of `iosim decode`."""
+        """One entry of `points` in the JSON of `iosim decode`; of a model with an entry of each kind of layer."""
         p = self.prediction
-        return {
+        whole: dict[str, Any] = {
             "profile": p.profile.name, "kernel": self.kernel_name, "batch": self.batch, "context": self.context,
-            "new_tokens": self.new_tokens, "layers": self.shape.layers, "splits": p.kernel.splits,
-            "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
+            "new_tokens": self.new_tokens, "layers": sum(part.shape.layers for part in self.parts),
+            "splits": p.kernel.splits, "packed": p.chain.launches[-1 if p.kernel.splits == 1 else -2].domain.pack,
             "cache_bytes": self.cache_bytes, "weight_bytes": self.weight_bytes, "fits": self.fits,
-            "hbm_read_bytes_per_token": self.per_token("hbm", "read"),
-            "hbm_write_bytes_per_token": self.per_token("hbm", "write"),
-            "l2_read_bytes_per_token": self.per_token("l2", "read"),
-            "l2_write_bytes_per_token": self.per_token("l2", "write"),
-            "method": p.method, "step_s": self.step_s, "s_per_token": self.step_s / self.tokens,
-            "tokens_per_s": self.tokens_per_s, "bound_tokens_per_s": self.bound_tokens_per_s,
-            "bound_by": p.time.bound_by, "sequences": [one.to_dict() for one in work_of(p)],
+        } | {
+            f"{level}_{direction}_bytes_per_token": self.per_token(level, direction)
+            for level in ("hbm", "l2") for direction in ("read", "write")
+        } | {
+            "method": method_of(one.method for one in self.predictions), "step_s": self.step_s,
+            "s_per_token": self.step_s / self.tokens, "tokens_per_s": self.tokens_per_s,
+            "bound_tokens_per_s": self.bound_tokens_per_s, "bound_by": p.time.bound_by, "sequences": work_of(p),
             "problem": p.problem.to_dict(), "notes": list(p.notes),
         }  # fmt: skip
+        if self.model is None:
+            return whole
+        kinds = [{"layer": kind.name} | part.to_dict() for kind, part in zip(self.model.kinds, self.kinds, strict=True)]
+        return {"model": self.model.name, "tensor_parallel": self.model.tensor_parallel, **whole, "kinds": kinds}
 
 
 class Step(TypedDict, total=False):
@@ -260,28 +328,6 @@ def read_contexts(contexts: str | Sequence[int | str]) -> list[int]:
     return found
 
 
-@dataclass(frozen=True)
-class BatchShape(ModelShape):
-    """A model whose step has sequences of different contexts, all in one launch."""
-
-    contexts: tuple[int, ...] = ()
-
-    def call(self, batch: int, context: int, new_tokens: int) -> AttentionProblem:
-        """One layer's call: `new_tokens` queries of every sequence against its own keys."""
-        one = super().call(1, context, new_tokens)
-        mask = one.mask if self.window is not None or new_tokens > 1 else "none"
-        return one.with_(seq_q=new_tokens * len(self.contexts), seq_k=sum(self.contexts), mask=mask,
-                         seq_lens=(new_tokens,) * len(self.contexts), seq_lens_k=self.contexts)  # fmt: skip
-
-    def kept_bytes(self, batch: int, context: int) -> int | None:
-        """Bytes of all layers' cache, whole pages of every sequence."""
-        one = super().call(1, context, 1)
-        width = one.head_dim + (0 if one.latent_kv else one.head_dim_v)
-        page = self.page_size or 1
-        rows = sum(-(-keys // page) * page for keys in self.contexts)
-        return rows * one.kv_heads * width * one.input_type.bytes * self.layers
-
-
 def sweep_batch(
     shape: ModelShape, contexts: Sequence[int], gpu: str | HardwareProfile, kernel: str, **step: Unpack[Step]
 ) -> Iterator[DecodePoint]:
@@ -301,23 +347,31 @@ def sweep_batch(
     return sweep(batch, [max(contexts)], gpu, kernel, **whole)
 
 
-@dataclass(frozen=True)
-class SequenceWork:
-    """The sequences of one context length, in one launch."""
+def sweep_model(
+    model: Model, contexts: Iterable[int], gpu: str | HardwareProfile = "a100", kernel: str = DEFAULT, *,
+    asked: Mapping[str, Any], **step: Unpack[Step],
+) -> Iterator[DecodePoint]:  # fmt: skip
+    """A whole model's step at every context. Raises InputError: a model that generates nothing, or as `decode_point`
+    does.
 
-    context: int
-    sequences: int
-    splits: int
-    keys_per_split: int
-    work_tiles: int
-    """Of all these sequences, over all heads."""
+    Args:
+        asked: fields of the problem that were given, such as `dtype` and `page_size`.
+    """
+    if not model.causal:
+        raise InputError(f"`model` '{model.name}' generates nothing: its tokens see all others; accepted: a decoder, "
+                         "and `iosim predict` for this one")  # fmt: skip
+    fields = {name: value for name, value in asked.items() if value is not None and name not in (*OF_MODEL, "batch")}
+    fields["dtype"] = asked.get("dtype") or model.dtype or "bf16"
+    at = list(contexts)
+    shapes = [KindShape.of(kind, fields) for kind in model.kinds]
+    kinds = [list(sweep(shape, at, gpu, kernel, **step)) for shape in shapes]
+    for parts in zip(*kinds, strict=True):
+        yield DecodePoint.of(model, parts)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def work_of(prediction: Prediction) -> list[SequenceWork]:
-    """By context, in ascending order; nothing of kernels whose scores pass through memory.
+def work_of(prediction: Prediction) -> list[dict[str, int]]:
+    """What a launch does for its sequences, over all heads: by context, in ascending order; nothing of kernels whose
+    scores pass through memory.
 
     FlashAttention-2 gives every sequence as many splits; others' splits have one length, so that a longer sequence
     has more of them.
@@ -334,13 +388,6 @@ def work_of(prediction: Prediction) -> list[SequenceWork]:
         per = -(-blocks // domain.splits) if split_alike(prediction.kernel.name) else blocks_each
         splits = -(-blocks // per)
         tiles = sequences * domain.heads * -(-queries * domain.pack // domain.block_q) * splits
-        found.append(SequenceWork(keys, sequences, splits, min(keys, per * domain.block_k), tiles))
+        found.append({"context": keys, "sequences": sequences, "splits": splits,
+                      "keys_per_split": min(keys, per * domain.block_k), "work_tiles": tiles})  # fmt: skip
     return found
-
-
-def work_table(predictions: list[Prediction]) -> Table:
-    """A row a GPU, kernel and context."""
-    return Table(WORK_COLUMNS, tuple(
-        (p.profile.name, p.kernel.name, w.context, w.sequences, w.splits, w.keys_per_split, w.work_tiles)
-        for p in predictions for w in work_of(p)
-    ))  # fmt: skip

@@ -1,29 +1,89 @@
-"""run(): what a request for decoding asks for, and the result that shows itself."""
+"""run(): what a request for decoding asks for, and what the result looks like: its answer, tables, text and page.
+
+Plots against the context: tokens a second with the bound that the keys and values set, a panel a GPU; bytes from and to
+HBM per generated token, and the splits that the kernel chose.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
-from iosim.base.units import some
+from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
 from iosim.base.words import DEFAULT
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import kernel_by_rule
+from iosim.prediction.answer import ONCE, times_text, trust
+from iosim.prediction.estimates import legend, marked
 from iosim.problem.asked import lengths
-from iosim.show.page import Page, Panel
-from iosim.show.shown import Part, Shown, panels_of
-from iosim.studies.decode import face
-from iosim.studies.decode.decode import DecodePoint, ModelShape, Step, read_contexts, sweep, sweep_batch
-from iosim.studies.decode.stack import kinds_table, kinds_title, sweep_model
+from iosim.show import axes
+from iosim.show.bars import Part, bars
+from iosim.show.labels import End, alike, at_ends, layered
+from iosim.show.page import Page, Panel, Section, listed
+from iosim.show.shown import Part as ShownPart
+from iosim.show.shown import Shown, panels_of
+from iosim.show.tables import Cell, Column, Table, spread_out
+from iosim.studies.decode.decode import (
+    DecodePoint,
+    ModelShape,
+    Step,
+    read_contexts,
+    sweep,
+    sweep_batch,
+    sweep_model,
+    work_of,
+)
 from iosim.studies.models.asked import chosen
 from iosim.studies.requests import CONTEXTS, DecodeRequest
 
 NOT_FLAT = ("problem", "notes", "kinds", "sequences")
 """Keys of a point that a row of a table has no place for."""
+TITLE = "How many tokens a second does attention allow while generating?"
+TOKENS_ARE = (
+    "All sequences together, if attention were all there is. The dotted line is what HBM allows: it delivers the kept "
+    "keys and values, and nothing else takes time."
+)
+WORK = "splits and work of each sequence"
+MORE_IS = "GPUs and kernels that do not differ share a line."
+BOUND = "K/V bound"
+MOST_SHORT = 3
+"""Contexts in the table of Markdown."""
+MOST_OPEN = 12
+"""Rows of a table that is not folded away."""
+NOTE = (
+    "attention of all layers alone; a step makes one new token of every sequence, or as many as were asked for. K/V "
+    "bound: tokens a second if HBM delivered the kept keys and values and nothing else took time."
+)
+FITS = {
+    True: "fits: the cache and the weights",
+    False: "fits: the cache alone; a model's weights, which take more, are counted with --model where its config says "
+    "them",
+}
+"""What fits, with the weights and without."""
+COLUMNS = (
+    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
+    Column("step_s", "step", "seconds"), Column("tokens_per_s", "tokens/s", "count"),
+    Column("bound_tokens_per_s", "K/V bound", "count"), Column("bound_by", "bound by"),
+    Column("splits", "splits", "count"), Column("cache_bytes", "cache", "bytes"),
+    Column("weight_bytes", "weights", "bytes"), Column("fits", "fits"),
+    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("l2_bytes_per_token", "SM<->L2/token", "bytes"),
+)  # fmt: skip
+Value = Callable[[DecodePoint], float | None]
+KIND_COLUMNS = (
+    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("layer", "layer"), Column("count", "layers", "count"),
+    Column("sees", "a query sees"), Column("cache_bytes", "cache", "bytes"),
+    Column("hbm_bytes_per_token", "HBM/token", "bytes"), Column("step_s", "of the step", "seconds"),
+    Column("share", "of the time"), Column("bound_by", "bound by"),
+)  # fmt: skip
+WORK_COLUMNS = (
+    Column("gpu", "gpu"), Column("kernel", "kernel"), Column("context", "context", "count"),
+    Column("sequences", "sequences", "count"), Column("splits", "splits", "count"),
+    Column("keys_per_split", "keys a split", "count"), Column("work_tiles", "work tiles", "count"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,24 +110,29 @@ class Decoding(Shown):
     @property
     def answer(self) -> str:
         """One sentence."""
-        return face.answer(self.points)
+        return answer(self.points)
 
     def as_page(self, command: str = "iosim decode") -> Page:
         """The whole page. `command` is the command line that makes it again."""
-        return face.as_page(self.points, command)
+        return as_page(self.points, command)
 
     def to_text(self) -> str:
-        return face.as_text(self.points)
+        more = "".join(f"\n{title}\n{rows.text()}\n" for title, rows in self._more())
+        return f"{self.answer}\n\n{table(self.points).text()}{more}" + "".join(
+            f"note: {n}\n" for n in notes(self.points)
+        )
+
+    def _more(self) -> list[tuple[str, Table]]:
+        """Tables beside that of the points, each with its title."""
+        tables = [(kinds_title(self.points), kinds_table(self.points)), (WORK, work(self.points))]
+        return [(title, rows) for title, rows in tables if rows is not None]
 
     def _line(self) -> str:
         contexts = sorted({p.context for p in self})
-        return f"{face.subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
+        return f"{subject(self.points)}; {contexts[0]:,} to {some(contexts[-1], 'token')} of context"
 
-    def _parts(self) -> list[Part]:
-        kinds, work = kinds_table(self.points), face.work(self.points)
-        by_kind: list[Part] = [] if kinds is None else [kinds_title(self.points), kinds]
-        by_sequence: list[Part] = [] if work is None else [face.WORK, work]
-        return [self.answer, face.table(self.points), *by_kind, *by_sequence, face.notes(self.points)]
+    def _parts(self) -> list[ShownPart]:
+        return [self.answer, table(self.points), *(p for both in self._more() for p in both), notes(self.points)]
 
     def _panels(self) -> tuple[Panel, ...]:
         return panels_of(self.as_page())
@@ -131,3 +196,214 @@ def chosen_kernels(
     profile = load_profile(gpu) if isinstance(gpu, str) else gpu
     found = [kernel_by_rule(rule, profile, page_size) for rule in rules]
     return [("sglang-fa3" if batch and name == "fa3" else name, page) for name, page in found]
+
+
+def work(points: Sequence[DecodePoint]) -> Table | None:
+    """What a launch does for each sequence of a batch, a row a context; None where all have one length."""
+    batches = [p.prediction for p in points if p.prediction.problem.seq_lens is not None]
+    rows: Iterator[tuple[Cell, ...]] = (
+        (p.profile.name, p.kernel.name, *one.values()) for p in batches for one in work_of(p)
+    )
+    return Table(WORK_COLUMNS, tuple(rows)) if batches else None
+
+
+def kinds_table(points: Sequence[DecodePoint]) -> Table | None:
+    """A row a kind of layer at the longest context; None where there is one kind."""
+    longest = max(point.context for point in points)
+    rows = tuple(
+        (p.prediction.profile.name, part.kernel_name, kind.name, kind.count, kind.sees, part.cache_bytes,
+         marked(part.per_token("hbm"), part.prediction), part.step_s, f"{part.step_s / p.step_s:.0%}",
+         part.prediction.time.bound_by)
+        for p in points if p.model is not None and p.context == longest and len(p.kinds) > 1
+        for kind, part in zip(p.model.kinds, p.kinds, strict=True)
+    )  # fmt: skip
+    return Table(KIND_COLUMNS, rows) if rows else None
+
+
+def kinds_title(points: Sequence[DecodePoint]) -> str:
+    """What that table is of."""
+    return f"By kind of layer, at a context of {max(point.context for point in points):,} tokens"
+
+
+def answer(points: Sequence[DecodePoint]) -> str:
+    """One sentence: at the longest context, a clause a GPU and kernel."""
+    longest = max(p.context for p in points)
+    here = [p for p in points if p.context == longest]
+    clauses = [_clause(p) for p in here]
+    first = here[0]
+    of = ""
+    if first.model is not None:
+        gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
+        of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
+    basis = trust([one for p in here for one in p.predictions])
+    return f"{_where(first)}{of} {'; '.join((*clauses, basis))}."
+
+
+def _where(p: DecodePoint) -> str:
+    """The context, or the sequences of a batch."""
+    if p.prediction.problem.seq_lens is None:
+        return f"At a context of {some(p.context, 'token')}"
+    keys = [keys for _, keys in p.prediction.problem.sequences]
+    return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch,"
+
+
+def _clause(p: DecodePoint) -> str:
+    who = f"{p.kernel_name} on {p.prediction.profile.name}"
+    each = "one token" if p.tokens == 1 else some(p.tokens, "token")
+    text = f"{who} takes {seconds_text(p.step_s)} for a step of {each}, {some(p.tokens_per_s, 'token')} a second"
+    text += " with attention alone"
+    read = p.per_token("hbm", "read")
+    if read is not None:
+        times = read * p.tokens / p.cache_bytes
+        whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
+        text += f", reading {bytes_text(read * p.tokens)} from HBM a step ({whole} of {bytes_text(p.cache_bytes)})"
+    if p.bound_tokens_per_s is not None:
+        share = 100 * p.tokens_per_s / p.bound_tokens_per_s
+        text += f", {share:.0f} % of what HBM's bandwidth allows"
+    if p.fits is False:
+        weights = p.weight_bytes
+        what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
+        text += f", though {what} not fit in its memory"
+    return text
+
+
+def table(points: Sequence[DecodePoint]) -> Table:
+    """A row a point."""
+    rows = Table(COLUMNS, tuple(
+        (p.prediction.profile.name, p.kernel_name, p.context, p.step_s, p.tokens_per_s, p.bound_tokens_per_s,
+         p.prediction.time.bound_by, p.prediction.kernel.splits, p.cache_bytes, p.weight_bytes,
+         {True: "yes", False: "no", None: None}[p.fits], marked(p.per_token("hbm"), *p.predictions),
+         p.per_token("l2"))
+        for p in points
+    ))  # fmt: skip
+    return rows if any(p.weight_bytes for p in points) else rows.without("weight_bytes")
+
+
+def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
+    """What a reader should know of the kernels, and of all numbers."""
+    told = legend(one for p in points for one in p.predictions)
+    of_kernels = dict.fromkeys(n for p in points for one in p.predictions for n in one.kernel.notes)
+    of_models = dict.fromkeys(n for p in points if p.model is not None for n in p.model.all_notes)
+    fits = FITS[any(p.weight_bytes for p in points)]
+    return (*([] if told is None else [told]), *of_kernels, *of_models, NOTE, fits)
+
+
+def subject(points: Sequence[DecodePoint]) -> str:
+    """The model and the step in one line."""
+    p = points[0]
+    tokens = "one new token" if p.new_tokens == 1 else some(p.new_tokens, "new token")
+    if p.model is not None:
+        return f"{p.model.line}; {p.prediction.problem.dtype}; batch {p.batch}, {tokens} a step"
+    shape, problem = p.shape, p.prediction.problem
+    d, d_v = problem.head_dim, problem.head_dim_v
+    width = f"{d}" if d_v == d else f"{d}/{d_v}"
+    kind = "one latent K/V" if shape.latent_kv else some(shape.kv_heads, "key/value head")
+    pages = f", pages of {some(shape.page_size, 'token')}" if shape.page_size else ""
+    return (f"{some(shape.layers, 'layer')}, {some(shape.heads, 'query head')}, {kind}, head_dim {width}, "
+            f"{problem.dtype}{pages}; "
+            f"batch {p.batch}, {tokens} a step")  # fmt: skip
+
+
+def as_page(points: Sequence[DecodePoint], command: str = "iosim decode") -> Page:
+    """The whole page. `command` is the command line that makes it again."""
+    several = len({p.context for p in points}) > 1
+    sections = (
+        Section("tokens", "Tokens a second against the context" if several else "Tokens a second", (TOKENS_ARE,),
+                panels=_tokens(points) if several else _token_bars(points), most_across=2),
+        Section("numbers", "Numbers", table=table(points), brief=_short(points), folded=len(points) > MOST_OPEN),
+        *((Section("kinds", kinds_title(points), table=kinds_table(points)),) if kinds_table(points) else ()),
+        *((Section("more", "Bytes and splits", (MORE_IS,), panels=(
+            _panel("bytes", points, "HBM bytes per generated token", lambda p: p.per_token("hbm"), bytes_text),
+            _panel("splits", points, "splits of the keys", lambda p: float(p.prediction.kernel.splits), count_text),
+        ), folded=True),) if several else ()),
+        *listed("notes", "Notes", notes(points), folded=True),
+    )  # fmt: skip
+    return Page(TITLE, f"{subject(points)}.", sections, command=command, answer=(answer(points),))
+
+
+def _short(points: Sequence[DecodePoint]) -> Table:
+    """Of each GPU and kernel, a few contexts."""
+    kept = set(spread_out(sorted({p.context for p in points}), MOST_SHORT))
+    return table([p for p in points if p.context in kept]).without("cache_bytes", "l2_bytes_per_token", "splits")
+
+
+def _tokens(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
+    """A panel a GPU: tokens a second of each kernel, below the bound that the keys and values set."""
+    by_gpu: dict[str, dict[str, list[DecodePoint]]] = {}
+    for p in points:
+        of_kernel = by_gpu.setdefault(p.prediction.profile.name, {})
+        of_kernel.setdefault(p.kernel_name, []).append(p)
+    rates = [v for p in points for v in (p.tokens_per_s, p.bound_tokens_per_s) if v]
+    x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
+    y = axes.log_axis(rates, "tokens a second", count_text)
+    panels = []
+    for number, (gpu, of_kernel) in enumerate(by_gpu.items(), 1):
+        data: list[dict[str, Any]] = []
+        ends, readings = [], []
+        bounds: dict[int, float] = {}
+        for members in of_kernel.values():
+            bounds |= {p.context: b for p in members if (b := p.bound_tokens_per_s)}
+        if bounds:
+            data.append(axes.guide(BOUND, list(bounds), list(bounds.values()), BOUND, "dot"))
+            ends.append(End(BOUND, list(bounds.values())[-1], axes.NEUTRAL))
+        drawn = []
+        for n, (kernel, members) in enumerate(of_kernel.items()):
+            hover = [f"{kernel}, {some(p.context, 'token')}<br>{count_text(p.tokens_per_s)} a second" for p in members]
+            drawn.append(axes.line(kernel, [p.context for p in members], [p.tokens_per_s for p in members], hover, n))
+            ends.append(End(kernel, members[-1].tokens_per_s, axes.colour(n)))
+            readings.append(f"{kernel} {some(members[0].tokens_per_s, 'token')} a second at "
+                            f"{some(members[0].context, 'token')} of context, "
+                            f"{count_text(members[-1].tokens_per_s)} at "
+                            f"{members[-1].context:,}")  # fmt: skip
+        panels.append(Panel(f"tokens-{number}", gpu, f"{gpu}: {'; '.join(readings)}.", (*data, *layered(drawn)),
+                            axes.layout(x, y, **at_ends(ends, y))))  # fmt: skip
+    return tuple(panels)
+
+
+def _token_bars(points: Sequence[DecodePoint]) -> tuple[Panel, ...]:
+    """A bar a GPU and kernel, where there is more than one."""
+    if len(points) < 2:
+        return ()
+    names = [_name(p) for p in points]
+    hover = [f"{name}<br>{some(p.tokens_per_s, 'token')} a second" for name, p in zip(names, points, strict=True)]
+    part = Part("tokens a second", axes.colour(0), [p.tokens_per_s for p in points], hover)
+    readings = "; ".join(f"{name} {count_text(p.tokens_per_s)}" for name, p in zip(names, points, strict=True))
+    return (bars("tokens-1", "", f"Tokens a second: {readings}.", names, [part], count_text,
+                 axis_title="tokens a second"),)  # fmt: skip
+
+
+def _name(p: DecodePoint) -> str:
+    return f"{p.prediction.profile.name}, {p.kernel_name}"
+
+
+def _lines(points: Sequence[DecodePoint]) -> dict[str, list[DecodePoint]]:
+    """Points by the name of their line."""
+    lines: dict[str, list[DecodePoint]] = {}
+    for p in points:
+        lines.setdefault(_name(p), []).append(p)
+    return lines
+
+
+def _panel(
+    name: str, points: Sequence[DecodePoint], title: str, value: Value, text: Callable[[float], str]
+) -> Panel:  # fmt: skip
+    """A line a GPU and kernel; one for those that do not differ."""
+    data: list[dict[str, Any]] = []
+    ends: list[End] = []
+    readings: list[str] = []
+    lines = {name: [(p.context, v) for p in members if (v := value(p)) is not None]
+             for name, members in _lines(points).items()}  # fmt: skip
+    values = [v for shown in lines.values() for _, v in shown]
+    together = alike({name: [v for _, v in shown] for name, shown in lines.items() if shown})
+    for n, names in enumerate(together):
+        contexts, ys = zip(*lines[names[0]], strict=True)
+        who = " and ".join(names) if len(names) < len(lines) or len(names) == 1 else "all"
+        hover = [f"{who}, {some(c, 'token')}<br>{text(v)}" for c, v in lines[names[0]]]
+        data.append(axes.line(who, contexts, ys, hover, n))
+        ends.append(End(who.replace(" and ", " +<br>"), ys[-1], axes.colour(n)))
+        readings.append(f"{who}: {text(ys[0])} at {some(contexts[0], 'token')} to {text(ys[-1])} at {contexts[-1]:,}")
+    x = axes.length_axis(sorted({p.context for p in points}), "context (tokens)")
+    y = axes.log_axis(values, "", text)
+    heading = f"{title[0].upper()}{title[1:]}"
+    return Panel(f"figure-{name}", heading, f"{heading}. {'; '.join(readings)}.", tuple(layered(data)),
+                 axes.layout(x, y, **at_ends(ends, y)))  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.units import some
 from iosim.hardware.profile import HardwareProfile, load_profile
-from iosim.kernel.conditions import Conditions
+from iosim.kernel.conditions import CONDITIONS, Conditions
 from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Access, Chain, Domain, Launch, Mode, Outer, Per, Role, Rows, Tensor
 from iosim.kernel.libraries import resolve
@@ -156,12 +156,12 @@ def latencies(
     r = request
     profiles = [load_profile(gpu) if isinstance(gpu, str) else gpu for gpu in r.gpu]
     asked = [(read_stack(name), profile, *one) for name in r.stack for profile in profiles for one in problems]
+    how: dict[str, Any] = {name: getattr(r, name) for name in CONDITIONS}
     requests = []
     for stack, profile, _, given in asked:
         problem = in_pages(given, stack)
         writes = r.cache_write and stack.append_kv and problem.seq_lens is None and _has_new_keys(problem)
-        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), l2_start=r.l2,
-                                method=r.method, clocks=r.clocks, launched=r.launched))  # fmt: skip
+        requests.append(Request(problem, stack.kernel(profile), profile, Overrides(append_kv=writes), **how))
     return tuple(
         replace(
             latency_of(stack, prediction, r.cache_write and stack.append_kv, r.launched, calibration), layers=layers

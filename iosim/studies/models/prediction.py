@@ -20,9 +20,9 @@ from iosim.show import axes
 from iosim.show.page import Panel
 from iosim.show.shown import Part, Shown
 from iosim.show.tables import Cell, Column, Table
-from iosim.studies.calls import PredictRequest
 from iosim.studies.models.asked import LayerCall, asked_model, asked_problems, calls_of, combinations
 from iosim.studies.models.layers import LayerKind, Model
+from iosim.studies.requests import PredictRequest
 
 if TYPE_CHECKING:
     from iosim.kernel.kernel import Kernel

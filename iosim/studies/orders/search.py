@@ -30,9 +30,9 @@ from iosim.prediction.many import Request, try_all
 from iosim.prediction.predictor import planned
 from iosim.prediction.replays import tile_accesses
 from iosim.problem.attention import AttentionProblem
-from iosim.studies.calls import PINNED, OrdersRequest
 from iosim.studies.orders.entry import COARSE, SAME_TIME, OrderEntry, OrderPart, OrderRanking, check_weights, ranked
 from iosim.studies.orders.space import OrderChoice, applied, choices, main_launch, pinned_fields
+from iosim.studies.requests import PINNED, OrdersRequest
 
 ALL_ACCESSES = 60_000_000
 """Tile accesses up to which every order is replayed whole: some seconds on two cores."""

@@ -15,8 +15,8 @@ from iosim.kernel.conditions import Conditions
 from iosim.kernel.libraries import entry_name, is_choice
 from iosim.problem.asked import BESIDES, lengths
 from iosim.problem.fields import FIELDS
-from iosim.studies.calls import SweepRequest
 from iosim.studies.models.asked import OF_LENGTH, OF_MODEL, chosen, rows_of
+from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import PLACES, SETTINGS, Cases, cases, name_of
 from iosim.studies.sweep.cells import Words
 from iosim.studies.sweep.files import frame_of, problems_of, read_frame

@@ -33,8 +33,8 @@ from iosim.problem.attention import AttentionProblem
 from iosim.problem.dtypes import INPUT_DTYPES
 from iosim.readers.replay.sharing import OWN
 from iosim.show.tables import Column, Table
-from iosim.studies.calls import TilesRequest
 from iosim.studies.models.layers import Layers
+from iosim.studies.requests import TilesRequest
 from iosim.studies.tiles.space import rejection, tile_space
 
 if TYPE_CHECKING:
