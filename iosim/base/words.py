@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 METHODS = ("bounds", "capacity", "sampled", "replay")
 """How HBM traffic is found."""
 L2_STARTS = ("cold", "warm")
@@ -13,3 +15,9 @@ LAUNCHED = ("alone", "graph")
 """alone: each launch as a profiler times it; graph: the call replayed in a CUDA graph."""
 DEFAULT = "default"
 """In place of a kernel's name: the GPU's own, as `iosim.kernel.libraries.default` chooses it."""
+
+
+def sentences(parts: Iterable[str]) -> str:
+    """Short sentences, one after the other; empty ones are left out. Each begins as it is to be read: a kernel's name
+    has no capital."""
+    return " ".join(f"{part}." for part in parts if part)

@@ -1,4 +1,4 @@
-"""A prediction's answer in one sentence: what is read from HBM, how often, why, and how far to trust it.
+"""A prediction's answer in short sentences: what is read from HBM, against what, why, and how far to trust it.
 
 The reason comes from numbers that a prediction has at hand: what each tensor reads against its size, what is spilled,
 and what the L2 keeps. `iosim.studies.explain` gives the same reason, and adds to it from a traced replay.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from iosim.base.units import bytes_text, some, times_of
+from iosim.base.words import sentences
 from iosim.kernel.launch import Per, Role
 from iosim.kernel.libraries.default import told
 from iosim.prediction.result import Prediction
@@ -25,26 +26,25 @@ SPILL = "spill"
 
 
 def answer(predictions: Sequence[Prediction]) -> str:
-    """One sentence on predictions of one problem or of several lengths, of which it takes the longest.
+    """Sentences on predictions of one problem or of several lengths, of which they take the longest.
 
-    The prediction furthest above its compulsory bytes comes first, with the reason; the others follow by GPU.
+    The prediction furthest above its compulsory bytes comes first, then the others by GPU; its reason; the caveats.
     """
     longest = max(map(_lengths, predictions))
     taken = [p for p in predictions if _lengths(p) == longest]
     first = max(taken, key=excess)
     start = f"At {some(first.problem.seq_q, 'token')} " if len(set(map(_lengths, predictions))) > 1 else ""
-    reason = why(first)
-    parts = [f"{reads(first)}, {reason}" if reason else reads(first)]
+    parts = [f"{start}{reads(first)}"]
     others = [p for p in taken if p is not first]
     if len(others) > MOST_NAMED:
         least = min(others, key=excess)
-        parts.append(f"least of {len(taken)} above the compulsory is {who(least)}: {amount(least)}")
+        parts.append(f"the least of {len(taken)}, {who(least)}, {amount(least)}")
     else:
         gpus = dict.fromkeys((first.profile.name, *(p.profile.name for p in others)))
         for gpu in gpus:
             named = ", ".join(f"{p.kernel.name} {amount(p)}" for p in others if p.profile.name == gpu)
             parts += [named if gpu == first.profile.name else f"on {gpu} {named}"] if named else []
-    return f"{start}{'; '.join((*parts, trust(taken)))}."
+    return sentences(("; ".join(parts), why(first), trust(taken)))
 
 
 def _lengths(p: Prediction) -> tuple[int, int]:
@@ -115,43 +115,46 @@ def amount(p: Prediction) -> str:
 
 
 def why(p: Prediction) -> str:
-    """The reason of its HBM reads, as a clause that begins with "because" or "though"; empty where only bounds are
-    known, or a warm L2 is the reason."""
+    """The reason of its HBM reads, in sentences without the last full stop; empty where only bounds are known, or a
+    warm L2 is the reason."""
     if not p.hbm_known or left_warm(p) or not p.hbm_bounds.compulsory_read:
         return ""
     if excess(p) <= ONCE:
         asked = p.total("l2", "read")
         if asked <= ONCE * p.hbm_bounds.compulsory_read:
-            return "because the SMs hardly read anything twice"
-        return f"though the SMs read {bytes_text(asked)}: the L2 serves the rest"
-    return f"because {'; and '.join((_excess_reason(p), *_spills(p)))}"
+            return "The SMs hardly read anything twice"
+        return f"The SMs read {bytes_text(asked)}: the L2 serves the rest"
+    return ". ".join((_excess_reason(p), *_spills(p)))
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
-    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, in a few words, GPUs of one kind
-    together; and kernels of which spills are left out."""
+    """Kernels that nobody asked for, how HBM bytes were found and what that rests on, GPUs of one kind together; and
+    kernels of which spills are left out. Sentences without the last full stop."""
     several = list(predictions)
-    by_default = told((p.kernel, p.profile) for p in several)
-    gpus_of: dict[str, dict[str, None]] = {}
+    gpus_of: dict[tuple[str, str], dict[str, None]] = {}
     for p in several:
         gpus_of.setdefault(_basis(p), {})[p.profile.name] = None
-    how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
+    bases = []
+    for (how, numbers), gpus in gpus_of.items():
+        where = f" on {_list(list(gpus))}" if len(gpus_of) > 1 else ""
+        bases.append(f"HBM bytes{where} {how}")
+        bases += [f"The L2 model's numbers{where}: {numbers}"] if numbers else []
     spilling = list(dict.fromkeys(p.kernel.name for p in several if p.call.spilling))
-    spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here"
-    return "; ".join([
-        *([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}", *([spills] if spilling else [])
-    ])  # fmt: skip
+    spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here" if spilling else ""
+    by_default = told((p.kernel, p.profile) for p in several)
+    return ". ".join(part for part in (by_default, *bases, spills) if part)
 
 
-def _basis(p: Prediction) -> str:
+def _basis(p: Prediction) -> tuple[str, str]:
+    """How HBM bytes were found, and the kinds of the L2 model's numbers."""
     if p.method == "bounds":
-        return "bounded, not predicted"
+        return "bounded, not predicted", ""
     if p.method == "capacity":
-        return "by the capacity rule, an estimate"
+        return "by the capacity rule, an estimate", ""
     l2, hbm = (next(b for b in p.evidence.bases if b.model == name) for name in ("l2", "hbm"))
-    checked = "checked against its counters" if hbm.validated_by else "not checked against counters there"
+    checked = "checked against that GPU's counters" if hbm.validated_by else "not checked against that GPU's counters"
     how = "by replay" if p.method == "replay" else "by replay in part"
-    return f"{how}, {checked}; of the L2 model's numbers {l2.summary}"
+    return f"{how}, {checked}", l2.summary
 
 
 def _excess_reason(p: Prediction) -> str:
@@ -170,10 +173,11 @@ def _excess_reason(p: Prediction) -> str:
         return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
     if kind == Role.TEMP:
         sizes = [p.chain.tensors[n].bytes for n in names]
-        size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * (len(names) > 1)}"
-        beside = f"more than the {_l2(p)} L2, " if max(sizes) > int(p.profile.need("l2_bytes")) else ""
-        return (f"{_list(names)} ({size}) {'live' if len(names) > 1 else 'lives'} between launches, {beside}"
-                f"and {bytes_text(together)} are read back")  # fmt: skip
+        many = len(names) > 1
+        size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * many}"
+        beside = f" exceed{'s' * (not many)} the {_l2(p)} L2" if max(sizes) > int(p.profile.need("l2_bytes")) else ""
+        lives = f"live{'s' * (not many)} between launches{' and' * bool(beside)}{beside}"
+        return f"{_list(names)}, {size}, {lives}: {bytes_text(together)} are read back"
     if kind == Role.OUTPUT:
         are = "are" if len(names) > 1 else "is"
         return f"{_list(names)} {are} added up in memory: {bytes_text(together)} are read back"
@@ -191,26 +195,25 @@ def _rereads(p: Prediction, names: list[str], times: float) -> str:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)
         return f"{again}, by {users} launches" if users > 1 else again
     found = reuse(p, launch)
-    together, kept = _list(found.tensors), bytes_text(found.capacity_bytes)
-    where = "one partition of the L2 keeps" if p.profile.need_int("l2_partitions") > 1 else "the L2 keeps"
+    where = "one partition of the L2" if p.profile.need_int("l2_partitions") > 1 else "the L2"
+    against = f"{_in_progress(found)} in progress at once; {where} keeps {bytes_text(found.capacity_bytes)}"
     if found.regime == "thrashing":
-        return f"{again}: most loads of {together} miss, {_in_progress(found)} against the {kept} that {where}"
+        return f"{again}: most loads of {_list(found.tensors)} miss. {against}"
     if found.regime == "wave-bound":
-        return f"{again}: {_in_progress(found)} outgrow the {kept} that {where}, and each wave of CTAs reads them anew"
+        return f"{again}, anew by each wave of CTAs. {against}"
     if found.regime == "drift":
-        step = "" if found.in_step_bytes is None else f" (in step they would read {bytes_text(found.in_step_bytes)})"
-        against = f"{_in_progress(found)} against the {kept} that {where}"
-        return f"{again}: CTAs drift apart or displace each other's lines{step}; in progress are {against}"
+        step = "" if found.in_step_bytes is None else f". In step they would read {bytes_text(found.in_step_bytes)}"
+        return f"{again}: CTAs drift apart or displace each other's lines{step}. {against}"
     return again
 
 
 def _in_progress(found: Reuse) -> str:
     """What the heads in progress hold of the tensors that CTAs share."""
     names = _list(found.tensors)
+    are = "are" if len(found.tensors) > 1 else "is"
     if found.one_head_bytes > found.capacity_bytes or found.heads_at_once == 1:
-        return f"a head's {names}, {bytes_text(found.one_head_bytes)},"
-    heads = some(found.heads_at_once, "head")
-    return f"{names} of the {heads} in progress at once, {bytes_text(found.in_progress_bytes)},"
+        return f"{names} of a head, {bytes_text(found.one_head_bytes)}, {are}"
+    return f"{names} of {some(found.heads_at_once, 'head')}, {bytes_text(found.in_progress_bytes)}, {are}"
 
 
 def _spills(p: Prediction) -> list[str]:

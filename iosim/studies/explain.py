@@ -13,6 +13,7 @@ import numpy as np
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.words import sentences
 from iosim.kernel.launch import Chain, Launch, Role
 from iosim.prediction.answer import reads, trust, why
 from iosim.prediction.result import Prediction
@@ -142,21 +143,19 @@ def explain(prediction: Prediction, *, progress: Progress = silent, budget: int 
 
 
 def answer(explanations: Sequence[Explanation]) -> str:
-    """One sentence: what each reads from HBM, why, in the words of its regime, and the change that would help most."""
-    clauses = [_clause(e) for e in explanations]
-    return f"{'; '.join((*clauses, trust([e.prediction for e in explanations])))}."
+    """What each reads from HBM, why, in the words of its regime, and the change that would help most."""
+    return sentences([*map(_reason, explanations), trust([e.prediction for e in explanations])])
 
 
-def _clause(e: Explanation) -> str:
+def _reason(e: Explanation) -> str:
     p = e.prediction
-    reason = why(p)
-    text = f"{reads(p)}, {reason}" if reason else reads(p)
+    parts = [reads(p), why(p)]
     best, now = e.tried.trials[0] if e.tried.trials else None, p.total("hbm")
     if best is not None and best.hbm_bytes < (1 - HELPS) * now and best.time_s <= SAME_TIME * p.time.total_s:
         read = best.prediction.total("hbm", "read")
-        text += (f"; with '{best.words}' it would read {bytes_text(read)} (with what it writes "
-                 f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})")  # fmt: skip
-    return text
+        parts.append(f"With '{best.words}' it would read {bytes_text(read)} (with what it writes "
+                     f"{bytes_text(best.hbm_bytes)}, not {bytes_text(now)})")  # fmt: skip
+    return ". ".join(part for part in parts if part)
 
 
 def sources(p: Prediction) -> tuple[Source, ...]:

@@ -140,33 +140,35 @@ def test_of_many_the_first_and_the_least_are_named() -> None:
     predictions = [predict(problem(2048), k, g) for g in ("a100", "l4", "h100") for k in ("naive", "fa2", "cutlass")]
     least = min(predictions, key=excess)
     sentence = answer(predictions)
-    assert f"least of 9 above the compulsory is {least.kernel.name} on {least.profile.name}" in sentence
+    assert f"the least of 9, {least.kernel.name} on {least.profile.name}, " in sentence
     assert sentence.count(" times") <= 2
 
 
 def test_scores_that_outgrow_the_l2_are_the_reason_of_naive_attention() -> None:
     p = predict(problem(4096), "naive", "t4")  # 8 x 4,096^2 x 2 bytes = 268 MB of scores, 4 MiB of L2
-    assert "S and P (268.4 MB each) live between launches, more than the 4.194 MB L2" in why(p)
+    assert "S and P, 268.4 MB each, live between launches and exceed the 4.194 MB L2" in why(p)
 
 
 def test_keys_that_outgrow_a_partition_are_the_reason_of_a_long_causal_call() -> None:
     p = predict(problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200")
     assert excess(p) > 2
     # 2 tensors x 65,536 x 128 x 2 bytes = 33.55 MB
-    assert f"33.55 MB, against the {bytes_text(partition_bytes(p))}" in why(p)
+    assert f"33.55 MB, are in progress at once; one partition of the L2 keeps {bytes_text(partition_bytes(p))}" in why(
+        p
+    )
     assert "CTAs drift apart" in why(p)
     assert "spilled registers take room in the L2" in why(p)
 
 
 def test_where_the_l2_serves_the_rest_it_says_so() -> None:
     p = predict(problem(2048), "fa2", "a100")
-    assert why(p) == f"though the SMs read {bytes_text(p.total('l2', 'read'))}: the L2 serves the rest"
+    assert why(p) == f"The SMs read {bytes_text(p.total('l2', 'read'))}: the L2 serves the rest"
 
 
 def test_where_no_query_sees_a_key_nothing_is_compulsory() -> None:
     """The window of 3 keys ends 511 tokens before the first key."""
     said = answer([predict(problem(190, mask="window", window=3, offset=-511), "fa2", "h200")])
-    assert "where nothing is compulsory: no query sees a key;" in said
+    assert "where nothing is compulsory: no query sees a key." in said
     assert "times" not in said
 
 
@@ -189,13 +191,24 @@ def test_spilled_registers_alone_change_no_more_than_the_reason() -> None:
     assert "spilled" not in why(bare)
 
 
+def test_sentences_are_short() -> None:
+    """None of more than 40 words, of whatever regime."""
+    calls = [
+        (problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200"),
+        (problem(4096), "naive", "t4"), (problem(2048), "default", "l4"), (problem(1, seq_k=8192), "fa2", "a100"),
+    ]  # fmt: skip
+    for call in calls:
+        for sentence in answer([predict(*call), predict(call[0], "flash", call[2])]).split(". "):
+            assert len(sentence.split()) <= 40, sentence
+
+
 # Trust
 
 
 def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
     h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
-    assert trust([h200]).endswith("checked against its counters; of the L2 model's numbers 9 measured, 1 published")
-    assert "not checked against counters there" in trust([l4])
+    assert trust([h200]).endswith("against that GPU's counters. The L2 model's numbers: 9 measured, 1 published")
+    assert "not checked against that GPU's counters" in trust([l4])
     assert next(b for b in l4.evidence.bases if b.model == "hbm").validated_by is None
     assert "estimate" in trust([predict(problem(), "fa2", "h200", method="capacity")])
     both = trust([h200, l4])

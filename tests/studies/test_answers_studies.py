@@ -103,7 +103,7 @@ def test_an_explanation_names_the_regime_and_the_best_change(capsys: pytest.Capt
     assert "CTAs drift apart" in said
     assert bytes_text(facts["in_step_bytes"]) in said
     assert bytes_text(facts["capacity_bytes"]) in said
-    assert f"with '{best['change']}' it would read" in said
+    assert f"With '{best['change']}' it would read" in said
     assert bytes_text(best["hbm_bytes"]) in said
 
 
@@ -123,7 +123,7 @@ def test_decoding_states_the_longest_context(capsys: pytest.CaptureFixture[str],
     last = data["points"][-1]
     assert data["answer"].startswith(f"At a context of {last['context']:,} tokens {last['kernel']} on ")
     step = f"takes {seconds_text(last['step_s'])} for a step of one token"
-    assert f"{step}, {last['tokens_per_s']:,.0f} tokens a second" in data["answer"]
+    assert f"{step}: {last['tokens_per_s']:,.0f} tokens a second" in data["answer"]
     assert bytes_text(last["hbm_read_bytes_per_token"]) in data["answer"]
 
 
@@ -135,7 +135,7 @@ def test_a_batchs_step_and_rate_come_first(capsys: pytest.CaptureFixture[str]) -
     assert main([*line, "--format", "json"]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     step, rate = seconds_text(point["step_s"]), f"{point['tokens_per_s']:,.0f}"
-    assert f"takes {step} for a step of 64 tokens, {rate} tokens a second" in text.splitlines()[0]
+    assert f"takes {step} for a step of 64 tokens: {rate} tokens a second" in text.splitlines()[0]
     head, row = text.splitlines()[2:4]
     assert head.split()[3:5] == ["step", "tokens/s"]
     assert f"{step} {rate}" in " ".join(row.split())

@@ -470,7 +470,7 @@ def test_the_answer_tells_batches_apart_and_no_cache_of_training(capsys: pytest.
     line = "predict --model llama-3-8b --layers 1 --gpu h100 --seq-len 256"
     several = printed(f"{line} --batch 1,2", capsys)["answer"]
     assert "at batch 1;" in several
-    assert "at batch 2; the key/value cache then takes up to 2.097 MB" in several
+    assert "at batch 2. The key/value cache then takes up to 2.097 MB" in several
     assert "cache" not in printed(f"{line} --pass fwd+bwd --kernel fa2", capsys)["answer"]
 
 

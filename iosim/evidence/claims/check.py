@@ -9,7 +9,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import bytes_text, number_text, seconds_text
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, sentences
 from iosim.evidence.claims import readings
 from iosim.evidence.claims.amount import Amount, parse, share
 from iosim.evidence.claims.readings import Reading
@@ -68,18 +68,19 @@ class Check(Shown):
         return {"total": p.time.total_s if quantity == "time" else p.flops}
 
     def answer(self) -> str:
-        """One sentence: what the claim is, why a counter would show another number, and which."""
+        """What the claim is, why a counter would show another number, and which."""
         claim = f"{self.claim.text} of {NAMES[self.claim.quantity]}"
         if not self.matches:
             near = self.nearest
-            return (f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %: the nearest is "
-                    f"{self._named(near)}; {self._counter()}.")  # fmt: skip
+            none = f"{claim} matches none of {self.tried} counts within {100 * self.tolerance:.2g} %"
+            return sentences([f"{none}: the nearest is {self._named(near)}", *self._counter()])
         best = self.matches[0]
         chance = " with two slips, which may be chance," if len(best.reading.slips) > 1 else ""
         parts = [f"{claim} matches{chance} {self._named(best)}"]
-        parts += [best.reading.why] if best.reading.why else []
-        parts += [f"so does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
-        return f"{'; '.join((*parts, self._counter()))}."
+        reason = best.reading.why
+        parts.append(reason[:1].upper() + reason[1:])
+        parts += [f"So does {self._named(other)}" for other in self.matches[1:MOST_NAMED]]
+        return sentences([*parts, *self._counter()])
 
     def _named(self, match: Match) -> str:
         r = match.reading
@@ -87,16 +88,16 @@ class Check(Shown):
         off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+.2f} %"
         return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
 
-    def _counter(self) -> str:
+    def _counter(self) -> tuple[str, ...]:
         """What iosim predicts for the claimed quantity, and how far to trust it."""
         p = self.prediction
         who = f"{p.kernel.name} on {p.profile.name}"
         if self.claim.quantity in ("hbm", "l2"):
             read, written = (self.text(self.counter[direction]) for direction in ("read", "write"))
             level = "HBM" if self.claim.quantity == "hbm" else "the L2"
-            basis = trust([p]) if self.claim.quantity == "hbm" else f"bytes {p.exactness}"
-            return f"{who} is predicted to read {read} from {level} and to write {written} ({basis})"
-        return f"predicted for {who}: {self.text(self.counter['total'])}"
+            basis = trust([p]) if self.claim.quantity == "hbm" else f"SM<->L2 bytes are {p.exactness}"
+            return f"{who} is predicted to read {read} from {level} and to write {written}", basis
+        return (f"Predicted for {who}: {self.text(self.counter['total'])}",)
 
     def text(self, value: float) -> str:
         """A value of the claimed quantity in words."""

@@ -48,10 +48,10 @@ def _default(problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, 
 
 
 def told(kernels: Iterable[tuple[Kernel, HardwareProfile]]) -> str:
-    """A clause on those of some kernels that nobody asked for: which one each GPU has; empty where all were named."""
+    """A sentence on those of some kernels that nobody asked for: which one each GPU has; empty where all were named."""
     names: dict[str, dict[str, None]] = {}
     for kernel, profile in kernels:
         if any(note.startswith(NOTE) for note in kernel.notes):
             names.setdefault(profile.name, {})[kernel.name] = None
     by_default = [f"{' and '.join(found)} on {gpu}" for gpu, found in names.items()]
-    return f"kernel{'s' * (len(by_default) > 1)} by default: {', '.join(by_default)}" if by_default else ""
+    return f"Kernel{'s' * (len(by_default) > 1)} by default: {', '.join(by_default)}" if by_default else ""

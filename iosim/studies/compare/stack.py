@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.base.progress import Progress
 from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.words import sentences
 from iosim.kernel.libraries.default import told
 from iosim.show.page import Page, Section, listed
 from iosim.show.tables import Column, Table
@@ -76,10 +77,8 @@ class ModelComparison:
             clauses.append(f"on {gpu} {best['kernel']} is the fastest with {seconds_text(best['time_s'])}{hbm}")
         asked = (p.prediction for _, comparison in self.parts for p in comparison.points)
         by_default = told((p.kernel, p.profile) for p in asked)
-        clauses += [by_default] if by_default else []
-        return (f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title} at "
-                f"{some(longest, 'token')}, "
-                f"{'; '.join(clauses)}.")  # fmt: skip
+        of = f"For the attention of the {some(self.model.layers, 'layer')} of {self.model.title}"
+        return sentences([f"{of} at {some(longest, 'token')}, {'; '.join(clauses)}", by_default])
 
     def to_dict(self) -> dict[str, Any]:
         """The command line's JSON: `rows` of all layers, and under `layers` a comparison for each kind."""

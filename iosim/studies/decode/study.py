@@ -13,7 +13,7 @@ from typing import Any
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, count_text, seconds_text, some, times_of
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.overrides import Overrides
 from iosim.kernel.serving import kernel_by_rule
@@ -226,17 +226,17 @@ def kinds_title(points: Sequence[DecodePoint]) -> str:
 
 
 def answer(points: Sequence[DecodePoint]) -> str:
-    """One sentence: at the longest context, a clause a GPU and kernel."""
+    """At the longest context, what a step takes and reads on each GPU with each kernel."""
     longest = max(p.context for p in points)
     here = [p for p in points if p.context == longest]
-    clauses = [_clause(p) for p in here]
+    steps = [part for p in here for part in _step(p)]
     first = here[0]
     of = ""
     if first.model is not None:
         gpus = f", on each of {first.model.tensor_parallel} GPUs" if first.model.tensor_parallel > 1 else ""
         of = f", in the {some(first.model.layers, 'layer')} of {first.model.title}{gpus},"
     basis = trust([one for p in here for one in p.predictions])
-    return f"{_where(first)}{of} {'; '.join((*clauses, basis))}."
+    return f"{_where(first)}{of} {sentences([*steps, basis])}"
 
 
 def _where(p: DecodePoint) -> str:
@@ -247,24 +247,22 @@ def _where(p: DecodePoint) -> str:
     return f"With {some(len(keys), 'sequence')} of {min(keys):,} to {max(keys):,} tokens in one launch,"
 
 
-def _clause(p: DecodePoint) -> str:
+def _step(p: DecodePoint) -> Iterator[str]:
     who = f"{p.kernel_name} on {p.prediction.profile.name}"
     each = "one token" if p.tokens == 1 else some(p.tokens, "token")
-    text = f"{who} takes {seconds_text(p.step_s)} for a step of {each}, {some(p.tokens_per_s, 'token')} a second"
-    text += " with attention alone"
+    rate = f"{some(p.tokens_per_s, 'token')} a second with attention alone"
+    if p.bound_tokens_per_s is not None:
+        rate += f", {100 * p.tokens_per_s / p.bound_tokens_per_s:.0f} % of what HBM's bandwidth allows"
+    yield f"{who} takes {seconds_text(p.step_s)} for a step of {each}: {rate}"
     read = p.per_token("hbm", "read")
     if read is not None:
         times = read * p.tokens / p.cache_bytes
         whole = "the whole cache" if abs(times - 1) <= ONCE - 1 else times_of(times_text(times), "the cache")
-        text += f", reading {bytes_text(read * p.tokens)} from HBM a step ({whole} of {bytes_text(p.cache_bytes)})"
-    if p.bound_tokens_per_s is not None:
-        share = 100 * p.tokens_per_s / p.bound_tokens_per_s
-        text += f", {share:.0f} % of what HBM's bandwidth allows"
+        yield f"A step reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})"
     if p.fits is False:
         weights = p.weight_bytes
         what = "the cache does" if weights is None else f"the cache and {bytes_text(weights)} of weights do"
-        text += f", though {what} not fit in its memory"
-    return text
+        yield f"But {what} not fit in the memory of {p.prediction.profile.name}"
 
 
 def table(points: Sequence[DecodePoint]) -> Table:

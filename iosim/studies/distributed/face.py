@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from iosim.base.units import bytes_text, seconds_text, some, times_of
+from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
@@ -47,7 +48,7 @@ _TIME_LEGEND = tuple(Series(name, colour, "■") for name, colour in _PARTS)
 
 
 def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
-    """One sentence on the methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody
+    """The methods of a study over `gpus`, such as "8 x h100-sxm"; `by_default` says which kernel nobody
     asked for."""
     best = min(results, key=lambda r: r.seconds)
     first = f"{best.name} is the fastest of {len(results)} methods on" if len(results) > 1 else f"{best.name} runs on"
@@ -58,7 +59,7 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
         parts[0] += f", {float(best.idle.slots):.0%} of the steps idle"
     hidden = "hidden behind computation" if best.exposed_s <= HARDLY * best.seconds else (
         f"{seconds_text(best.exposed_s)} of the time waits for them")  # fmt: skip
-    parts.append(f"each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
+    parts.append(f"Each GPU receives {bytes_text(float(best.received_bytes))}, {hidden}")
     others = sorted((r for r in results if r is not best), key=lambda r: r.seconds)
     as_long = [times_of(times_text(r.seconds / best.seconds), "as long") for r in others]
     if others:
@@ -67,10 +68,10 @@ def answer(results: Sequence[Result], gpus: str, by_default: str = "") -> str:
             named += f", the slowest, {others[-1].name}, {as_long[-1]}"
         parts.append(named)
     if best.longest_sequence is not None:
-        parts.append(f"up to {some(best.longest_sequence, 'token')} fit")
+        parts.append(f"Up to {some(best.longest_sequence, 'token')} fit")
     parts += [by_default] if by_default else []
-    parts.append("times by a model of links and GPUs that was not checked against a cluster")
-    return f"{'; '.join(parts)}."
+    parts.append("Times by a model of links and GPUs that was not checked against a cluster")
+    return sentences(parts)
 
 
 def table(results: Sequence[Result]) -> Table:

@@ -8,6 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.units import seconds_text, some
+from iosim.base.words import sentences
 from iosim.hardware.profile import load_profile
 from iosim.kernel.serving import read_stack, stack_names
 from iosim.prediction.answer import trust
@@ -146,7 +147,7 @@ def stack_rows() -> list[dict[str, Any]]:
 
 
 def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
-    """One sentence, a clause a stack, GPU and problem; of many, of the longest call alone, or of all layers of a model
+    """What a call takes by stack, GPU and problem; of many, the longest call alone, or of all layers of a model
     at the length that takes longest."""
     if models:
         most = max(models, key=lambda step: step.total_s)
@@ -155,11 +156,11 @@ def answer(points: Sequence[Latency], models: Sequence[AllLayers] = ()) -> str:
         told = ", ".join(f"{seconds_text(m.total_s)} in {m.points[0].stack.name} on "
                          f"{m.points[0].prediction.profile.name}" for m in alike)  # fmt: skip
         checked = trust([p.prediction for m in alike for p in m.points])
-        return f"The attention of all {some(most.count, 'layer')} of {most.title} takes {told}; {checked}."
+        return sentences([f"The attention of all {some(most.count, 'layer')} of {most.title} takes {told}", checked])
     longest = max(points, key=lambda p: p.total_s).prediction.problem
     here = [p for p in points if p.prediction.problem.sequences == longest.sequences]
     clauses = [_clause(p) for p in here]
-    return f"An attention call takes {'; '.join((', '.join(clauses), trust([p.prediction for p in here])))}."
+    return sentences([f"An attention call takes {', '.join(clauses)}", trust([p.prediction for p in here])])
 
 
 def _clause(p: Latency) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
-from iosim.base.words import DEFAULT
+from iosim.base.words import DEFAULT, sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import CONDITIONS
 from iosim.prediction.answer import against, left_in_l2, trust
@@ -325,7 +325,7 @@ def notes(results: Sequence[ModelPrediction]) -> tuple[str, ...]:
 
 
 def answer(results: Sequence[ModelPrediction]) -> str:
-    """One sentence on a model, on each GPU and with each kernel, at the longest length."""
+    """A model, on each GPU and with each kernel, at the longest length."""
     longest = max((one.keys, one.queries) for one in results)
     taken = [one for one in results if (one.keys, one.queries) == longest]
     first = taken[0]
@@ -334,9 +334,9 @@ def answer(results: Sequence[ModelPrediction]) -> str:
     more = [f"and {len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
     largest = max(one.cache_bytes for one in taken)
     kept = largest > 0 and first.predictions[0].problem.passes == "fwd"
-    cache = f"; the key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
+    cache = f"The key/value cache then takes {'up to ' * batches}{bytes_text(largest)}" if kept else ""
     basis = trust([p for one in taken for p in one.predictions])
-    return f"{_subject(first, batches)} {'; '.join((*clauses, *more))}{cache}; {basis}."
+    return sentences([f"{_subject(first, batches)} {'; '.join((*clauses, *more))}", cache, basis])
 
 
 def _subject(one: ModelPrediction, batches: bool) -> str:

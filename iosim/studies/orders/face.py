@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosim.base.units import bytes_text, capacity_text, seconds_text, some, times_of
+from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.prediction.answer import times_text
 from iosim.show import axes
@@ -23,14 +24,15 @@ def answer(ranking: OrderRanking) -> str:
     best, own = ranking.best, ranking.own
     parts = [f"{_where(ranking)} {ranking.kernel} does best with {best.choice.words}: {_cost(best)}"]
     if best.is_own:
-        parts[0] += "; that is its own order"
+        parts.append("That is its own order")
     else:
-        parts.append(f"its own order ({own.choice.words}) {_against(own, best)}")
+        parts.append(f"Its own order ({own.choice.words}) {_against(own, best)}")
     parts.append(f"{some(len(ranking.orders), 'order')} predicted, {len(ranking.left_out)} left out")
     parts += [ranking.by_default] if ranking.by_default else []
     times = next(basis for basis in evidence(ranking.profile).bases if basis.model == "time")
-    parts.append(f"HBM bytes by replay, times by a model of whose numbers {times.summary}")
-    return f"{'; '.join(parts)}."
+    parts.append("HBM bytes by replay, times by a model")
+    parts.append(f"The time model's numbers: {times.summary}")
+    return sentences(parts)
 
 
 def _where(ranking: OrderRanking) -> str:
@@ -73,13 +75,13 @@ def _constant(check: ConstantCheck) -> str:
     lost = slowest.constant.time_s / slowest.best.time_s - 1
     more = heaviest.constant.hbm_bytes / heaviest.best.hbm_bytes
     if lost > SAME:
-        parts.append(f"they cost most time, {100 * lost:.1f} %, at {_problem(slowest)}")
+        parts.append(f"They cost most time, {100 * lost:.1f} %, at {_problem(slowest)}")
     if more > 1 + SAME_BYTES:
-        parts.append(f"and move most, {times_text(more)} times the bytes of the best section, at {_problem(heaviest)}")
+        parts.append(f"They move most, {times_text(more)} times the bytes of the best section, at {_problem(heaviest)}")
     if size != check.section_bytes and right > check.right:
         parts.append(f"{capacity_text(size)} are right for {right}")
     parts += [check.by_default] if check.by_default else []
-    return f"{'; '.join(parts)}."
+    return sentences(parts)
 
 
 def _problem(row: ConstantRow) -> str:

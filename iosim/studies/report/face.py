@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from iosim.base.units import bytes_text, length_text, some
+from iosim.base.words import sentences
 from iosim.prediction.answer import against, left_in_l2, times_text, trust, why
 from iosim.show.page import Page, Section, listed
 from iosim.studies.report.collect import Omission, Point, Report, by_gpu
@@ -44,11 +45,10 @@ def _sentence(gpu: str, points: Sequence[Point], baseline: str | None) -> str:
     parts = [f"On {gpu} at {some(longest, 'token')} {best.kernel} moves {_amounts(best)}"]
     if against is not None:
         parts[0] += f", {_ratios(best, against)}"
-        reason = why(against.prediction)
-        parts.append(f"{against.kernel} moves {_amounts(against)}{f', {reason}' if reason else ''}")
+        parts += [f"{against.kernel} moves {_amounts(against)}", why(against.prediction)]
         parts += _from(points, best.kernel, against.kernel)
     parts += [f"{p.kernel} moves {bytes_text(p.hbm)} at HBM" for p in others if p is not against and p.hbm is not None]
-    return f"{'; '.join((*parts, trust([p.prediction for p in here])))}."
+    return sentences([*parts, trust([p.prediction for p in here])])
 
 
 def _best(points: Sequence[Point]) -> Point:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.words import sentences
 from iosim.hardware.trust import evidence
 from iosim.studies.tiles.pick import TileCandidate, TileRanking
 
@@ -29,14 +30,14 @@ def _sentence(r: TileRanking) -> str:
     parts = [f"{where} the {few} is {_named(best)}: {_cost(best)}{spilled}"]
     if r.library:
         first = r.library[0]
-        parts.append(f"the fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
+        parts.append(f"The fastest library kernel, {first.kernel} with its {first.tile}, takes {_cost(first)}")
     if r.rejected:
-        others = "another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
+        others = "Another does" if len(r.rejected) == 1 else f"{len(r.rejected)} others do"
         parts.append(f"{others} not fit{_mostly(r)}")
     times = next(basis for basis in evidence(r.profile).bases if basis.model == "time")
     checked = "checked there" if times.validated_by else "not checked there"
-    parts.append(f"times by a model {checked}, of whose numbers {times.summary}")
-    return f"{'; '.join(parts)}."
+    parts += [f"Times by a model {checked}", f"Its numbers: {times.summary}"]
+    return sentences(parts)
 
 
 def _named(c: TileCandidate) -> str:

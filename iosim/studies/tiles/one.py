@@ -56,7 +56,7 @@ class TileStudy:
 
     @property
     def answer(self) -> str:
-        """Whether the tile fits, and how it ranks or what it is short of, in one sentence."""
+        """Whether the tile fits, and how it ranks or what it is short of, in a sentence or two."""
         name = f"{self.block_q}x{self.block_k}"
         if self.ranked:
             rank, best = self.ranked[0]
@@ -68,7 +68,7 @@ class TileStudy:
         text = f"{name} does not fit on {self.profile}: {why}"
         if self.nearest is not None:
             rank, tile = self.nearest
-            text += f"; the nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
+            text += f". The nearest that fits is {tile.tile} with {_how(tile.tile)}, {self._place(rank)}"
         return text
 
     def _place(self, rank: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from iosim.base.units import bytes_text
+from iosim.base.words import sentences
 from iosim.prediction.answer import trust, who
 from iosim.readers.replay.engine import PS
 from iosim.readers.replay.tracing import LaunchTrace
@@ -22,11 +23,11 @@ from iosim.studies.trace.views import reuse_rows, tensor_rows
 
 
 def answer(traces: Sequence[TraceResult]) -> str:
-    """One sentence, the kernels apart by semicolons."""
-    return f"{'; '.join((*map(_clause, traces), trust([t.prediction for t in traces])))}."
+    """What each asks of the L2, and what of it comes from HBM."""
+    return sentences([*map(_asked, traces), trust([t.prediction for t in traces])])
 
 
-def _clause(t: TraceResult) -> str:
+def _asked(t: TraceResult) -> str:
     rows = tensor_rows(t)
     asked, missed = (sum(int(r[key]) for r in rows) for key in ("asked_bytes", "missed_bytes"))
     share = 100 * (1 - missed / asked) if asked else 0.0
@@ -39,9 +40,9 @@ def _clause(t: TraceResult) -> str:
         names = " and ".join(widest.shared_tensors)
         above = f"for {100 * widest.share_above(kept):.0f} % of the time more than"
         fits = "never more than" if peak <= kept else above
-        parts.append(f"up to {bytes_text(peak)} of {names} are in use at once, {fits} the {bytes_text(kept)} that one "
+        parts.append(f"Up to {bytes_text(peak)} of {names} are in use at once, {fits} the {bytes_text(kept)} that one "
                      "partition keeps")  # fmt: skip
-    return "; ".join(parts)
+    return ". ".join(parts)
 
 
 MAX_CTA_LINES = 600

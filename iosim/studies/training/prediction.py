@@ -10,6 +10,7 @@ from typing import Any
 from iosim.base.errors import InputError, unknown_name
 from iosim.base.progress import Progress, silent
 from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.estimates import legend_of
 from iosim.problem.asked import lengths
@@ -156,7 +157,7 @@ class TrainingPrediction(Shown):
 
     @property
     def answer(self) -> str:
-        """One sentence on the step, with the longest sequence that fits."""
+        """The step, and the longest sequence that fits."""
         s, by_kind, fits = self.setup, self.timeline.peak.by_kind, "fits" if self.fits else "does not fit"
         most = max(by_kind, key=by_kind.__getitem__)
         longest = longest_sequence(self.model, s, self.capacity_bytes)
@@ -164,11 +165,11 @@ class TrainingPrediction(Shown):
             f"Training with {s.tokens} and {s.attention} attention {fits} on {self.profile.name}: "
             f"{bytes_text(self.peak_bytes)} at the peak of {bytes_text(self.capacity_bytes)}, "
             f"{bytes_text(by_kind[most])} of them {most}",
-            f"the longest sequence that fits has {some(longest, 'token')}" if longest else "not even 64 tokens fit",
-            *([] if self.time is None else [f"a step takes {seconds_text(self.time.total_s)}"]),
-            "tensors alone are counted: the driver's own memory and fragments come on top",
+            f"The longest sequence that fits has {some(longest, 'token')}" if longest else "Not even 64 tokens fit",
+            *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),
+            "Tensors alone are counted: the driver's own memory and fragments come on top",
         ]
-        return f"{'; '.join(parts)}."
+        return sentences(parts)
 
     def to_text(self) -> str:
         table, below = memory_table(self).text(), "\n".join(self._below())

@@ -1,0 +1,54 @@
+"""Every name of the package is reached: by its files, a script or a kernel file. What tests alone reach is not."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+from scripts import ROOT
+
+vulture = pytest.importorskip("vulture")
+
+READ = ("iosim", "benchmarks", "experiments", "docs", "examples")
+DATA = ("iosim/**/*.toml", "iosim/**/*.json", "iosim/**/*.html", "hardware_profiles/*.toml")
+REGISTERED = ["@*register*", "@*.add*", "@*default*"]
+OTHERS_CALL = {
+    "__signature__": "inspect",
+    "_check_value": "argparse", "format_usage": "argparse", "showwarning": "warnings",
+    "_eval_rewrite_as_FloorSum": "sympy",
+    "supports_higher_order_operators": "torch", "_should_skip_dynamo": "torch",
+    "get_identifier": "Nsight Compute", "get_name": "Nsight Compute", "get_description": "Nsight Compute",
+    "get_section_identifier": "Nsight Compute",
+    "globals": "jinja2",
+    "instance": "a descriptor's parameter", "changed_ns": "part of a cache's key",
+    "dilation": "an operator's parameter", "output_padding": "an operator's parameter",
+    "bias_sizes": "an operator's parameter",
+}  # fmt: skip
+"""Name -> who calls or passes it."""
+OF_C = "readers/replay/"
+"""Fields of structures that the engine, in C, reads."""
+
+
+def words_of_data() -> set[str]:
+    """Words of data files and of short texts in code: what is found by its name."""
+    found: set[str] = set()
+    for pattern in DATA:
+        for path in ROOT.glob(pattern):
+            found.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    for path in (ROOT / "iosim").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 60:
+                found.update(re.findall(r"\w+", node.value))
+    return found
+
+
+@pytest.mark.slow
+def test_every_name_is_reached() -> None:
+    checker = vulture.Vulture(ignore_names=["__*"], ignore_decorators=REGISTERED)
+    checker.scavenge([str(ROOT / folder) for folder in READ])
+    engine = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "iosim" / OF_C).glob("*.[ch]"))
+    known = words_of_data() | set(re.findall(r"\w+", engine))
+    known.update(OTHERS_CALL)
+    found = [u for u in checker.get_unused_code(min_confidence=60) if u.filename.is_relative_to(ROOT / "iosim")]
+    assert "\n".join(u.get_report() for u in found if u.name not in known) == ""
