@@ -16,11 +16,11 @@ from typing import Any
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import Chain, Launch
+from iosim.kernel.launch import Chain
 from iosim.kernel.residency import Residency
 from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
-from iosim.readers.timing.computing import executed_pairs
+from iosim.readers.timing.computing import Running, executed_pairs
 from iosim.readers.timing.energy import energy_j, is_known
 from iosim.readers.timing.launch_time import LaunchTime, Setting, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
@@ -110,7 +110,8 @@ def chain_time(
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
         setting = Setting(conditions.launched == "graph", conditions.warm, first=n == 0)
-        times.append(_at_its_clock(problem, kernel, launch, resident, traffic, rates, setting, conditions.clocks))
+        running = Running(problem, kernel, launch, resident, traffic, rates)
+        times.append(_at_its_clock(running, setting, conditions.clocks))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
 
 
@@ -133,16 +134,14 @@ def ceiling_s(
     return seconds
 
 
-def _at_its_clock(
-    problem: AttentionProblem, kernel: Kernel | None, launch: Launch, resident: Residency, traffic: Traffic,
-    rates: Rates, setting: Setting, clocks: str | float,
-) -> LaunchTime:  # fmt: skip
+def _at_its_clock(running: Running, setting: Setting, clocks: str | float) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
+    rates, problem = running.rates, running.problem
     profile = rates.profile
 
     def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
         rates.clock_hz = clock_hz
-        time, work = launch_time(problem, kernel, launch, resident, traffic, rates, setting)
+        time, work = launch_time(running, setting)
         if rates.power_is_modelled and clock_hz is not None:
             time = replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w
@@ -150,7 +149,7 @@ def _at_its_clock(
         products = rates.product_limit(problem.dtype)
         return time, products is None or work.mma_sync_flops <= products * time.total_s
 
-    highest = rates.highest_clock_hz(uses_tensor_cores(launch, problem))
+    highest = rates.highest_clock_hz(uses_tensor_cores(running.launch, problem))
     if not isinstance(clocks, str):
         return at(clocks)[0]
     fastest, is_allowed = at(highest)
