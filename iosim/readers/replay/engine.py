@@ -22,7 +22,7 @@ from iosim.readers.replay.l2 import LEAST_SETS, L2Model, Samples, sample_lines, 
 from iosim.readers.replay.layout import LAYOUT
 from iosim.readers.replay.library import library
 from iosim.readers.replay.lowering import LoweredLaunch, Template
-from iosim.readers.replay.sampling import SamplingPlan, Windows, windows_of
+from iosim.readers.replay.sampling import SamplingPlan, Windows
 
 MAX_DEPTH, MAX_TEMPLATES, MAX_TENSORS, MAX_WAYS = (
     LAYOUT.constants[name] for name in ("MAX_DEPTH", "MAX_TEMPLATES", "MAX_TENSORS", "MAX_WAYS")
@@ -217,7 +217,7 @@ class L2:
 
     def dirty_bytes(self) -> int:
         """Bytes that are dirty in the L2 now."""
-        return int(((self._tags >= 0) & (self._tags & 1 == 1)).sum()) * int(self.config.sample_bytes)
+        return int(self.dirty_by_tensor().sum())
 
     def replay(
         self, launch: LoweredLaunch, ctas: Ctas, *, begin_ps: int = 0, trace: Any = None,
@@ -335,9 +335,10 @@ class _Part:
 
     def windows(self) -> Windows:
         n = int(self.state.windows)
+        played, carried = self._played[:n], self._carried[:n]  # carried: twice the loads outside that each stands for
         only = self.looped.astype(np.int64)
         waited = self.state.took_ps / self.state.alone_ps - 1 if self.state.alone_ps else 0.0
-        return windows_of(self._played[:n], self._carried[:n], self._read[:n] * only, self._write[:n] * only, waited)
+        return Windows(played, played + carried // 2, self._read[:n] * only, self._write[:n] * only, waited)
 
 
 def _interruptible(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:

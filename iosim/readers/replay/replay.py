@@ -21,12 +21,11 @@ from iosim.kernel.traffic import Traffic, TrafficRow
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.coarse import ERROR, HELD_STEPS, CoarseSteps, coarse_plan
 from iosim.readers.replay.engine import L2, PS, Ctas
-from iosim.readers.replay.heads import ERROR as HEADS_ERROR
-from iosim.readers.replay.heads import HeadShare, PlayedHeads
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import streams, tile_bytes
-from iosim.readers.replay.play import Play
+from iosim.readers.replay.play import ERROR as HEADS_ERROR
+from iosim.readers.replay.play import HeadShare, Play, PlayedHeads
 from iosim.readers.replay.sampling import Windows, sampling_plan
 from iosim.readers.replay.sharing import rates_of
 
@@ -91,17 +90,15 @@ class Replay:
         """What a reader of the HBM figures should know."""
         sentences = [f"HBM: replay; {bytes_text(self.dirty_bytes)} stay dirty in L2 at the end"]
         if self.share is not None:
+            heads = f"{self.share.heads} of {self.share.of} heads"
             sentences.append(
-                f"HBM: sampled: {self.share.heads} of {self.share.of} heads were played and stand for "
-                "all; "
-                f"error up to about {HEADS_ERROR:.0%}"
+                f"HBM: sampled: {heads} were played and stand for all; error up to about {HEADS_ERROR:.0%}"
             )
         read = self.traffic.total("hbm", "read")
         if self.placement_bytes > PLACEMENT_TOLD * read:
             sentences.append(
-                f"HBM: where the tensors lie in memory moves the reads by "
-                f"{self.placement_bytes / read:.0%} "
-                "(standard deviation over placements)"
+                f"HBM: where the tensors lie in memory moves the reads by {self.placement_bytes / read:.0%} (standard "
+                "deviation over placements)"
             )
         if self.foreign_write_bytes:
             sentences.append(
@@ -127,9 +124,8 @@ def _sampled(launch: str, windows: Windows) -> list[str]:
     ]
     if windows.waited > WAITING:
         notes.append(
-            f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather "
-            "behind "
-            "the one that misses; jumps scatter them, so reads are found too high"
+            f"HBM: CTAs of {launch} wait for memory (steps take {windows.waited:.0%} longer) and gather behind the one "
+            "that misses; jumps scatter them, so reads are found too high"
         )
     return notes
 
@@ -295,7 +291,7 @@ def replay(inputs: Inputs, trace: Trace | None = None) -> Replay:
             end = ready + round((end - ready) * stands_for)
             _stand_for(l2, before, dirty, stands_for, len(lowered.tensors))
         rows += _rows(launch.name, lowered, before, l2.counts(), l2_of_gpu.launch_fetch_bytes)
-        waited = _waited(l2) if grain else 0.0
+        waited = int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0 if grain else 0.0
         moved = accesses[number] if accesses else round(low.accesses * (share.factors[number] if share else 1.0))
         steps = grain.steps_alone if grain else None
         done.append(ReplayedLaunch(launch.name, begin / 1e12, end / 1e12, ctas.slots, moved, windows, steps, waited))
@@ -362,11 +358,6 @@ def _streamed_at_once(
     element_bytes = played.tensors[loads[0].tensor].element_bytes
     loading_bytes = of_launch.streaming_threads * launch.values_per_thread * element_bytes
     return min(low.tiles, loading_bytes * inputs.sms * low.tiles // loaded)
-
-
-def _waited(l2: L2) -> float:
-    """How much longer coarse steps took than had no load been waited for."""
-    return int(l2.state.took_ps) / max(1, int(l2.state.alone_ps)) - 1.0
 
 
 def _stand_for(
