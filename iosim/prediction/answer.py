@@ -124,7 +124,10 @@ def why(p: Prediction) -> str:
         if asked <= ONCE * p.hbm_bounds.compulsory_read:
             return "because the SMs hardly read anything twice"
         return f"though the SMs read {bytes_text(asked)}: the L2 serves the rest"
-    return f"because {'; and '.join((_excess_reason(p), *_spills(p)))}"
+    spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
+    much = spilled > SPILL_SHARE * (p.total("l2", "write") - spilled)
+    spills = f"; and {bytes_text(spilled)} of spilled registers take room in the L2" if much else ""
+    return f"because {_excess_reason(p)}{spills}"
 
 
 def trust(predictions: Iterable[Prediction]) -> str:
@@ -156,7 +159,7 @@ def _basis(p: Prediction) -> str:
 
 def _excess_reason(p: Prediction) -> str:
     """What reads more than is compulsory, and against which size."""
-    read = _hbm_reads(p)
+    read = {name: int(moved) for (name, way), moved in p.traffic.tensors("hbm").items() if way == "read"}
     counted = {t.name: needed_bytes(p.problem, t) for t in p.chain.role(Role.INPUT)}
     above = {name: n - counted.get(name, 0) for name, n in read.items()}
     kinds: dict[str, list[str]] = {}
@@ -171,7 +174,8 @@ def _excess_reason(p: Prediction) -> str:
     if kind == Role.TEMP:
         sizes = [p.chain.tensors[n].bytes for n in names]
         size = f"{'up to ' * (len(set(sizes)) > 1)}{bytes_text(max(sizes))}{' each' * (len(names) > 1)}"
-        beside = f"more than the {_l2(p)} L2, " if max(sizes) > int(p.profile.need("l2_bytes")) else ""
+        l2_bytes = int(p.profile.need("l2_bytes"))
+        beside = f"more than the {bytes_text(l2_bytes)} L2, " if max(sizes) > l2_bytes else ""
         return (f"{_list(names)} ({size}) {'live' if len(names) > 1 else 'lives'} between launches, {beside}"
                 f"and {bytes_text(together)} are read back")  # fmt: skip
     if kind == Role.OUTPUT:
@@ -211,27 +215,6 @@ def _in_progress(found: Reuse) -> str:
         return f"a head's {names}, {bytes_text(found.one_head_bytes)},"
     heads = some(found.heads_at_once, "head")
     return f"{names} of the {heads} in progress at once, {bytes_text(found.in_progress_bytes)},"
-
-
-def _spills(p: Prediction) -> list[str]:
-    """What spilled registers take of the L2, where that is much."""
-    spilled = int(p.traffic.total("l2", "write", tensor=SPILL))
-    written = p.total("l2", "write") - spilled
-    if spilled <= SPILL_SHARE * written:
-        return []
-    return [f"{bytes_text(spilled)} of spilled registers take room in the L2"]
-
-
-def _hbm_reads(p: Prediction) -> dict[str, int]:
-    read: dict[str, int] = {}
-    for row in p.traffic:
-        if row.level == "hbm" and row.direction == "read":
-            read[row.tensor] = read.get(row.tensor, 0) + int(row.bytes)
-    return read
-
-
-def _l2(p: Prediction) -> str:
-    return bytes_text(int(p.profile.need("l2_bytes")))
 
 
 def _list(names: Sequence[str]) -> str:

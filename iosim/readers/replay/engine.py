@@ -239,7 +239,9 @@ class L2:
             raise InputError(f"`method` replay: {ctas.slots} CTAs on {ctas.sms} SMs; at least one CTA on one SM is "
                              "needed")  # fmt: skip
         stride = ctas.static_stride and (ctas.static_stride - 1) * launch.group + 1  # from a group's last tile
-        loop = launch.loop if coarse is None else coarse.walking_first(launch.loop)
+        loop = launch.loop
+        if coarse is not None:  # what moves on with the loop, then what every small step stores to again
+            loop = tuple(sorted(loop, key=lambda t: t.coef == 0))
         plan = _work_tiles(launch, loop)
         plan.slots, plan.sms, plan.static_stride, plan.group = ctas.slots, ctas.sms, stride, launch.group
         plan.ahead, plan.sms_alike, plan.step_spread_ppm = int(ctas.ahead), ctas.sms_alike, ctas.step_spread_ppm
@@ -252,8 +254,8 @@ class L2:
         side = sm_partitions(ctas.sms, self.model.partitions, self.model.side_ends)
         plan.share_ppm, plan.side = _pointer(shares), _pointer(side)
         if coarse is not None:
-            plan.coarse, plan.walks = coarse.steps, coarse.walks(launch.loop)
-            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.steps**0.5)  # of so many steps together
+            plan.coarse, plan.walks = coarse.how.steps, sum(t.coef != 0 for t in loop)
+            plan.step_spread_ppm = round(ctas.step_spread_ppm / coarse.how.steps**0.5)  # of so many steps together
             plan.lead = _address("first coarse steps", coarse.lead, np.int32, launch.tiles)
             plan.trail = _address("last coarse steps", coarse.trail, np.int32, launch.tiles)
         part = None if sampling is None else _Part(sampling, self._looped(launch))
