@@ -104,12 +104,12 @@ def test_a_descending_work_tile_begins_at_its_high_end() -> None:
 def test_heads_that_begin_anew_stand_for_one_another() -> None:
     causal = planned("fa2", "l4", problem_of(65536, 8, "causal"), 500_000)
     assert causal is not None
-    assert (causal.heads, causal.of) == (coarses.HEADS_PLAYED, 8)
+    assert (causal.how.heads, causal.how.of) == (coarses.HEADS_PLAYED, 8)
     assert causal.lowered.launches[0].tiles == 2 * 1024
     for problem, order in ((problem_of(65536, 8, "none"), None), (problem_of(65536, 8, "causal"), "head")):
         all_heads = planned("fa2", "l4", problem, 500_000, order)
         assert all_heads is not None
-        assert all_heads.heads == all_heads.of == 1
+        assert all_heads.how.heads == all_heads.how.of == 1
         assert all_heads.lowered.launches[0].tiles == chain_of("fa2", "l4", problem, order).launches[0].work_tiles
 
 
