@@ -72,8 +72,7 @@ def reads(p: Prediction) -> str:
     if not p.hbm_known:
         least, most = bytes_text(p.hbm_bounds.compulsory_read), bytes_text(p.hbm_bounds.no_l2_read)
         if p.l2_start == "warm":
-            return (f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} "
-                    "(compulsory)")  # fmt: skip
+            return f"{who(p)} reads at most {most} (with no L2) from HBM; with a cold L2 at least {least} (compulsory)"
         return f"{who(p)} reads between {least} (compulsory) and {most} (with no L2) from HBM"
     read, compulsory = p.total("hbm", "read"), p.hbm_bounds.compulsory_read
     kept = left_warm(p)
@@ -141,9 +140,9 @@ def trust(predictions: Iterable[Prediction]) -> str:
     how = [f"{how}" if len(gpus_of) == 1 else f"on {_list(list(gpus))} {how}" for how, gpus in gpus_of.items()]
     spilling = list(dict.fromkeys(p.kernel.name for p in several if p.call.spilling))
     spills = f"{_list(spilling)} would spill registers, at a cost that is in no number here"
-    return "; ".join([
-        *([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}", *([spills] if spilling else [])
-    ])  # fmt: skip
+    return "; ".join(
+        [*([by_default] if by_default else []), f"HBM bytes {'; '.join(how)}", *([spills] if spilling else [])]
+    )
 
 
 def _basis(p: Prediction) -> str:

@@ -158,9 +158,7 @@ class L2:
         if objects.step != 1 or (len(objects) and not 0 <= objects.start < objects.stop <= self._objects.size):
             raise InputError(f"objects {objects}; accepted: a range within 0 to {self._objects.size}")
 
-    def access(
-        self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]
-    ) -> None:  # fmt: skip
+    def access(self, mode: np.ndarray[Any, Any], number: np.ndarray[Any, Any], side: np.ndarray[Any, Any]) -> None:
         """Accesses one after the other, without times of their own: contents and bytes alone.
 
         Args:

@@ -15,7 +15,15 @@ from iosim.readers.timing.energy import IDLE_ROW_SHARE, INSTRUCTIONS_PER_SCORE
 from iosim.readers.timing.makespan import makespan
 from iosim.readers.timing.overlap import beside
 from iosim.readers.timing.rates import Rates
-from iosim.readers.timing.step_time import WAVEFRONT_BYTES, SmRates, matrix_unit, row_padding, step_cost, step_cycles
+from iosim.readers.timing.step_time import (
+    WAVEFRONT_BYTES,
+    SmRates,
+    is_backward,
+    matrix_unit,
+    row_padding,
+    step_cost,
+    step_cycles,
+)
 
 MMA_FLOPS = 4096
 """Operations of a warp's mma.sync (m16n8k16), an instruction like any other; wgmma's are too few to count."""
@@ -53,8 +61,7 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
     rows = launch.domain.query_rows
     filled = float(rows[rows > 0].mean()) / launch.domain.block_q if (rows > 0).any() else 1.0
     warps = max(1, launch.resources.threads // 32)
-    both_ways = launch.outer is Outer.KEY or launch.products > 0
-    padded = pairs * (1.0 if both_ways else row_padding(launch.domain.block_q, warps, unit))
+    padded = pairs * (1.0 if is_backward(launch) else row_padding(launch.domain.block_q, warps, unit))
     instructions = padded * INSTRUCTIONS_PER_SCORE / 32
     if unit is MatrixUnit.MMA_SYNC:
         instructions += padded * launch.flops_per_pair / MMA_FLOPS
