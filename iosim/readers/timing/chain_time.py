@@ -22,7 +22,7 @@ from iosim.kernel.traffic import Traffic
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Running, executed_pairs
 from iosim.readers.timing.energy import energy_j, is_known
-from iosim.readers.timing.launch_time import LaunchTime, Setting, launch_time, uses_tensor_cores
+from iosim.readers.timing.launch_time import LaunchTime, launch_time, uses_tensor_cores
 from iosim.readers.timing.rates import Rates
 
 LEAST_CLOCK_SHARE = 0.4
@@ -109,9 +109,7 @@ def chain_time(
     rates = Rates(profile, measured, power_is_modelled=measured and is_known(profile))
     times = []
     for n, (launch, resident) in enumerate(zip(chain.launches, residencies, strict=True)):
-        setting = Setting(conditions.launched == "graph", conditions.warm, first=n == 0)
-        running = Running(problem, kernel, launch, resident, traffic, rates)
-        times.append(_at_its_clock(running, setting, conditions.clocks))
+        times.append(_at_its_clock(Running(problem, kernel, launch, resident, traffic, rates, conditions, n == 0)))
     return ChainTime(tuple(times), "measured" if measured else "specification", tuple(rates.missing))
 
 
@@ -134,14 +132,14 @@ def ceiling_s(
     return seconds
 
 
-def _at_its_clock(running: Running, setting: Setting, clocks: str | float) -> LaunchTime:
+def _at_its_clock(running: Running) -> LaunchTime:
     """The launch at the highest clock that its power allows, with its energy."""
-    rates, problem = running.rates, running.problem
+    rates, problem, clocks = running.rates, running.problem, running.conditions.clocks
     profile = rates.profile
 
     def at(clock_hz: float | None) -> tuple[LaunchTime, bool]:
         rates.clock_hz = clock_hz
-        time, work = launch_time(running, setting)
+        time, work = launch_time(running)
         if rates.power_is_modelled and clock_hz is not None:
             time = replace(time, energy_j=energy_j(work, profile, clock_hz, time.total_s))
             limit = profile.power_w if clocks == "sustained" else profile.peak_power_w

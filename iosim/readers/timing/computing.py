@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel, MatrixUnit
 from iosim.kernel.launch import Launch, Mode, Outer, Per
 from iosim.kernel.residency import Residency
@@ -70,7 +71,7 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
 
 @dataclass(frozen=True)
 class Running:
-    """A launch on a GPU at the clock of `rates`; `traffic` has rows of its chain at l2 and hbm."""
+    """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has its chain's rows at l2 and hbm."""
 
     problem: AttentionProblem
     kernel: Kernel | None
@@ -78,6 +79,8 @@ class Running:
     resident: Residency
     traffic: Traffic
     rates: Rates
+    conditions: Conditions
+    first: bool
 
     @cached_property
     def unit(self) -> MatrixUnit:

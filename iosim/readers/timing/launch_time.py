@@ -11,22 +11,11 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.timing.computing import Computing, Running, executed_pairs, loop_computing, other_computing, worked
 from iosim.readers.timing.energy import Work
 from iosim.readers.timing.overlap import SPLIT_OVERLAP_NORM, beside
-from iosim.readers.timing.rates import Rates
 
 ENERGY_BYTES = 2
 """Of the numbers whose products' energy was measured: one of half as many bytes is taken to cost half."""
 FIRST_LOADS = 2
 """Loads before a launch's first step, one behind the other: Q or what says where it lies, and the first keys."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a launch is run: by whom (`graph`: a CUDA graph, else as the profiler sees it alone), what it finds in the
-    L2, and whether it is the call's first."""
-
-    graph: bool = False
-    warm: bool = False
-    first: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,20 +67,20 @@ def uses_tensor_cores(launch: Launch, problem: AttentionProblem) -> bool:
     return launch.tensor_cores and launch.flops_per_pair > 0 and problem.dtype != "fp32"
 
 
-def launch_time(running: Running, setting: Setting) -> tuple[LaunchTime, Work]:
+def launch_time(running: Running) -> tuple[LaunchTime, Work]:
     """Time of one launch at the clock of its rates, and its work."""
     launch, rates, resident = running.launch, running.rates, running.resident
     sm = rates.of_sm(running.problem.dtype, running.unit) if is_attention_loop(launch) else None
     done = other_computing(running) if sm is None else loop_computing(running, sm)
     hbm = _hbm_seconds(running, is_pass=launch.outer is Outer.FLAT and sm is None)
     seconds = ({} if hbm is None else {"hbm": hbm}) | done.seconds
-    start = _start_s(rates, setting)
+    start = _start_s(running)
     if launch.serial_loads and sm is None:  # they wait for one another, in every round of CTAs
         in_l2 = 2 * running.moved("hbm", "read") < running.moved("l2", "read")  # the launch before left it there
         rounds = -(-launch.work_tiles // resident.slots)
         together = rounds * launch.serial_loads * rates.load_latency_s(from_dram=not in_l2) + (hbm or 0.0)
     else:
-        start += FIRST_LOADS * rates.load_latency_s(from_dram=not setting.warm)
+        start += FIRST_LOADS * rates.load_latency_s(from_dram=not running.conditions.warm)
         together = done.total_s if sm is None else _beside_hbm(launch, done, hbm or 0.0)
     longest = max(seconds.values(), default=0.0)
     total = start + max(together, longest)
@@ -113,11 +102,10 @@ def _hbm_seconds(running: Running, is_pass: bool) -> float | None:
     return hbm / (running.rates.profile.pass_bandwidth_fraction or 1.0) if hbm is not None and is_pass else hbm
 
 
-def _start_s(rates: Rates, setting: Setting) -> float:
-    """From the end of what ran before to a launch's first load."""
-    if not setting.graph:
-        return float(rates.profile.need("launch_latency_s"))
-    return float(rates.profile.need("graph_call_latency_s" if setting.first else "graph_launch_latency_s"))
+def _start_s(running: Running) -> float:
+    """From the end of what ran before to a launch's first load: of a CUDA graph, or as the profiler sees it alone."""
+    graph = "graph_call_latency_s" if running.first else "graph_launch_latency_s"
+    return float(running.rates.profile.need(graph if running.conditions.launched == "graph" else "launch_latency_s"))
 
 
 def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
