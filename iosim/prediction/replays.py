@@ -115,7 +115,6 @@ class Replays:
 
 
 def _about_bytes(inputs: Inputs) -> int:
-    """Memory that a replay takes, about."""
     from iosim.readers.replay.objects import about_bytes
 
     return about_bytes(inputs.chain if inputs.play.share is None else inputs.play.share.chain)

@@ -53,14 +53,12 @@ class ListSums(BlockSums):
 
     @cached_property
     def visits(self) -> Sums:
-        """Key blocks visited."""
         count = self._visited.count
         last = self._lift("visits_last_q", int(count[-1]))
         return Sums(self._lift("visits", int(count.sum())) - last, last)
 
     @cached_property
     def visiting(self) -> Sums:
-        """1 for every query block that visits a key block."""
         some = self._visited.count > 0
         if some.all():
             return self.same(1)
@@ -69,13 +67,11 @@ class ListSums(BlockSums):
 
     @cached_property
     def reaching_last(self) -> Sums:
-        """1 for every query block that visits the last key block."""
         end = self._visited.end == self._plain.key_blocks_total
         last = int(end[-1])
         return Sums(self._lift("visits_last_k", int(end.sum())) - last, last)
 
     def key_rows(self, edge: Edge) -> Sums:
-        """Key rows moved by the loop over key blocks."""
         d, v = self.domain, self._visited
         whole = self.visits * d.block_k
         if edge is Edge.WHOLE:
@@ -88,13 +84,11 @@ class ListSums(BlockSums):
 
     @cached_property
     def visited_splits(self) -> Sums:
-        """Splits of the keys that hold a visited key block."""
         splits = self._visited.splits(self._plain.key_blocks_per_split)
         last = int(splits[-1])
         return Sums(self._lift("splits_visited", int(splits.sum())) - last, last)
 
     def key_range(self) -> tuple[int, int]:
-        """(key blocks that any query block visits; 1 where the last key block is one of them)."""
         some = self._plain.visitors.count > 0
         number = self.key_blocks if some.all() else self._lift("visited_keys", int(some.sum()))
         return number, int(some[-1])

@@ -71,7 +71,7 @@ def worked(launch: Launch, unit: MatrixUnit, pairs: float) -> tuple[float, float
 
 @dataclass(frozen=True)
 class Running:
-    """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has its chain's rows at l2 and hbm."""
+    """A launch on a GPU at the clock of `rates`, its call's `first` or not; `traffic` has rows of all at l2 and hbm."""
 
     problem: AttentionProblem
     kernel: Kernel | None

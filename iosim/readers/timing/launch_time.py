@@ -121,7 +121,6 @@ def _beside_hbm(launch: Launch, done: Computing, hbm: float) -> float:
 
 
 def _work(running: Running, done: Computing, loops: bool) -> Work:
-    """What the launch does that costs energy."""
     launch, problem = running.launch, running.problem
     pairs, instructions = float(executed_pairs(launch)), 0.0
     if loops:
